@@ -1,0 +1,41 @@
+"""The pass contract.
+
+A pass is a frozen dataclass: its fields are its options, its class attribute `name` is what recipes call it.
+Calling it with a model rewrites the model in place and returns it with `Counts`: what was rewritten, and the
+reasons why the candidates that were looked at were left. A pass never leaves a model that fails the checker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@dataclass
+class Counts:
+    """What a pass did: rewritten things by kind, and one line per candidate (or kind of it) that was left."""
+
+    rewritten: dict[str, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, number: int = 1) -> None:
+        """Count `number` more rewrites of this kind."""
+        self.rewritten[kind] = self.rewritten.get(kind, 0) + number
+
+    def leave(self, reason: str) -> None:
+        """Note why a candidate was left, such as `bias is not 1-D: fc1.bias [4, 768]`; repeats are dropped."""
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+
+class GraphPass(Protocol):
+    """ONNX -> ONNX, in place."""
+
+    name: ClassVar[str]
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model` and return it with what was done."""
+        ...

@@ -1,0 +1,244 @@
+"""The bundle: the one thing that travels between the stages.
+
+A bundle is a directory with `bundle.json` (the manifest), the ONNX file and its external data, the tokenizer's
+files, `engines/` and `reports/`. A stage reads a bundle and writes a new one, or adds files to it; both happen
+in one step, so that no reader ever sees half of it. The manifest holds the SHA-256 of every file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio.errors import BundleError, storage_errors
+from intaglio.files import atomic_directory, atomic_write, copy_file, inside, sha256
+from intaglio.model_file import external_data_files
+
+FORMAT = 1  # raised when an older program could misread the manifest
+MANIFEST = "bundle.json"
+MODEL = "model.onnx"
+MAX_MANIFEST_BYTES = 64 << 20  # a manifest is small; a larger file is not one
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """Where the weights came from."""
+
+    kind: str  # "local", "hub" or "onnx"
+    location: str  # folder, hub id or file, as the user gave it
+    revision: str | None = None  # the hub's commit
+    sha256: dict[str, str] = {}  # weight file -> SHA-256
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """A named input or output: NumPy dtype name, and per axis a length or the name of a symbolic axis."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """The lengths that a symbolic axis may have; `maximum` None means unbounded."""
+
+    minimum: int = 1
+    maximum: int | None = None
+
+
+class PassRecord(msgspec.Struct):
+    """One applied graph pass: its options, what it rewrote (name -> number), and why it left the rest."""
+
+    name: str
+    options: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    reasons: list[str] = []
+
+
+class EngineRecord(msgspec.Struct):
+    """One built engine: a file of the bundle, for one GPU or for the CPU (then `gpu` and `sm` are None)."""
+
+    path: str
+    target: str
+    library: str  # "tensorrt_rtx 1.7.1.116"
+    bytes: int
+    gpu: str | None = None
+    sm: int | None = None
+    profiles: dict[str, dict[str, list[int]]] = {}  # input -> {"min", "opt", "max"} -> shape
+
+
+class FileRecord(msgspec.Struct):
+    """What a file of the bundle must be."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct):
+    """The content of `bundle.json`."""
+
+    format: int
+    created_by: str
+    source: Source
+    family: str  # "bert"; "" for a graph made elsewhere
+    architecture: str  # "BertModel"
+    task: str  # "embed", "classify", "fill-mask", "encode", or "" for a graph made elsewhere
+    dtype: str  # of the weights: "float32", "float16"
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    axes: dict[str, Axis] = {}
+    layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
+    labels: list[str] = []  # class names, for classification
+    passes: list[PassRecord] = []
+    custom_operators: list[str] = []
+    calibration: dict[str, Any] = {}
+    engines: list[EngineRecord] = []
+    files: dict[str, FileRecord] = {}
+
+
+class Bundle:
+    """An opened, verified bundle: its directory and manifest."""
+
+    def __init__(self, path: Path, manifest: Manifest):
+        self.path = path
+        self.manifest = manifest
+
+    @property
+    def model_path(self) -> Path:
+        """The ONNX file."""
+        return self.path / MODEL
+
+    @classmethod
+    def open(cls, path: str | Path) -> Bundle:
+        """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
+
+        Raises `BundleError` with one line that says what is wrong and how to mend it.
+        """
+        path = Path(path)
+        manifest = _read_manifest(path)
+        _verify_files(path, manifest)
+        for relative in external_data_files(path / MODEL):
+            inside(path, relative, f"{path / MODEL}: external data")
+            if relative not in manifest.files:
+                raise BundleError(
+                    f"{path / MODEL}: its external data {relative} is not among the files of {MANIFEST}. "
+                    "The bundle was changed after it was written; make it anew."
+                )
+        return cls(path, manifest)
+
+    def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:
+        """Add or replace files (relative path -> content, or a file to copy), and engine records by path.
+
+        A reader sees the bundle before or after, never between: the manifest is replaced last, and a file that
+        is about to be replaced is taken out of the manifest first.
+        """
+        manifest = _read_manifest(self.path)  # not ours from opening: another process may have added files since
+        targets = {relative: inside(self.path, relative, "added file") for relative in files}
+        if any(relative in manifest.files for relative in files):
+            manifest.files = {name: record for name, record in manifest.files.items() if name not in files}
+            manifest.engines = [engine for engine in manifest.engines if engine.path not in files]
+            self._write_manifest(manifest)
+        for relative, content in files.items():
+            target = targets[relative]
+            with storage_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                copy_file(content, partial := target.with_name(f".{target.name}.partial"))
+                partial.replace(target)
+            else:
+                atomic_write(target, content)
+            manifest.files[relative] = FileRecord(sha256(target), target.stat().st_size)
+        manifest.engines = [*manifest.engines, *(engines or [])]
+        self._write_manifest(manifest)
+        self.manifest = manifest
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        atomic_write(self.path / MANIFEST, encode(manifest))
+
+
+@contextmanager
+def create(target: str | Path, force: bool = False) -> Iterator[Draft]:
+    """Yield a `Draft` to fill; when the block ends well, it becomes the bundle at `target` in one step."""
+    with atomic_directory(Path(target), force) as directory:
+        draft = Draft(directory)
+        yield draft
+        if draft.manifest is None:
+            raise AssertionError("a bundle was created without a manifest")
+        draft.manifest.files = {
+            str(path.relative_to(directory)): FileRecord(sha256(path), path.stat().st_size)
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        }
+        (directory / MANIFEST).write_bytes(encode(draft.manifest))
+
+
+class Draft:
+    """A bundle being written. Set `manifest` (its `files` are filled in) and write the files under `path`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.manifest: Manifest | None = None
+
+    @property
+    def model_path(self) -> Path:
+        """Where the ONNX file goes."""
+        return self.path / MODEL
+
+    def copy_tokenizer(self, bundle: Bundle) -> None:
+        """Take over everything of `bundle` but its model, its engines and its reports."""
+        weights = {MODEL, *external_data_files(bundle.model_path)}
+        for relative in bundle.manifest.files:
+            if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
+                copy_file(bundle.path / relative, self.path / relative)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as the bytes of `bundle.json`: indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    if not path.is_dir():
+        raise BundleError(f"bundle {path}: no such directory. Make one with: intaglio export SOURCE -o {path}")
+    if not file.is_file():
+        raise BundleError(f"bundle {path}: holds no {MANIFEST}. Make a bundle with: intaglio export SOURCE -o BUNDLE")
+    if file.stat().st_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file}: {file.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}. Make it anew.")
+    data = file.read_bytes()
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
+        if isinstance(version, int) and version > FORMAT:
+            raise BundleError(
+                f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
+                "Update with: pip install --upgrade intaglio"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{file}: damaged manifest ({error}). Make the bundle anew.") from error
+
+
+def _verify_files(path: Path, manifest: Manifest) -> None:
+    if MODEL not in manifest.files:
+        raise BundleError(f"{path / MANIFEST}: does not list {MODEL}. Make the bundle anew.")
+    for engine in manifest.engines:
+        if engine.path not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: the engine {engine.path} is not among its files. Build it anew.")
+    for relative, expected in manifest.files.items():
+        file = inside(path, relative, str(path / MANIFEST))
+        if not file.is_file():
+            raise BundleError(f"{file}: listed in {MANIFEST} but missing. Copy the bundle whole, or make it anew.")
+        size = file.stat().st_size
+        if size != expected.bytes:
+            raise BundleError(
+                f"{file}: {size} bytes, expected {expected.bytes}. Copy the bundle whole, or make it anew."
+            )
+        if (actual := sha256(file)) != expected.sha256:
+            raise BundleError(
+                f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
+                "The file was changed after it was written; make the bundle anew."
+            )
+
+

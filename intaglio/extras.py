@@ -1,0 +1,30 @@
+"""Loading the libraries of optional extras when they are needed, and saying which extra brings them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from intaglio.errors import MissingExtraError
+
+EXTRA_OF = {
+    "cuda.bindings": "gpu",
+    "huggingface_hub": "export",
+    "onnxruntime": "cpu",
+    "onnxscript": "export",
+    "tensorrt": "gpu",
+    "tensorrt_rtx": "rtx",
+    "torch": "export",
+    "transformers": "export",
+}
+
+
+def load(module: str) -> Any:
+    """Import `module` and return it, or raise `MissingExtraError` with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = next(extra for name, extra in EXTRA_OF.items() if module == name or module.startswith(name + "."))
+        raise MissingExtraError(
+            f"{module} cannot be imported ({error}). Install it with: pip install 'intaglio[{extra}]'"
+        ) from error

@@ -1,0 +1,194 @@
+"""Reading and writing ONNX files without holding the weights twice.
+
+`onnx.save` copies every weight into a protobuf message and that message into a byte string. Here the message is
+made without the large weights, and each of them is streamed into its place in the file, one at a time: the peak
+is the largest single tensor. Above 1 GiB the weights go to `<name>.data` beside the file, as external data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from intaglio.errors import BundleError, storage_errors
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf message cannot pass 2 GiB
+STREAMED_ABOVE = 4096  # bytes of one tensor; smaller ones stay in the message
+ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can be mapped into memory
+
+
+def parse(path: Path) -> onnx.ModelProto:
+    """The protobuf message of an ONNX file, external data left where it is. Raises `BundleError`."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model(str(path), load_external_data=False)
+    except (DecodeError, OSError) as error:
+        raise BundleError(f"{path}: not a readable ONNX file ({error}). Make it anew.") from error
+    if not model.HasField("graph"):
+        raise BundleError(f"{path}: an ONNX file without a graph. Make it anew.")
+    return model
+
+
+def load(path: Path) -> ir.Model:
+    """Read an ONNX file; external weights are mapped into memory when they are first used. Raises `BundleError`."""
+    import onnx_ir as ir
+
+    model = ir.serde.deserialize_model(parse(path))
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def external_data_files(path: Path) -> list[str]:
+    """The distinct locations of external data that an ONNX file names, in order of appearance."""
+    from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+    locations: dict[str, None] = {}
+    for tensor in _get_all_tensors(parse(path)):
+        if uses_external_data(tensor):
+            locations.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
+    return list(locations)
+
+
+def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, consume: bool = False) -> None:
+    """Write `model` to `path`, and to `path` + ".data" when its weights exceed `external_above` bytes.
+
+    With `consume`, each weight is let go of once it is written, so that a checkpoint that is mapped into memory
+    is never wholly resident; the model is of no use afterwards.
+    """
+    import onnx_ir as ir
+
+    initializers = model.graph.initializers
+    streamed = [
+        name
+        for name, value in initializers.items()
+        if value.const_value is not None and value.const_value.nbytes > STREAMED_ABOVE
+    ]
+    weights = {name: initializers[name].const_value for name in streamed}
+    external = sum(tensor.nbytes for tensor in weights.values() if tensor is not None) > external_above
+    with _without_data(model, streamed):
+        proto = ir.serde.serialize_model(model)
+    messages = _take_out(proto, set(streamed))
+
+    def next_weight(name: str) -> ir.TensorProtocol:
+        tensor = weights.pop(name)
+        assert tensor is not None
+        if consume:
+            initializers[name].const_value = None
+        return tensor
+
+    with storage_errors(path):
+        if external:
+            data = path.with_name(path.name + ".data")
+            with data.open("wb") as file:
+                for name in streamed:
+                    _write_external(file, data.name, messages[name], next_weight(name))
+            proto.graph.initializer.extend(messages[name] for name in streamed)
+            path.write_bytes(proto.SerializeToString())
+        else:
+            sizes = {name: tensor.nbytes for name, tensor in weights.items() if tensor is not None}
+            with path.open("wb") as file:
+                _write_inline(file, proto, [(messages[name], sizes[name]) for name in streamed], next_weight)
+
+
+@contextmanager
+def _without_data(model: ir.Model, names: list[str]) -> Iterator[None]:
+    """Give the named initializers empty tensors of the same name and type while the block runs."""
+    import onnx_ir as ir
+
+    kept = {name: model.graph.initializers[name].const_value for name in names}
+    for name, tensor in kept.items():
+        assert tensor is not None
+        placeholder = ir.ExternalTensor("-", 0, tensor.nbytes, tensor.dtype, name=name, shape=ir.Shape(tensor.shape))
+        model.graph.initializers[name].const_value = placeholder
+    try:
+        yield
+    finally:
+        for name, tensor in kept.items():
+            model.graph.initializers[name].const_value = tensor
+
+
+def _take_out(proto: onnx.ModelProto, names: set[str]) -> dict[str, onnx.TensorProto]:
+    """Remove the named initializers from `proto`; return them as messages with a name, a type and no data."""
+    tensors = list(proto.graph.initializer)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(tensor for tensor in tensors if tensor.name not in names)
+    taken = {tensor.name: tensor for tensor in tensors if tensor.name in names}
+    for tensor in taken.values():
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+    return taken
+
+
+def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, tensor: ir.TensorProtocol) -> None:
+    """Append one weight, aligned, and note in its message where it lies."""
+    import onnx
+
+    file.write(bytes(-file.tell() % ALIGNMENT))
+    offset = file.tell()
+    _write_tensor(file, tensor)
+    message.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", file.tell() - offset)):
+        message.external_data.add(key=key, value=str(value))
+
+
+def _write_inline(
+    file: BinaryIO,
+    proto: onnx.ModelProto,
+    tensors: list[tuple[onnx.TensorProto, int]],
+    next_weight: Callable[[str], ir.TensorProtocol],
+) -> None:
+    """Write `proto` with `tensors` (message without data, bytes of data) as further initializers of its graph.
+
+    A protobuf message is its fields one after the other, each a key, a length and the content, in any order; so
+    the lengths can be stated before the content is at hand.
+    """
+    import onnx
+
+    graph = proto.graph.SerializeToString()
+    proto.ClearField("graph")
+    heads = []
+    for message, size in tensors:
+        content = message.SerializeToString() + _field(onnx.TensorProto, "raw_data", size)
+        heads.append(_field(onnx.GraphProto, "initializer", len(content) + size) + content)
+    total = len(graph) + sum(len(head) + size for head, (_, size) in zip(heads, tensors, strict=True))
+    file.write(proto.SerializeToString())
+    file.write(_field(onnx.ModelProto, "graph", total))
+    file.write(graph)
+    for head, (message, _) in zip(heads, tensors, strict=True):
+        file.write(head)
+        _write_tensor(file, next_weight(message.name))
+
+
+def _field(message: type, name: str, length: int) -> bytes:
+    """The key and length that open the length-delimited protobuf field `name`."""
+    number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
+    return _varint(number << 3 | 2) + _varint(length)  # 2: the wire type "length-delimited"
+
+
+def _varint(value: int) -> bytes:
+    """Protobuf's integer: seven bits a byte, lowest first, the top bit set on all but the last."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
+    """Write the raw little-endian data; a contiguous array goes out without a copy."""
+    if tensor.dtype.itemsize < 1:  # packed 4-bit and 2-bit types
+        file.write(tensor.tobytes())
+        return
+    array = np.ascontiguousarray(tensor.numpy())
+    file.write(memoryview(array.reshape(-1).view(np.uint8)))

@@ -1,0 +1,5 @@
+"""The custom operators of the ONNX domain `intaglio`: one operator, one folder."""
+
+from intaglio.plugins.registry import DOMAIN, OPS, Operator, custom_operators
+
+__all__ = ["DOMAIN", "OPS", "Operator", "custom_operators"]
