@@ -23,5 +23,5 @@ PACKAGES = packages()
 setup(
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"intaglio": ["py.typed", "data/*"]},
+    package_data={"intaglio": ["py.typed", "sentences.txt"], "intaglio.validate": ["report.html"]},
 )

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intaglio.errors import BundleError, storage_errors
+from intaglio.errors import BundleError, GraphError, storage_errors
 from intaglio.files import atomic_directory, atomic_write, copy_file, inside, sha256
 from intaglio.model_file import external_data_files
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 FORMAT = 1  # raised when an older program could misread the manifest
 MANIFEST = "bundle.json"
@@ -91,6 +94,7 @@ class Manifest(msgspec.Struct):
     axes: dict[str, Axis] = {}
     layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
     labels: list[str] = []  # class names, for classification
+    activation: str = "softmax"  # what turns a classifier's logits into scores: "softmax", "sigmoid" or "identity"
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
     calibration: dict[str, Any] = {}
@@ -145,8 +149,12 @@ class Bundle:
             with storage_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
-                copy_file(content, partial := target.with_name(f".{target.name}.partial"))
-                partial.replace(target)
+                partial = target.with_name(f".{target.name}.partial")
+                try:
+                    copy_file(content, partial)
+                    partial.replace(target)
+                finally:
+                    partial.unlink(missing_ok=True)
             else:
                 atomic_write(target, content)
             manifest.files[relative] = FileRecord(sha256(target), target.stat().st_size)
@@ -192,6 +200,15 @@ class Draft:
         for relative in bundle.manifest.files:
             if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
                 copy_file(bundle.path / relative, self.path / relative)
+
+
+def tensor_spec(value: ir.Value) -> TensorSpec:
+    """A graph's input or output as the manifest records it; an axis without a name is called after its place."""
+    if value.dtype is None or value.shape is None:
+        raise GraphError(f"{value.name}: the graph does not state its dtype and rank. Run ONNX shape inference on it.")
+    lengths = [length if isinstance(length, int) else length.value for length in value.shape]
+    shape = tuple(f"{value.name}_{axis}" if length is None else length for axis, length in enumerate(lengths))
+    return TensorSpec(str(value.name), value.dtype.numpy().name, shape)
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-
 from intaglio.errors import BundleError, storage_errors
 
 if TYPE_CHECKING:
@@ -71,7 +69,8 @@ def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, cons
     streamed = [
         name
         for name, value in initializers.items()
-        if value.const_value is not None and value.const_value.nbytes > STREAMED_ABOVE
+        if (tensor := value.const_value) is not None
+        and (tensor.nbytes > STREAMED_ABOVE or isinstance(tensor, ir.ExternalTensor))
     ]
     weights = {name: initializers[name].const_value for name in streamed}
     external = sum(tensor.nbytes for tensor in weights.values() if tensor is not None) > external_above
@@ -135,7 +134,7 @@ def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, te
 
     file.write(bytes(-file.tell() % ALIGNMENT))
     offset = file.tell()
-    _write_tensor(file, tensor)
+    tensor.tofile(file)
     message.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", file.tell() - offset)):
         message.external_data.add(key=key, value=str(value))
@@ -166,7 +165,7 @@ def _write_inline(
     file.write(graph)
     for head, (message, _) in zip(heads, tensors, strict=True):
         file.write(head)
-        _write_tensor(file, next_weight(message.name))
+        next_weight(message.name).tofile(file)
 
 
 def _field(message: type, name: str, length: int) -> bytes:
@@ -183,12 +182,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
-    """Write the raw little-endian data; a contiguous array goes out without a copy."""
-    if tensor.dtype.itemsize < 1:  # packed 4-bit and 2-bit types
-        file.write(tensor.tobytes())
-        return
-    array = np.ascontiguousarray(tensor.numpy())
-    file.write(memoryview(array.reshape(-1).view(np.uint8)))

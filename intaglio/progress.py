@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -23,6 +23,20 @@ def step(description: str) -> Iterator[None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task(description, total=None)
         yield
+
+
+@contextmanager
+def fraction(description: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar while the block runs, and yield the function that moves it to a part (0 to 1) of the whole."""
+    if not sys.stderr.isatty():
+        yield lambda part: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=1.0)
+        yield lambda part: progress.update(task, completed=part)
 
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:

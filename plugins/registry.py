@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 DOMAIN = "intaglio"
 VERSION = 1
@@ -30,6 +31,6 @@ class Operator(Protocol):
 OPS: dict[str, Operator] = {}
 
 
-def custom_operators(nodes: Iterable[onnx.NodeProto]) -> list[str]:
+def custom_operators(nodes: Iterable[onnx.NodeProto | ir.Node]) -> list[str]:
     """The names of the operators of our domain among `nodes`, sorted."""
     return sorted({node.op_type for node in nodes if node.domain == DOMAIN})

@@ -1,0 +1,17 @@
+"""BERT (Devlin et al., 2019), and the many encoders of its shape: MiniLM, BGE, E5, GTE."""
+
+from intaglio.exporters.family import Family
+
+FAMILY = Family(
+    model_type="bert",
+    base="BertModel",
+    architectures={
+        "BertModel": "encode",
+        "BertForMaskedLM": "fill-mask",
+        "BertForSequenceClassification": "classify",
+    },
+    inputs=("input_ids", "attention_mask", "token_type_ids"),
+    max_length=lambda config: int(config["max_position_embeddings"]),
+    blocks="encoder.layer",
+    has_pooler=True,
+)

@@ -1,0 +1,88 @@
+"""Checking an exported graph against the source model, in a process of its own.
+
+The file is opened as a user will open it: by ONNX Runtime, where torch was never imported. The memory that the
+check takes is given back when that process ends, so it does not add to the export's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from intaglio.bounds import BOUNDS
+from intaglio.errors import EngineError
+from intaglio.metrics import cosine, max_abs
+
+if TYPE_CHECKING:
+    from intaglio.runtime.engine import Array
+
+Batch = dict[str, "Array"]  # name -> array
+
+
+class OutputError(msgspec.Struct):
+    """How far an output of the graph is from the source model's, over every real (unpadded) position."""
+
+    max_abs: float
+    cosine: float
+    passed: bool
+
+
+def check_graph(
+    model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]
+) -> dict[str, OutputError]:
+    """Run the ONNX file `model` on `feeds` and compare with `expected`, by the bounds of `dtype`.
+
+    One entry of `feeds` and `expected` is a batch: input name -> array, output name -> array.
+    """
+    with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
+        for index, batch in enumerate(feeds):
+            np.savez(Path(folder) / f"feeds-{index}.npz", allow_pickle=False, **batch)
+        command = [sys.executable, "-m", "intaglio.exporters.check", str(model), folder]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        if child.returncode != 0:
+            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+            raise EngineError(f"the exported graph does not run: {reason}")
+        actual = [_load(Path(folder) / f"outputs-{index}.npz") for index in range(len(feeds))]
+    masks = [batch["attention_mask"] for batch in feeds]
+    return {name: _compare(name, dtype, masks, actual, expected) for name in expected[0]}
+
+
+def _compare(
+    name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]
+) -> OutputError:
+    found = np.concatenate([_real(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
+    wanted = np.concatenate([_real(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
+    error, similarity = max_abs(found, wanted), cosine(found, wanted)
+    bounds = BOUNDS[dtype]
+    largest = float(np.abs(wanted).max(initial=0.0))
+    return OutputError(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
+
+
+def _real(output: Array, mask: Array) -> Array:
+    """The rows of `output` that belong to a token: [batch, sequence, ...] without the padding, else all of it."""
+    return output[mask == 1] if output.shape[:2] == mask.shape else output
+
+
+def _load(path: Path) -> Batch:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _run(model: Path, folder: Path) -> None:
+    """The child: run every feeds-N.npz of `folder` through `model` into outputs-N.npz."""
+    from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+
+    with OnnxRuntimeEngine(model) as engine:
+        for path in sorted(folder.glob("feeds-*.npz")):
+            outputs = engine.run(_load(path))
+            np.savez(path.with_name(path.name.replace("feeds", "outputs")), allow_pickle=False, **outputs)
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,17 @@
+"""DistilBERT (Sanh et al., 2019): BERT with half the layers, without token types and pooler."""
+
+from intaglio.exporters.family import Family
+
+FAMILY = Family(
+    model_type="distilbert",
+    base="DistilBertModel",
+    architectures={
+        "DistilBertModel": "encode",
+        "DistilBertForMaskedLM": "fill-mask",
+        "DistilBertForSequenceClassification": "classify",
+    },
+    inputs=("input_ids", "attention_mask"),
+    max_length=lambda config: int(config["max_position_embeddings"]),
+    blocks="transformer.layer",
+    has_pooler=False,
+)

@@ -1,0 +1,143 @@
+"""The verb `export`: a checkpoint becomes a bundle, checked against the source model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import intaglio
+from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
+from intaglio.errors import SourceError, UsageError
+from intaglio.exporters.check import Batch, OutputError, check_graph
+from intaglio.exporters.checkpoint import Checkpoint
+from intaglio.exporters.family import Family, find_family
+from intaglio.exporters.sentence_transformers import SentenceHead, read_head
+from intaglio.exporters.tokenizer_files import write_tokenizer
+from intaglio.extras import load
+from intaglio.files import check_output_directory
+from intaglio.model_file import save
+from intaglio.progress import step
+from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
+from intaglio.sentences import sentences
+
+DTYPES = ("float32", "float16")
+CHECKED_SENTENCES = 16
+CHECK_BATCH = 8
+
+
+class Exported(msgspec.Struct):
+    """What `export` did: seconds in all, and by output the difference from the source model."""
+
+    bundle: str
+    seconds: float
+    passed: bool
+    outputs: dict[str, OutputError]
+
+
+def export(
+    source: str,
+    output: str | Path,
+    dtype: str = "float32",
+    revision: str | None = None,
+    force: bool = False,
+    check: bool = True,
+) -> Exported:
+    """Trace the checkpoint `source` (a folder, a hub id, or an .onnx file) into a new bundle at `output`.
+
+    `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, the graph is run by
+    ONNX Runtime on real sentences and compared with the source model in float32; `passed` says whether it stays
+    within the bounds of `intaglio.bounds`. Raises `SourceError`, `UsageError`, `StorageError`; nothing is left
+    at `output` then.
+    """
+    start = time.perf_counter()
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
+    check_output_directory(Path(output), force)
+    if source.endswith(".onnx"):
+        from intaglio.exporters.onnx_file import adopt
+
+        outputs: dict[str, OutputError] = {}
+        with create(output, force) as draft:
+            adopt(Path(source), draft)
+    else:
+        checkpoint = Checkpoint.open(source, revision)
+        family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
+        head = read_head(checkpoint.folder) if architecture == family.base else None
+        with create(output, force) as draft:
+            outputs = _export(checkpoint, family, architecture, head, dtype, check, draft)
+    seconds = time.perf_counter() - start
+    return Exported(str(output), round(seconds, 3), all(error.passed for error in outputs.values()), outputs)
+
+
+def _export(
+    checkpoint: Checkpoint,
+    family: Family,
+    architecture: str,
+    head: SentenceHead | None,
+    dtype: str,
+    check: bool,
+    draft: Draft,
+) -> dict[str, OutputError]:
+    axes = {"batch": Axis(), "sequence": Axis(1, family.max_length(checkpoint.config))}
+    write_tokenizer(checkpoint, draft.path)
+    with step("loading the libraries"):
+        torch = load("torch")
+        load("transformers")
+        from intaglio.exporters.source import build_module, reference_outputs
+        from intaglio.exporters.trace import trace
+    tokenizer = Tokenizer(draft.path / TOKENIZER, family.inputs, axes["sequence"].maximum)
+    batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
+    feeds: list[Batch] = [dict(batch) for batch in batches]
+    expected: list[Batch] = []
+    if check:
+        with step("running the source model"):
+            module = build_module(checkpoint, checkpoint.tensors())
+            expected = [reference_outputs(module, batch) for batch in feeds]
+            del module  # and with it what was read of the weights
+    with step("tracing"):
+        weights = checkpoint.tensors()
+        module = build_module(checkpoint, weights)
+        traced = trace(module, weights, axes, getattr(torch, dtype))
+        del weights
+    with step("writing"):
+        task = "embed" if head else family.architectures[architecture]
+        draft.manifest = Manifest(
+            format=FORMAT,
+            created_by=f"intaglio {intaglio.__version__}",
+            source=checkpoint.source(),
+            family=family.model_type,
+            architecture=architecture,
+            task=task,
+            dtype=dtype,
+            inputs=[tensor_spec(value) for value in traced.model.graph.inputs],
+            outputs=[tensor_spec(value) for value in traced.model.graph.outputs],
+            axes=axes,
+            layers=traced.layers,
+            labels=class_labels(checkpoint.config) if task == "classify" else [],
+            activation=activation(checkpoint.config),
+        )
+        save(traced.model, draft.model_path, consume=True)
+    if not check:
+        return {}
+    with step("checking against the source model"):
+        return check_graph(draft.model_path, dtype, feeds, expected)
+
+
+def class_labels(config: Mapping[str, Any]) -> list[str]:
+    """The classes' names in the order of the logits, as config.json has them; LABEL_0, LABEL_1 without names."""
+    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    try:
+        return [str(names[key]) for key in sorted(names, key=int)]
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Mend it.") from error
+
+
+def activation(config: Mapping[str, Any]) -> str:
+    """What turns logits into scores: one class of many, several classes at once, or a plain number."""
+    return {"multi_label_classification": "sigmoid", "regression": "identity"}.get(
+        str(config.get("problem_type")), "softmax"
+    )

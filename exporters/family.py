@@ -1,0 +1,49 @@
+"""What the exporters need to know of a model family, and the table of the families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from intaglio.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of encoders, as `transformers` implements it.
+
+    `model_type` is what config.json calls it; `architectures` maps the names that config.json may list to our
+    tasks; `max_length` reads the longest sequence, in tokens, from config.json; `blocks` is the path of the list
+    of Transformer blocks below the base model.
+    """
+
+    model_type: str
+    base: str  # the architecture without a head
+    architectures: Mapping[str, str]
+    inputs: tuple[str, ...]
+    max_length: Callable[[Mapping[str, Any]], int]
+    blocks: str
+    has_pooler: bool  # a BERT-style pooler, which no supported task uses and which can be left out
+
+
+def families() -> dict[str, Family]:
+    """Every supported family by its `model_type`."""
+    from intaglio.exporters import bert, distilbert, roberta
+
+    return {family.model_type: family for family in (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY)}
+
+
+def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
+    """The family of a config.json and the architecture to export. Raises `SourceError` listing what is supported."""
+    table = families()
+    supported = ", ".join(name for family in table.values() for name in family.architectures)
+    family = table.get(str(config.get("model_type")))
+    listed = config.get("architectures") or ([family.base] if family else [])
+    architecture = str(listed[0]) if isinstance(listed, list) and listed else str(listed)
+    if family is None or architecture not in family.architectures:
+        raise SourceError(
+            f"{where}: architecture {architecture or config.get('model_type')} is not supported. "
+            f"Supported are: {supported}."
+        )
+    return family, architecture

@@ -1,0 +1,18 @@
+"""RoBERTa (Liu et al., 2019): BERT without token types, positions counted from the padding token's id on."""
+
+from intaglio.exporters.family import Family
+
+FAMILY = Family(
+    model_type="roberta",
+    base="RobertaModel",
+    architectures={
+        "RobertaModel": "encode",
+        "RobertaForMaskedLM": "fill-mask",
+        "RobertaForSequenceClassification": "classify",
+    },
+    inputs=("input_ids", "attention_mask"),
+    # The first position is pad_token_id + 1, so that many rows of the position table are never used.
+    max_length=lambda config: int(config["max_position_embeddings"]) - int(config.get("pad_token_id", 1)) - 1,
+    blocks="encoder.layer",
+    has_pooler=True,
+)

@@ -1,0 +1,110 @@
+"""Reading .safetensors files by mapping each tensor into memory on its own.
+
+The format: 8 bytes with the header's length, a JSON header (tensor name -> dtype, shape, [begin, end) of its
+data), the data. Nothing in it is ever executed. Each tensor gets a mapping of its own, so that a weight that was
+written out can be dropped from memory while the others stay unread.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from intaglio.errors import SourceError
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_HEADER = 100 << 20  # bytes; the format's own limit
+MEND = "Download or copy the file again."
+
+# safetensors dtype -> torch dtype's name, bytes of an element
+DTYPES = {
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
+
+
+class Entry(msgspec.Struct):
+    """One tensor of the header; `data_offsets` count from the end of the header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def read_header(path: Path) -> tuple[dict[str, Entry], int]:
+    """Tensor name -> entry, and the file offset at which the data begins. Raises `SourceError` if damaged."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER):
+            raise SourceError(f"{path}: truncated: {size} bytes, its header alone should have {length}. {MEND}")
+        raw = file.read(length)
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, Any])
+        fields.pop("__metadata__", None)
+        entries = msgspec.convert(fields, type=dict[str, Entry])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: damaged header ({error}). {MEND}") from error
+    start = 8 + length
+    for name, entry in entries.items():
+        _check(path, name, entry)
+    end = start + max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    if end > size:
+        raise SourceError(f"{path}: truncated: {size} bytes, expected {end}. {MEND}")
+    return entries, start
+
+
+def _check(path: Path, name: str, entry: Entry) -> None:
+    if entry.dtype not in DTYPES:
+        raise SourceError(f"{path}: tensor {name} has dtype {entry.dtype}, expected one of {', '.join(DTYPES)}.")
+    begin, end = entry.data_offsets
+    expected = prod(entry.shape) * DTYPES[entry.dtype][1]
+    if begin < 0 or min(entry.shape, default=0) < 0 or end - begin != expected:
+        raise SourceError(
+            f"{path}: tensor {name} {entry.dtype} {entry.shape} has {end - begin} bytes, expected {expected}. {MEND}"
+        )
+
+
+@dataclass(frozen=True)
+class MappedTensor:
+    """A tensor whose data stays in its file, at byte `offset`, until it is used."""
+
+    tensor: torch.Tensor
+    path: Path
+    offset: int
+
+
+def map_tensors(path: Path) -> dict[str, MappedTensor]:
+    """Every tensor of the file, mapped privately: a page is read from disk when it is first touched."""
+    import torch
+
+    entries, start = read_header(path)
+    tensors = {}
+    with path.open("rb") as file:
+        for name, entry in entries.items():
+            begin, end = (start + offset for offset in entry.data_offsets)
+            dtype = getattr(torch, DTYPES[entry.dtype][0])
+            if begin == end:
+                tensor = torch.empty(entry.shape, dtype=dtype)
+            else:
+                page = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+                mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
+                flat = torch.frombuffer(mapped, dtype=dtype, count=prod(entry.shape), offset=begin - page)
+                tensor = flat.view(entry.shape)
+            tensors[name] = MappedTensor(tensor, path, begin)
+    return tensors

@@ -1,0 +1,95 @@
+"""From a checkpoint to the torch module that is traced, and that validation compares against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from intaglio.bundle import Source
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoint import Checkpoint
+from intaglio.exporters.family import find_family
+from intaglio.exporters.safetensors_file import MappedTensor
+from intaglio.exporters.sentence_transformers import read_head
+from intaglio.extras import load
+from intaglio.files import sha256
+
+if TYPE_CHECKING:
+    from intaglio.exporters.modules import Encoder
+
+
+def load_module(source: Source) -> Encoder:
+    """The float32 torch module, in eval mode, of the checkpoint that a bundle was exported from.
+
+    `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
+    `SourceError` when the checkpoint is gone or its weights are not those that were exported.
+    """
+    if source.kind not in ("local", "hub"):
+        raise SourceError(
+            f"source {source.location}: a graph made elsewhere has no PyTorch model to compare with. "
+            "Compare with another bundle: --against BUNDLE, or with --against reference."
+        )
+    try:
+        checkpoint = Checkpoint.open(source.location, source.revision)
+    except SourceError as error:
+        raise SourceError(f"{error} (It is what the bundle was exported from; --against BUNDLE does without.)") from error
+    for path in checkpoint.weights:
+        if (found := sha256(path)) != source.sha256.get(path.name):
+            raise SourceError(
+                f"{path}: SHA-256 {found[:12]}…, the bundle was exported from {source.sha256.get(path.name, 'none')[:12]}…. "
+                "Export it anew, or compare with another bundle: --against BUNDLE."
+            )
+    return build_module(checkpoint, checkpoint.tensors())
+
+
+def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) -> Encoder:
+    """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read."""
+    torch = load("torch")
+    transformers = load("transformers")
+    from intaglio.exporters.modules import Encoder
+
+    family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
+    head = read_head(checkpoint.folder) if architecture == family.base else None
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), attn_implementation="eager")
+        model, report = getattr(transformers, architecture).from_pretrained(
+            None,
+            config=config,
+            state_dict={name: mapped.tensor for name, mapped in weights.items()},
+            dtype=torch.float32,
+            output_loading_info=True,
+            **extra,
+        )
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise SourceError(
+            f"{checkpoint.folder}: config.json and the weights do not make a {architecture} ({reason}). "
+            "Download or copy the checkpoint again."
+        ) from error
+    _check_complete(checkpoint, architecture, report)
+    first_output = "last_hidden_state" if architecture == family.base else "logits"
+    return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
+
+
+def _check_complete(checkpoint: Checkpoint, architecture: str, report: dict[str, Any]) -> None:
+    """Refuse a checkpoint that lacks weights: the library would put random numbers there."""
+    missing = sorted(map(str, report.get("missing_keys") or []))
+    mismatched = sorted(map(str, report.get("mismatched_keys") or []))
+    if missing or mismatched:
+        named = ", ".join((missing + mismatched)[:3])
+        raise SourceError(
+            f"{checkpoint.folder}: {len(missing)} weights of {architecture} are missing and {len(mismatched)} have "
+            f"another shape ({named}…). Give the checkpoint of a trained {architecture}."
+        )
+
+
+def reference_outputs(module: Encoder, feeds: dict[str, Any]) -> dict[str, Any]:
+    """The module's outputs for one batch, as NumPy arrays by name."""
+    torch: Any = load("torch")
+    with torch.inference_mode():
+        outputs = module(*(torch.from_numpy(feeds[name]) for name in module.input_names))
+    return {name: output.numpy() for name, output in zip(module.output_names, outputs, strict=True)}
+

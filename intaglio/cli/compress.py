@@ -1,0 +1,47 @@
+"""`intaglio compress`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import force_option, json_option, print_json, print_table, size
+
+EPILOG = """\b
+Examples:
+  intaglio compress bundle -o canonical --recipe canonical
+  intaglio compress minilm -o minilm-fp16 --recipe float16
+  intaglio compress bundle -o mine --recipe mine.yaml
+\b
+A recipe file lists passes in order:
+  passes:
+    - fold_constants
+    - canonicalize
+    - float16: {keep: [Softmax]}
+"""
+
+
+@click.command("compress", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option("--recipe", required=True, help="A recipe's name, or a YAML file.")
+@force_option
+@json_option
+def compress_command(bundle: Path, output: Path, recipe: str, force: bool, as_json: bool) -> None:
+    """Run the passes of a recipe on BUNDLE and write a new bundle.
+
+    Each pass reports what it rewrote, and why it left the rest.
+    """
+    from intaglio.graph_passes import compress
+
+    result = compress(bundle, output, recipe, force=force)
+    if as_json:
+        print_json(result)
+        return
+    rows = []
+    for record in result.passes:
+        done = ", ".join(f"{number} {kind}" for kind, number in record.counts.items()) or "nothing"
+        rows.append((record.name, done, "\n".join(record.reasons)))
+    print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
+    click.echo(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")

@@ -1,0 +1,45 @@
+"""`intaglio export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import force_option, json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio export ./all-MiniLM-L6-v2 -o minilm
+  intaglio export sentence-transformers/all-MiniLM-L6-v2 -o minilm-fp16 --dtype float16
+  intaglio export model.onnx -o bundle          (a graph that another tool made)
+"""
+
+
+@click.command("export", epilog=EPILOG)
+@click.argument("source")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option("--dtype", default="float32", show_default=True, help="float32, or float16 for GPUs.")
+@click.option("--revision", help="Branch, tag or commit of a hub id.")
+@click.option("--check/--no-check", default=True, show_default=True, help="Compare with the source model.")
+@force_option
+@json_option
+def export_command(
+    source: str, output: Path, dtype: str, revision: str | None, check: bool, force: bool, as_json: bool
+) -> int:
+    """Trace SOURCE to an ONNX bundle and check it against the source model.
+
+    SOURCE is a folder as transformers or sentence-transformers saves it, a hub id, or an .onnx file. Weights are
+    read from safetensors only. Exit code 1 when the graph differs from the source by more than its bound.
+    """
+    from intaglio.exporters import export
+
+    result = export(source, output, dtype, revision, force, check)
+    if as_json:
+        print_json(result)
+    else:
+        rows = [(name, error.max_abs, error.cosine, error.passed) for name, error in result.outputs.items()]
+        if rows:
+            print_table("Against the source model", ["output", "max |error|", "cosine", "within bound"], rows)
+        click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s")
+    return 0 if result.passed else 1

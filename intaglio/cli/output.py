@@ -1,0 +1,54 @@
+"""Printing results: one JSON object on one line for machines, tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+json_option: Callable[[Any], Any] = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
+force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace the output if it exists.")
+
+
+def print_json(result: msgspec.Struct) -> None:
+    """Print `result` as one JSON object on one line."""
+    click.echo(msgspec.json.encode(result).decode())
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; numbers in columns after the first stand to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        numeric = index > 0 and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(cell)) for cell in row))
+    Console().print(table)
+
+
+def shown(cell: object) -> str:
+    """A number with the digits that matter, or any other thing as text."""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.3g}" if abs(cell) < 0.99 or abs(cell) >= 1000 else f"{cell:.8g}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return str(cell)
+
+
+def size(number: int) -> str:
+    """Bytes for people: `90.8 MB`."""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.1f} {unit}" if unit != "B" else f"{number} B"
+        value /= 1000
+    return f"{value:.1f} TB"

@@ -1,0 +1,90 @@
+"""`intaglio run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from intaglio.cli.output import json_option, print_json
+from intaglio.errors import UsageError
+
+if TYPE_CHECKING:
+    from intaglio.runtime.run import Ran
+
+EPILOG = """\b
+Examples:
+  intaglio run minilm "A sentence." "Another one."
+  intaglio run minilm --input sentences.txt --json > embeddings.jsonl
+  cat sentences.txt | intaglio run minilm
+  intaglio run bert-fill-mask "Paris is the [MASK] of France."
+"""
+
+
+@click.command("run", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1)
+@click.option("--input", "file", type=click.Path(path_type=Path), help="A UTF-8 file, one text a line; - for stdin.")
+@click.option("--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ...")
+@click.option("--batch-size", default=32, show_default=True, help="Texts run at a time.")
+@click.option("--truncate", is_flag=True, help="Cut texts that are longer than the model takes.")
+@click.option("--top", default=5, show_default=True, help="Words listed for a blank.")
+@json_option
+def run_command(
+    bundle: Path,
+    texts: tuple[str, ...],
+    file: Path | None,
+    target: str,
+    batch_size: int,
+    truncate: bool,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, as the bundle's task says.
+
+    Prints one line per text; with --json one object per line, in full.
+    """
+    from intaglio.runtime import run
+
+    for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top):
+        if as_json:
+            print_json(result)
+        else:
+            click.echo(_line(result))
+
+
+def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
+    if texts and file:
+        raise UsageError("texts were given both as arguments and by --input. Give one of the two.")
+    if texts:
+        return texts
+    if file is not None and str(file) != "-":
+        if not file.is_file():
+            raise UsageError(f"--input {file}: no such file. Give a UTF-8 text file, one text a line, or - for stdin.")
+        return _lines(file)
+    if file is None and sys.stdin.isatty():
+        raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
+    return _lines(None)
+
+
+def _lines(file: Path | None) -> Iterator[str]:
+    """The lines of `file`, or of standard input, that are not blank."""
+    name = file or "standard input"
+    try:
+        with (file or Path("/dev/stdin")).open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.strip():
+                    yield line.strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: not UTF-8 text ({error.reason}). Convert it first.") from error
+
+
+def _line(result: Ran) -> str:
+    if result.embedding is not None:
+        shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
+        return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
+    scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
+    return f"{result.label}  ({scores})"

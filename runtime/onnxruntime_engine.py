@@ -1,0 +1,153 @@
+"""The engine on ONNX Runtime: its CPU provider, or CUDA and TensorRT where the installed build has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+from intaglio.bundle import Axis, Bundle, TensorSpec
+from intaglio.errors import EngineError
+from intaglio.extras import load
+from intaglio.plugins import OPS
+from intaglio.runtime.engine import Array, Engine, check_feeds
+
+# Target -> providers, in order of preference. A provider that the first one falls back to comes after it.
+PROVIDERS = {
+    "ort-cpu": ["CPUExecutionProvider"],
+    "ort-cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+    "ort-tensorrt": ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"],
+}
+
+# ONNX Runtime's name of an element type -> NumPy's.
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(bool)": "bool",
+    "tensor(string)": "str",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+class OnnxRuntimeEngine(Engine):
+    """A bundle, or an .onnx file, opened by ONNX Runtime."""
+
+    def __init__(self, source: Path | Bundle, target: str = "ort-cpu", threads: int | None = None):
+        onnxruntime = load("onnxruntime")
+        providers = PROVIDERS[target]
+        available = onnxruntime.get_available_providers()
+        if providers[0] not in available:
+            raise EngineError(
+                f"target {target}: needs {providers[0]}, this ONNX Runtime has {', '.join(available)}. "
+                "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
+            )
+        path = source.model_path if isinstance(source, Bundle) else source
+        if isinstance(source, Bundle):
+            _check_operators(source)
+        elif not path.is_file():
+            raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors only; ours say more than the library's warnings
+        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        if isinstance(source, Bundle) and (stored := _stored(source, target)):
+            path = stored
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        except Exception as error:  # the library's exceptions have no common base but this
+            raise EngineError(f"{path}: ONNX Runtime cannot open it: {_one_line(error)}") from error
+        self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
+        self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
+        self.axes: Mapping[str, Axis] = source.manifest.axes if isinstance(source, Bundle) else {}
+
+    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        names = [spec.name for spec in self.outputs]
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except Exception as error:
+            raise EngineError(f"ONNX Runtime failed: {_one_line(error)}") from error
+
+    def bind(self, buffers: Mapping[str, Array]) -> Binding:
+        """Bind every input and output to an array that stays; see `Binding`."""
+        return Binding(self, buffers)
+
+    def close(self) -> None:
+        """Let go of the session."""
+        self._session = None
+
+
+class Binding:
+    """An engine's inputs and outputs bound to arrays in CPU memory, which are read and written in place.
+
+    The same array may serve as an input and an output (a cache that is updated where it lies). Between runs the
+    arrays' contents may change, their place and shape may not; bind anew for other shapes.
+    """
+
+    def __init__(self, engine: OnnxRuntimeEngine, buffers: Mapping[str, Array]):
+        check_feeds(engine.inputs, engine.axes, {k: v for k, v in buffers.items() if k not in _names(engine.outputs)})
+        if missing := _names(engine.outputs) - buffers.keys():
+            raise EngineError(f"outputs without a buffer: {', '.join(sorted(missing))}. Bind an array for each.")
+        for name, array in buffers.items():
+            if not array.flags.c_contiguous:
+                raise EngineError(f"buffer {name}: not contiguous. Make it so with numpy.ascontiguousarray.")
+        for spec in engine.outputs:
+            array = buffers[spec.name]
+            fixed = all(not isinstance(want, int) or want == got for want, got in zip(spec.shape, array.shape))
+            if array.dtype.name != spec.dtype or array.ndim != len(spec.shape) or not fixed:
+                raise EngineError(
+                    f"buffer {spec.name}: got {array.dtype.name} {array.shape}, "
+                    f"expected {spec.dtype} [{', '.join(map(str, spec.shape))}]."
+                )
+            if not array.flags.writeable:
+                raise EngineError(f"buffer {spec.name}: is read-only. Bind an array that can be written.")
+        self._session = engine._session
+        self._buffers = dict(buffers)  # keeps the memory alive as long as the binding
+        self._binding = self._session.io_binding()
+        for spec in engine.inputs:
+            self._binding.bind_input(spec.name, *_memory(buffers[spec.name]))
+        for spec in engine.outputs:
+            self._binding.bind_output(spec.name, *_memory(buffers[spec.name]))
+
+    def run(self) -> None:
+        """Run once on the bound arrays. Raises `EngineError`."""
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise EngineError(f"ONNX Runtime failed: {_one_line(error)}") from error
+
+
+def _memory(array: Array) -> tuple[str, int, Any, tuple[int, ...], int]:
+    """What ONNX Runtime's binding asks of a buffer: device, its number, element type, shape, address."""
+    return "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
+
+
+def _names(specs: tuple[TensorSpec, ...]) -> set[str]:
+    return {spec.name for spec in specs}
+
+
+def _spec(value: Any) -> TensorSpec:
+    shape = tuple(length if isinstance(length, int) else str(length or "?") for length in value.shape)
+    return TensorSpec(value.name, DTYPES.get(value.type, value.type), shape)
+
+
+def _check_operators(bundle: Bundle) -> None:
+    if unknown := [name for name in bundle.manifest.custom_operators if name not in OPS]:
+        raise EngineError(
+            f"bundle {bundle.path}: needs the custom operators {', '.join(unknown)}, which this version of intaglio "
+            "does not have. Update with: pip install --upgrade intaglio"
+        )
+
+
+def _stored(bundle: Bundle, target: str) -> Path | None:
+    """The optimised model that `intaglio build` stored for this target and library version, if there is one."""
+    from intaglio.runtime.build import stored_engine
+
+    return stored_engine(bundle, target)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,134 @@
+"""One forward pass over texts: sentence embeddings, classes, filled masks, hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Bundle, Manifest
+from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.engine import Array, open_engine
+from intaglio.runtime.tokenizer import Tokenizer
+
+
+class Ran(msgspec.Struct, omit_defaults=True):
+    """What came out for one text; which fields are set depends on the bundle's task."""
+
+    text: str
+    embedding: list[float] | None = None  # "embed": the sentence's vector; "encode": the mean of its hidden states
+    label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
+    scores: dict[str, float] | None = None  # probability of each class, or of the likeliest words
+
+
+def run(
+    bundle: str | Path,
+    texts: Iterable[str],
+    target: str = "ort-cpu",
+    batch_size: int = 32,
+    truncate: bool = False,
+    top: int = 5,
+) -> Iterator[Ran]:
+    """Run `bundle` on `texts` and yield one `Ran` per text, in order.
+
+    Texts are taken `batch_size` at a time, so an endless stream works. `top` is the number of words listed for a
+    blank. Raises `UsageError` for a text that is longer than the model takes (unless `truncate`) or that lacks
+    the blank of a fill-mask bundle, `BundleError` for a bundle that does not take text.
+    """
+    if batch_size < 1:
+        raise UsageError(f"batch size {batch_size}: expected at least 1.")
+    opened = Bundle.open(bundle)
+    task = opened.manifest.task
+    if task not in TASKS:
+        raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, run takes {', '.join(TASKS)}.")
+    tokenizer = Tokenizer.open(opened)
+    with open_engine(bundle, target) as engine:
+        for batch in _batches(texts, batch_size):
+            feeds = tokenizer.feeds(batch, truncate)
+            yield from TASKS[task](_Batch(batch, feeds, engine.run(feeds), opened.manifest, tokenizer, top))
+
+
+def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Everything that reading the outputs of one batch may need."""
+
+    texts: list[str]
+    feeds: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    manifest: Manifest
+    tokenizer: Tokenizer
+    top: int
+
+
+def _embed(batch: _Batch) -> Iterator[Ran]:
+    for text, vector in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
+        yield Ran(text, embedding=[float(number) for number in vector])
+
+
+def _encode(batch: _Batch) -> Iterator[Ran]:
+    mask = batch.feeds["attention_mask"].astype(np.float32)[..., None]
+    hidden = batch.outputs["last_hidden_state"].astype(np.float32)
+    for text, vector in zip(batch.texts, (hidden * mask).sum(axis=1) / mask.sum(axis=1), strict=True):
+        yield Ran(text, embedding=[float(number) for number in vector])
+
+
+def _classify(batch: _Batch) -> Iterator[Ran]:
+    labels = batch.manifest.labels
+    for text, row in zip(batch.texts, SCORES[batch.manifest.activation](batch.outputs["logits"]), strict=True):
+        scores = {labels[index]: float(row[index]) for index in np.argsort(-row)}
+        yield Ran(text, label=labels[int(row.argmax())], scores=scores)
+
+
+def _fill_mask(batch: _Batch) -> Iterator[Ran]:
+    tokenizer = batch.tokenizer
+    blank = tokenizer.mask_token_id
+    for index, text in enumerate(batch.texts):
+        ids = batch.feeds["input_ids"][index].copy()
+        positions = np.flatnonzero(ids == blank)
+        if positions.size == 0:
+            token = tokenizer.backend.id_to_token(blank) if blank is not None else "[MASK]"
+            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} where a word is wanted.")
+        probabilities = _softmax(batch.outputs["logits"][index, positions])
+        ids[positions] = probabilities.argmax(axis=-1)
+        best = np.argsort(-probabilities[0])[: batch.top]
+        scores = {tokenizer.backend.decode([int(word)]).strip(): float(probabilities[0, word]) for word in best}
+        length = int(batch.feeds["attention_mask"][index].sum())
+        yield Ran(text, label=tokenizer.backend.decode(ids[:length].tolist()), scores=scores)
+
+
+def _softmax(logits: Array) -> Numbers:
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
+
+
+def _sigmoid(logits: Array) -> Numbers:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64))))
+
+
+def _identity(logits: Array) -> Numbers:
+    return logits.astype(np.float64)
+
+
+Numbers = npt.NDArray[np.float64]
+SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": _softmax, "sigmoid": _sigmoid, "identity": _identity}
+TASKS: dict[str, Callable[[_Batch], Iterator[Ran]]] = {
+    "embed": _embed,
+    "encode": _encode,
+    "classify": _classify,
+    "fill-mask": _fill_mask,
+}

@@ -1,0 +1,82 @@
+"""From text to a bundle's inputs, with the tokenizer that travels in the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BundleError, UsageError
+
+TOKENIZER = "tokenizer.json"
+
+# Input of a model -> attribute of the tokenizer's encoding.
+COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
+
+class Tokenizer:
+    """Turns sentences into padded batches of `input_ids`, `attention_mask` and, where asked for, type ids."""
+
+    def __init__(self, path: Path, inputs: Sequence[str], max_length: int | None):
+        """`path` of a tokenizer.json, the model's input names, and the most tokens that it takes."""
+        from tokenizers import Tokenizer as Backend
+
+        try:
+            self.backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle anew.") from error
+        if unknown := [name for name in inputs if name not in COLUMNS]:
+            raise BundleError(f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead.")
+        self.inputs = tuple(inputs)
+        self.max_length = max_length
+
+    @classmethod
+    def open(cls, bundle: Bundle) -> Tokenizer:
+        """The tokenizer of `bundle`. Raises `BundleError` when there is none."""
+        if TOKENIZER not in bundle.manifest.files:
+            raise BundleError(
+                f"bundle {bundle.path}: holds no {TOKENIZER}, so it takes arrays, not text. "
+                "Export it from a folder that has its tokenizer."
+            )
+        sequence = bundle.manifest.axes.get("sequence")
+        names = [spec.name for spec in bundle.manifest.inputs]
+        return cls(bundle.path / TOKENIZER, names, sequence.maximum if sequence else None)
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """The id of the token that stands for a blank, or None where the model has none."""
+        for token in ("[MASK]", "<mask>"):
+            if (number := self.backend.token_to_id(token)) is not None:
+                return int(number)
+        return None
+
+    def feeds(self, texts: Sequence[str], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
+        """One batch: input name -> int64 [len(texts), longest], padded on the right, mask 0 at padding.
+
+        A text of more tokens than the model takes raises `UsageError`, or is cut with `truncate`.
+        """
+        if self.max_length is not None and truncate:
+            self.backend.enable_truncation(self.max_length)
+        else:
+            self.backend.no_truncation()
+        encodings = self.backend.encode_batch(list(texts))
+        for text, encoding in zip(texts, encodings, strict=True):
+            if self.max_length is not None and (tokens := sum(encoding.attention_mask)) > self.max_length:
+                raise UsageError(
+                    f"text of {tokens} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
+                    "Split it, or add --truncate."
+                )
+        return {
+            name: np.array([getattr(encoding, COLUMNS[name]) for encoding in encodings], dtype=np.int64)
+            for name in self.inputs
+        }
+
+    def batches(
+        self, texts: Sequence[str], batch_size: int, truncate: bool = False
+    ) -> Iterator[dict[str, npt.NDArray[np.int64]]]:
+        """Consecutive batches of at most `batch_size` texts."""
+        for start in range(0, len(texts), batch_size):
+            yield self.feeds(texts[start : start + batch_size], truncate)

