@@ -66,6 +66,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         mend = {
             errno.ENOSPC: "Free some space, or choose another disk.",
             errno.EDQUOT: "Your quota is used up: free some space, or choose another disk.",
+            errno.EFBIG: "It is larger than this disk, or this account, allows for one file: choose another disk.",
             errno.EROFS: "Choose a directory that can be written to.",
             errno.EACCES: "Choose a directory that you may write to.",
             errno.EPERM: "Choose a directory that you may write to.",

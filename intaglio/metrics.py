@@ -23,13 +23,16 @@ def difference(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic
 
 
 def cosine(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]) -> float:
-    """Smallest cosine between the vectors along the last axis; two zero vectors count as 1, one as 0."""
+    """Smallest cosine between the vectors along the last axis.
+
+    Two zero vectors count as 1, one as 0, a vector that is not finite as -1; empty arrays give 1.
+    """
+    if actual.size == 0:
+        return 1.0
     left = actual.astype(np.float64).reshape(-1, actual.shape[-1] if actual.ndim else 1)
     right = expected.astype(np.float64).reshape(left.shape)
-    if left.size == 0:
-        return 1.0
-    lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     both_zero = ~left.any(axis=-1) & ~right.any(axis=-1)
-    dots = np.einsum("ij,ij->i", left, right)
-    cosines = np.where(both_zero, 1.0, dots / np.where(lengths == 0, 1.0, lengths))
-    return float(np.min(np.nan_to_num(cosines, nan=-1.0)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+        cosines = np.einsum("ij,ij->i", left, right) / np.where(lengths == 0, 1.0, lengths)
+    return float(np.min(np.where(both_zero, 1.0, np.nan_to_num(cosines, nan=-1.0))))

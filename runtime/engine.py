@@ -34,7 +34,7 @@ class Engine(ABC):
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run once: input name -> array to output name -> array. Raises `EngineError` for a wrong input."""
-        check_feeds(self.inputs, self.axes, feeds)
+        check_arrays(self.inputs, self.axes, feeds)
         return self._run(feeds)
 
     @abstractmethod
@@ -46,52 +46,43 @@ class Engine(ABC):
         """Let go of the session and its memory; the engine is of no use afterwards."""
 
 
-def check_feeds(inputs: tuple[TensorSpec, ...], axes: Mapping[str, Axis], feeds: Mapping[str, Array]) -> None:
-    """Raise `EngineError` unless `feeds` has exactly the inputs, of their dtypes, ranks and axis lengths."""
-    names = [spec.name for spec in inputs]
-    if missing := [name for name in names if name not in feeds]:
-        raise EngineError(f"inputs missing: {', '.join(missing)}; got {', '.join(feeds) or 'none'}. Feed all of them.")
-    if unknown := [name for name in feeds if name not in names]:
-        raise EngineError(f"unknown inputs: {', '.join(unknown)}; the model takes {', '.join(names)}.")
-    lengths: dict[str, tuple[int, str]] = {}  # symbolic axis -> its length and the input that gave it
-    for spec in inputs:
-        array = feeds[spec.name]
+def check_arrays(
+    specs: tuple[TensorSpec, ...], axes: Mapping[str, Axis], arrays: Mapping[str, Array], what: str = "input"
+) -> None:
+    """Raise `EngineError` unless `arrays` has exactly the names of `specs`, with their dtypes, ranks and lengths.
+
+    An axis of the same name must have the same length in all of them; `what` is what the message calls an array.
+    """
+    names = [spec.name for spec in specs]
+    if missing := [name for name in names if name not in arrays]:
+        given = ", ".join(arrays) or "none"
+        raise EngineError(f"{what}s missing: {', '.join(missing)}; got {given}. Give all of them.")
+    if unknown := [name for name in arrays if name not in names]:
+        raise EngineError(f"unknown {what}s: {', '.join(unknown)}; the model has {', '.join(names)}.")
+    lengths: dict[str, tuple[int, str]] = {}  # symbolic axis -> its length and the array that gave it
+    for spec in specs:
+        array = arrays[spec.name]
         if array.dtype.name != spec.dtype:
             raise EngineError(
-                f"input {spec.name}: got dtype {array.dtype.name}, expected {spec.dtype}. "
+                f"{what} {spec.name}: got dtype {array.dtype.name}, expected {spec.dtype}. "
                 f"Convert it with .astype({spec.dtype!r})."
             )
-        if array.ndim != len(spec.shape):
-            raise EngineError(f"input {spec.name}: got shape {array.shape}, expected {_shown(spec.shape)}.")
-        for got, expected in zip(array.shape, spec.shape, strict=True):
-            _check_axis(spec, array, got, expected, axes, lengths)
+        fixed = all(not isinstance(want, int) or want == got for want, got in zip(spec.shape, array.shape, strict=False))
+        if array.ndim != len(spec.shape) or not fixed:
+            shape = ", ".join(str(length) for length in spec.shape)
+            raise EngineError(f"{what} {spec.name}: got shape {array.shape}, expected [{shape}].")
+        for name, length in zip(spec.shape, array.shape, strict=True):
+            if isinstance(name, str):
+                _check_axis(f"{what} {spec.name}", name, length, axes.get(name, Axis(minimum=0)))
+                first, where = lengths.setdefault(name, (length, spec.name))
+                if length != first:
+                    raise EngineError(f"{what} {spec.name}: {name} is {length}, but {where} has {first}; they must agree.")
 
 
-def _check_axis(
-    spec: TensorSpec,
-    array: Array,
-    got: int,
-    expected: int | str,
-    axes: Mapping[str, Axis],
-    lengths: dict[str, tuple[int, str]],
-) -> None:
-    if isinstance(expected, int):
-        if got != expected:
-            raise EngineError(f"input {spec.name}: got shape {array.shape}, expected {_shown(spec.shape)}.")
-        return
-    axis = axes.get(expected, Axis(minimum=0))
-    if got < axis.minimum or (axis.maximum is not None and got > axis.maximum):
+def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:
+    if length < axis.minimum or (axis.maximum is not None and length > axis.maximum):
         bounds = f"{axis.minimum} to {axis.maximum}" if axis.maximum is not None else f"at least {axis.minimum}"
-        raise EngineError(
-            f"input {spec.name}: {expected} is {got}, expected {bounds}. Shorten, split or pad the input."
-        )
-    first, where = lengths.setdefault(expected, (got, spec.name))
-    if got != first:
-        raise EngineError(f"input {spec.name}: {expected} is {got}, but {where} has {first}. They must agree.")
-
-
-def _shown(shape: tuple[int | str, ...]) -> str:
-    return "[" + ", ".join(str(length) for length in shape) + "]"
+        raise EngineError(f"{where}: {name} is {length}, expected {bounds}. Shorten, split or pad it.")
 
 
 def open_engine(path: str | Path, target: str = "ort-cpu") -> Engine:

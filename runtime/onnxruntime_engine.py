@@ -12,7 +12,7 @@ from intaglio.bundle import Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load
 from intaglio.plugins import OPS
-from intaglio.runtime.engine import Array, Engine, check_feeds
+from intaglio.runtime.engine import Array, Engine, check_arrays
 
 # Target -> providers, in order of preference. A provider that the first one falls back to comes after it.
 PROVIDERS = {
@@ -54,8 +54,7 @@ class OnnxRuntimeEngine(Engine):
         options.log_severity_level = 3  # errors only; ours say more than the library's warnings
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
         if isinstance(source, Bundle) and (stored := _stored(source, target)):
-            path = stored
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # the library's exceptions have no common base but this
@@ -88,21 +87,12 @@ class Binding:
     """
 
     def __init__(self, engine: OnnxRuntimeEngine, buffers: Mapping[str, Array]):
-        check_feeds(engine.inputs, engine.axes, {k: v for k, v in buffers.items() if k not in _names(engine.outputs)})
-        if missing := _names(engine.outputs) - buffers.keys():
-            raise EngineError(f"outputs without a buffer: {', '.join(sorted(missing))}. Bind an array for each.")
+        check_arrays(engine.inputs + engine.outputs, engine.axes, buffers, "buffer")
         for name, array in buffers.items():
             if not array.flags.c_contiguous:
                 raise EngineError(f"buffer {name}: not contiguous. Make it so with numpy.ascontiguousarray.")
         for spec in engine.outputs:
-            array = buffers[spec.name]
-            fixed = all(not isinstance(want, int) or want == got for want, got in zip(spec.shape, array.shape))
-            if array.dtype.name != spec.dtype or array.ndim != len(spec.shape) or not fixed:
-                raise EngineError(
-                    f"buffer {spec.name}: got {array.dtype.name} {array.shape}, "
-                    f"expected {spec.dtype} [{', '.join(map(str, spec.shape))}]."
-                )
-            if not array.flags.writeable:
+            if not buffers[spec.name].flags.writeable:
                 raise EngineError(f"buffer {spec.name}: is read-only. Bind an array that can be written.")
         self._session = engine._session
         self._buffers = dict(buffers)  # keeps the memory alive as long as the binding
@@ -125,13 +115,9 @@ def _memory(array: Array) -> tuple[str, int, Any, tuple[int, ...], int]:
     return "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
 
 
-def _names(specs: tuple[TensorSpec, ...]) -> set[str]:
-    return {spec.name for spec in specs}
-
-
 def _spec(value: Any) -> TensorSpec:
-    shape = tuple(length if isinstance(length, int) else str(length or "?") for length in value.shape)
-    return TensorSpec(value.name, DTYPES.get(value.type, value.type), shape)
+    lengths = (length or f"{value.name}_{axis}" for axis, length in enumerate(value.shape))
+    return TensorSpec(value.name, DTYPES.get(value.type, value.type), tuple(lengths))
 
 
 def _check_operators(bundle: Bundle) -> None:

@@ -1,0 +1,193 @@
+"""Whatever is wrong with the source or the output: one line, exit code 2, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from intaglio.cli import main
+from intaglio.exporters.family import families
+
+
+@pytest.fixture
+def source(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny checkpoint, to be damaged."""
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Run `intaglio export` on arguments; check exit code 2, one line, nothing left; return the line."""
+
+    def run(source: Path | str, *options: str) -> str:
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        before = sorted(path.relative_to(out) for path in out.rglob("*"))
+        monkeypatch.setattr(sys, "argv", ["intaglio", "export", str(source), "-o", str(out / "bundle"), *options])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        assert stopped.value.code == 2
+        assert captured.out == ""
+        assert sorted(path.relative_to(out) for path in out.rglob("*")) == before
+        (line,) = captured.err.strip().splitlines()
+        return line
+
+    return run
+
+
+def edit_config(source: Path, **changes: Any) -> None:
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_a_folder_without_config(source: Path, refused: Callable[..., str]) -> None:
+    (source / "config.json").unlink()
+    assert "holds no config.json" in refused(source)
+
+
+def test_a_source_that_is_not_there(refused: Callable[..., str], tmp_path: Path) -> None:
+    assert "not a directory" in refused(tmp_path / "nowhere")
+
+
+def test_an_unsupported_architecture_lists_the_supported_ones(source: Path, refused: Callable[..., str]) -> None:
+    edit_config(source, model_type="llama", architectures=["LlamaForCausalLM"])
+    line = refused(source)
+    assert "LlamaForCausalLM is not supported" in line
+    for family in families().values():
+        for architecture in family.architectures:
+            assert architecture in line
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 200, -1])
+def test_truncated_safetensors(kept: int, source: Path, refused: Callable[..., str]) -> None:
+    weights = source / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    assert "truncated" in refused(source)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"{", b"[]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
+     b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}',
+     b'{"a": {"dtype": "PICKLE", "shape": [], "data_offsets": [0, 4]}}'],
+)  # fmt: skip
+def test_damaged_safetensors(header: bytes, source: Path, refused: Callable[..., str]) -> None:
+    (source / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8)
+    assert "model.safetensors" in refused(source)
+
+
+def test_missing_weights_are_not_made_up(source: Path, refused: Callable[..., str]) -> None:
+    edit_config(source, num_hidden_layers=3)
+    assert "weights of BertModel are missing" in refused(source)
+
+
+def test_weights_of_another_shape(source: Path, refused: Callable[..., str]) -> None:
+    edit_config(source, intermediate_size=96)
+    assert "BertModel" in refused(source)
+
+
+def test_a_pickled_checkpoint_is_refused_with_the_way_to_convert_it(source: Path, refused: Callable[..., str]) -> None:
+    (source / "model.safetensors").unlink()
+    (source / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
+    line = refused(source)
+    assert "save_pretrained" in line
+    assert "pickle" in line
+
+
+def test_a_shard_outside_the_folder(source: Path, refused: Callable[..., str]) -> None:
+    (source / "model.safetensors").rename(source.parent / "outside.safetensors")
+    index = {"weight_map": {"embeddings.word_embeddings.weight": "../outside.safetensors"}}
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "stays inside" in refused(source)
+
+
+def test_a_wrong_dtype(source: Path, refused: Callable[..., str]) -> None:
+    assert "'int3'" in refused(source, "--dtype", "int3")
+
+
+def test_pooling_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
+    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_weightedmean_tokens": True}))
+    assert "Supported are: cls, max, mean" in refused(source)
+
+
+def test_a_module_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
+    modules = json.loads((source / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.Dense"
+    (source / "modules.json").write_text(json.dumps(modules))
+    assert "Dense" in refused(source)
+
+
+def test_a_config_that_is_no_json(source: Path, refused: Callable[..., str]) -> None:
+    (source / "config.json").write_text("{'model_type': 'bert'}")
+    assert "not a JSON object" in refused(source)
+
+
+def test_a_tokenizer_that_is_none(source: Path, refused: Callable[..., str]) -> None:
+    (source / "tokenizer.json").write_text("{}")
+    assert "not a readable tokenizer" in refused(source)
+
+
+def test_an_output_that_exists_needs_force(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "out" / "bundle").mkdir(parents=True)
+    (tmp_path / "out" / "bundle" / "bundle.json").write_text("{}")
+    assert "--force" in refused(source)
+    assert (tmp_path / "out" / "bundle" / "bundle.json").read_text() == "{}"
+
+
+def test_a_disk_that_is_full_at_the_end(source: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fsync)
+    assert "No space left on device" in refused(source, "--no-check")
+
+
+LIMITED = """
+import resource, sys
+from intaglio.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+sys.argv = ["intaglio", "export", {source!r}, "-o", {output!r}]
+main()
+"""
+
+
+def test_a_disk_that_is_full_in_the_middle_of_the_weights(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    code = LIMITED.format(source=str(source), output=str(tmp_path / "out" / "bundle"))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "File too large" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-m", "intaglio.cli", "export", str(source), "-o", str(out / "bundle")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        deadline = time.monotonic() + 60
+        while not list(out.glob(".bundle.*/tokenizer.json")):
+            assert program.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.5)
+        program.send_signal(number)
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 2
+    assert errors.strip().splitlines() == ["intaglio: interrupted. What was begun was removed; run the command again."]
+    assert list(out.iterdir()) == []

@@ -1,0 +1,206 @@
+"""A bundle is whole or refused, and is never seen half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from intaglio.bundle import Bundle, EngineRecord, Manifest, Source, TensorSpec, create
+from intaglio.errors import BundleError, StorageError, UsageError
+from intaglio.model_file import save
+
+
+def manifest(**changes: Any) -> Manifest:
+    fields: dict[str, Any] = {
+        "format": 1,
+        "created_by": "a test",
+        "source": Source("onnx", "nowhere"),
+        "family": "",
+        "architecture": "",
+        "task": "",
+        "dtype": "float32",
+        "inputs": [TensorSpec("x", "float32", ("batch", 4))],
+        "outputs": [TensorSpec("y", "float32", ("batch", 4))],
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def graph() -> ir.Model:
+    weight = onnx.numpy_helper.from_array(np.arange(2048 * 4, dtype=np.float32).reshape(4, 2048), "weight")
+    nodes = [onnx.helper.make_node("MatMul", ["x", "weight"], ["y"])]
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", width])
+        for name, width in (("x", 4), ("y", 2048))
+    )
+    proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y], [weight]))
+    return ir.serde.deserialize_model(proto)
+
+
+def make(path: Path, external: bool = False) -> Path:
+    with create(path) as draft:
+        draft.manifest = manifest()
+        save(graph(), draft.model_path, external_above=0 if external else 1 << 30)
+    return path
+
+
+def edit(path: Path, change: Any) -> None:
+    content = json.loads((path / "bundle.json").read_text())
+    change(content)
+    (path / "bundle.json").write_text(json.dumps(content))
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    bundle = Bundle.open(make(tmp_path / "b"))
+    assert bundle.manifest.inputs == [TensorSpec("x", "float32", ("batch", 4))]
+    assert set(bundle.manifest.files) == {"model.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda b: (b / "model.onnx").write_bytes((b / "model.onnx").read_bytes()[:-1]), "bytes, expected"),
+        (lambda b: flip(b / "model.onnx"), "SHA-256"),
+        (lambda b: (b / "model.onnx").unlink(), "missing"),
+        (lambda b: (b / "bundle.json").unlink(), "holds no bundle.json"),
+        (lambda b: (b / "bundle.json").write_text("{"), "damaged manifest"),
+        (lambda b: (b / "bundle.json").write_bytes(b"\xff\xfe{}"), "damaged manifest"),
+        (lambda b: (b / "bundle.json").write_text("[" * 100_000), "damaged manifest"),
+        (lambda b: edit(b, lambda m: m.update(format=99)), "format 99"),
+        (lambda b: edit(b, lambda m: m.update(format="1")), "damaged manifest"),
+        (lambda b: edit(b, lambda m: m.pop("inputs")), "damaged manifest"),
+        (lambda b: edit(b, lambda m: m["files"].clear()), "does not list model.onnx"),
+        (lambda b: edit(b, lambda m: m["files"].update({"../x": {"sha256": "", "bytes": 0}})), "stays inside"),
+        (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
+    ],
+)
+def test_damage_is_named_in_one_line(damage: Any, said: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "b")
+    damage(path)
+    with pytest.raises(BundleError) as raised:
+        Bundle.open(path)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = make(tmp_path_factory.mktemp("cut") / "b")
+    content = (path / "bundle.json").read_bytes()
+    (path / "bundle.json").write_bytes(content[: data.draw(st.integers(0, len(content) - 3))])
+    with pytest.raises(BundleError):
+        Bundle.open(path)
+
+
+def test_a_link_that_leaves_the_bundle_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "b")
+    outside = tmp_path / "outside.onnx"
+    (path / "model.onnx").rename(outside)
+    (path / "model.onnx").symlink_to(outside)
+    with pytest.raises(BundleError, match="stays inside"):
+        Bundle.open(path)
+
+
+def test_external_data_that_leaves_the_bundle_is_refused_though_every_hash_fits(tmp_path: Path) -> None:
+    path = make(tmp_path / "b", external=True)
+    (path / "model.onnx.data").rename(tmp_path / "stolen")
+    model = onnx.load(path / "model.onnx", load_external_data=False)
+    next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "../stolen"
+    with create(tmp_path / "evil") as draft:
+        draft.manifest = manifest()
+        draft.model_path.write_bytes(model.SerializeToString())
+    with pytest.raises(BundleError, match=r"\.\./stolen"):
+        Bundle.open(tmp_path / "evil")
+
+
+def test_external_data_without_a_hash_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "b", external=True)
+    assert Bundle.open(path).manifest.files.keys() == {"model.onnx", "model.onnx.data"}
+    edit(path, lambda m: m["files"].pop("model.onnx.data"))
+    with pytest.raises(BundleError, match="not among the files"):
+        Bundle.open(path)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), ValueError()])
+@pytest.mark.parametrize("existing", [True, False])
+def test_an_error_while_writing_leaves_what_was_there(error: BaseException, existing: bool, tmp_path: Path) -> None:
+    target = tmp_path / "b"
+    if existing:
+        make(target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    expected = StorageError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected), create(target, force=True) as draft:
+        draft.model_path.write_bytes(b"half")
+        raise error
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert [path.name for path in tmp_path.iterdir()] == (["b"] if existing else [])
+
+
+def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+    make(tmp_path / "b")
+    with pytest.raises(UsageError, match="--force"), create(tmp_path / "b"):
+        pass
+    with create(tmp_path / "b", force=True) as draft:
+        draft.manifest = manifest(task="embed")
+        save(graph(), draft.model_path)
+    assert Bundle.open(tmp_path / "b").manifest.task == "embed"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_force_does_not_remove_a_directory_that_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="holds no"), create(tmp_path / "home", force=True):
+        pass
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
+
+
+def test_added_files_replace_and_keep_their_engine_record(tmp_path: Path) -> None:
+    bundle = Bundle.open(make(tmp_path / "b"))
+    record = EngineRecord("engines/a.engine", "tensorrt-rtx", "library 1", 3, "t4", 75)
+    bundle.add_files({"engines/a.engine": b"one"}, [record])
+    bundle.add_files({"reports/r.json": b"{}"})
+    bundle.add_files({"engines/a.engine": b"two"}, [record])
+    opened = Bundle.open(tmp_path / "b")
+    assert opened.manifest.engines == [record]
+    assert (opened.path / "engines/a.engine").read_bytes() == b"two"
+    assert set(opened.manifest.files) == {"model.onnx", "engines/a.engine", "reports/r.json"}
+
+
+def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(make(tmp_path / "b"))
+    bundle.add_files({"engines/a.engine": b"one"}, [EngineRecord("engines/a.engine", "tensorrt", "l", 3)])
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if "engines" in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StorageError, match="Free some space"):
+        bundle.add_files({"engines/a.engine": b"two"})
+    monkeypatch.undo()
+    Bundle.open(tmp_path / "b")
+    assert not list((tmp_path / "b").rglob(".*"))
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "", "a\\b"])
+def test_files_are_added_inside_only(path: str, tmp_path: Path) -> None:
+    bundle = Bundle.open(make(tmp_path / "b"))
+    with pytest.raises(BundleError, match="stays inside"):
+        bundle.add_files({path: b"x"})

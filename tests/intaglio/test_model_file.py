@@ -1,0 +1,88 @@
+"""ONNX files are written as onnx itself reads them, whatever the tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from intaglio import model_file
+from intaglio.errors import BundleError
+
+ARRAYS = hnp.arrays(
+    dtype=st.sampled_from([np.float32, np.float16, np.int64, np.int8, np.bool_, np.float64]),
+    shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40),
+)
+
+
+def model_of(arrays: dict[str, np.ndarray]) -> ir.Model:
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    nodes = [onnx.helper.make_node("Identity", [name], [f"{name}_out"]) for name in arrays]
+    outputs = [
+        onnx.helper.make_tensor_value_info(f"{name}_out", onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+    proto = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], outputs, initializers))
+    return ir.serde.deserialize_model(proto)
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays=st.lists(ARRAYS, max_size=5), external=st.booleans(), consume=st.booleans())
+def test_every_weight_comes_back(
+    arrays: list[np.ndarray], external: bool, consume: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    named = {f"w{index}": array for index, array in enumerate(arrays)}
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
+    model_file.save(model_of(named), path, external_above=0 if external else 1 << 30, consume=consume)
+    onnx.checker.check_model(path)
+    read = onnx.load(path)
+    assert [tensor.name for tensor in read.graph.initializer] is not None
+    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in read.graph.initializer}
+    assert found.keys() == named.keys()
+    for name, array in named.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+def test_weights_above_the_limit_go_beside_the_file(tmp_path: Path) -> None:
+    model = model_of({"a": np.ones((64, 64), np.float32), "b": np.arange(5000.0)})
+    model_file.save(model, tmp_path / "m.onnx", external_above=1000)
+    assert model_file.external_data_files(tmp_path / "m.onnx") == ["m.onnx.data"]
+    assert (tmp_path / "m.onnx").stat().st_size < 2000
+    offsets = [
+        int(entry.value)
+        for tensor in model_file.parse(tmp_path / "m.onnx").graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "offset"
+    ]
+    assert len(offsets) == 2
+    assert all(offset % model_file.ALIGNMENT == 0 for offset in offsets)
+
+
+def test_a_model_with_external_data_can_be_saved_elsewhere(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    model_file.save(model_of({"a": weight}), tmp_path / "m.onnx", external_above=0)
+    (tmp_path / "other").mkdir()
+    model_file.save(model_file.load(tmp_path / "m.onnx"), tmp_path / "other" / "n.onnx")
+    read = onnx.load(tmp_path / "other" / "n.onnx")
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(read.graph.initializer[0]), weight)
+
+
+def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    model = model_of({"a": np.ones((64, 64), np.float32)})
+    model_file.save(model, tmp_path / "m.onnx")
+    tensor = model.graph.initializers["a"].const_value
+    assert tensor is not None
+    assert tensor.numpy().sum() == 64 * 64
+
+
+@pytest.mark.parametrize("content", [b"", b"not a protobuf at all", b"\x08\x07"])
+def test_what_is_no_onnx_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(BundleError, match=r"m\.onnx"):
+        model_file.load(tmp_path / "m.onnx")

@@ -1,0 +1,90 @@
+"""One forward pass over texts, for each task, compared with transformers on the same checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from intaglio.errors import BundleError, UsageError
+from intaglio.exporters import export
+from intaglio.runtime import run
+from intaglio.sentences import sentences
+
+
+def test_embeddings_of_one_text_do_not_depend_on_its_batch(tiny_bundle: Path) -> None:
+    texts = sentences()[:7]
+    together = [result.embedding for result in run(tiny_bundle, texts)]
+    alone = [result.embedding for result in run(tiny_bundle, texts, batch_size=1)]
+    np.testing.assert_allclose(np.array(together), np.array(alone), atol=1e-6)
+
+
+def test_an_endless_stream_is_taken_in_batches(tiny_bundle: Path) -> None:
+    stream = (f"text {number}" for number in count())
+    results = list(islice(run(tiny_bundle, stream, batch_size=4), 6))
+    assert [result.text for result in results] == [f"text {number}" for number in range(6)]
+
+
+def test_nothing_in_gives_nothing_out(tiny_bundle: Path) -> None:
+    assert list(run(tiny_bundle, [])) == []
+
+
+def test_a_text_longer_than_the_model_takes(tiny_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="text of 591 tokens, the model takes at most 256"):
+        list(run(tiny_bundle, ["1" * 90 + " 1" * 499], truncate=False))
+    (result,) = run(tiny_bundle, ["1 " * 500], truncate=True)
+    assert result.embedding is not None
+
+
+@pytest.mark.parametrize(
+    ("problem", "activation"),
+    [("single_label_classification", "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "identity")],
+)
+def test_classes_and_their_scores(
+    problem: str, activation: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    import torch
+    import transformers
+
+    folder = make_checkpoint(
+        "BertForSequenceClassification", problem_type=problem, id2label={0: "calm", 1: "angry", 2: "glad"}
+    )
+    export(str(folder), tmp_path / "bundle", check=False)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    expected_of = {"softmax": torch.nn.Softmax(-1), "sigmoid": torch.nn.Sigmoid(), "identity": torch.nn.Identity()}
+    for result in run(tmp_path / "bundle", ["a b c", "what a day"]):
+        with torch.inference_mode():
+            logits = model(**tokenizer(result.text, return_tensors="pt")).logits[0]
+        expected = expected_of[activation](logits).tolist()
+        assert result.scores == pytest.approx(dict(zip(["calm", "angry", "glad"], expected, strict=True)), abs=1e-5)
+        assert result.label == ["calm", "angry", "glad"][int(np.argmax(expected))]
+        assert list(result.scores) == sorted(result.scores, key=result.scores.__getitem__, reverse=True)
+
+
+def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    folder = make_checkpoint("BertForMaskedLM")
+    export(str(folder), tmp_path / "bundle", check=False)
+    (result,) = run(tmp_path / "bundle", ["a [MASK] c"], top=3)
+    assert result.scores is not None
+    assert len(result.scores) == 3
+    assert result.label is not None
+    assert "[MASK]" not in result.label
+    with pytest.raises(UsageError, match=r"Write \[MASK\] where a word is wanted"):
+        list(run(tmp_path / "bundle", ["no blank"]))
+
+
+def test_a_bundle_without_tokenizer_takes_no_text(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+    export(str(tiny_bundle_copy / "model.onnx"), tmp_path / "with")
+    (tiny_bundle_copy / "tokenizer.json").unlink()
+    export(str(tiny_bundle_copy / "model.onnx"), tmp_path / "without")
+    assert len(list(run(tmp_path / "with", ["a"]))) == 1
+    with pytest.raises(BundleError, match="takes arrays, not text"):
+        list(run(tmp_path / "without", ["a"]))
+
+
+def test_a_batch_size_below_one(tiny_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="batch size 0"):
+        list(run(tiny_bundle, ["a"], batch_size=0))

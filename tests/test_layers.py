@@ -1,0 +1,57 @@
+"""Who may import whom, and that importing stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STAGES = ("plugins", "runtime", "exporters", "graph_passes", "validate", "cli")
+# Folder -> the stages that it may import besides itself and the shared part.
+MAY_IMPORT = {
+    "intaglio": set(),
+    "plugins": set(),
+    "runtime": {"plugins"},
+    "exporters": {"plugins", "runtime"},
+    "graph_passes": {"plugins", "runtime"},
+    "validate": {"plugins", "runtime", "exporters", "graph_passes"},
+    "intaglio/cli": {"plugins", "runtime", "exporters", "graph_passes", "validate"},
+}
+FILES = sorted(
+    path for top in ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "validate") for path in (ROOT / top).rglob("*.py")
+)
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import; write the full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_layer_imports_only_those_before_it(path: Path) -> None:
+    folder = path.relative_to(ROOT).parts[0]
+    if path.is_relative_to(ROOT / "intaglio" / "cli"):
+        folder = "intaglio/cli"
+    own = folder.split("/")[-1]
+    for name in imported(path):
+        parts = name.split(".")
+        assert parts[0] not in STAGES, f"{path}: imports {name}; write intaglio.{name}"
+        if parts[0] == "intaglio" and len(parts) > 1 and parts[1] in STAGES:
+            assert parts[1] in MAY_IMPORT[folder] | {own}, f"{path}: {folder} may not import {name}"
+
+
+@pytest.mark.parametrize("module", ["intaglio", *(f"intaglio.{stage}" for stage in STAGES)])
+def test_importing_a_stage_loads_no_heavy_library(module: str) -> None:
+    heavy = ["torch", "transformers", "onnxruntime", "tensorrt", "tensorrt_rtx", "cuda", "onnxscript", "huggingface_hub"]
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
