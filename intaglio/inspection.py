@@ -42,14 +42,14 @@ def inspect(bundle: str | Path) -> Inspected:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         dtype = node.outputs[0].dtype if node.outputs else None
         operators[name] += 1
-        by_dtype.setdefault(name, Counter())[dtype.name.lower() if dtype else "unknown"] += 1
+        by_dtype.setdefault(name, Counter())[dtype.numpy().name if dtype else "unknown"] += 1
     parameters = 0
     sizes: Counter[str] = Counter()
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and tensor.size > 0:
             parameters += tensor.size
-            sizes[tensor.dtype.name.lower()] += tensor.nbytes
+            sizes[tensor.dtype.numpy().name] += tensor.nbytes
     return Inspected(
         bundle=str(bundle),
         source=manifest.source.location,

@@ -29,7 +29,9 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle anew.") from error
         if unknown := [name for name in inputs if name not in COLUMNS]:
-            raise BundleError(f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead.")
+            raise BundleError(
+                f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead."
+            )
         self.inputs = tuple(inputs)
         self.max_length = max_length
 

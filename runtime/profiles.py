@@ -1,0 +1,97 @@
+"""Optimisation profiles: the lengths of every symbolic axis that an engine is built for.
+
+Where nothing is asked, the axis `batch` takes 1 to 32 and is tuned for 8. Any other axis, such as `sequence`,
+takes its minimum to its maximum as the bundle states them (512 where it states none) and is tuned for 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from intaglio.bundle import Axis, TensorSpec
+from intaglio.errors import UsageError
+
+BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maximum, its speed depends on the optimum
+OPTIMUM, MAXIMUM = 128, 512  # of any other axis
+LARGEST = (1 << 31) - 1  # TensorRT's dimensions are int32 in its kernels
+
+
+class Range(NamedTuple):
+    """The lengths that an axis may have in an engine, and the one that the engine is tuned for."""
+
+    minimum: int
+    optimum: int
+    maximum: int
+
+
+def parse(text: str, option: str) -> Range:
+    """Read "MIN:OPT:MAX", or one number that stands for all three. `option` names it in the `UsageError`."""
+    parts = text.split(":")
+    if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageError(f"{option} {text!r}: expected MIN:OPT:MAX or one number, such as 1:8:32 or 8.")
+    if any(len(part) > len(str(LARGEST)) for part in parts):
+        raise UsageError(f"{option} {text}: expected lengths up to {LARGEST}.")
+    lengths = [int(part) for part in parts] * (3 if len(parts) == 1 else 1)
+    return checked(Range(*lengths), option)
+
+
+def checked(asked: Range, option: str) -> Range:
+    """Return `asked`, or raise `UsageError` unless 0 < minimum <= optimum <= maximum."""
+    if not 0 < asked.minimum <= asked.optimum <= asked.maximum <= LARGEST:
+        raise UsageError(f"{option} {_shown(asked)}: expected 0 < MIN <= OPT <= MAX <= {LARGEST}.")
+    return asked
+
+
+def ranges(inputs: Iterable[TensorSpec], axes: Mapping[str, Axis], asked: Mapping[str, Range]) -> dict[str, Range]:
+    """The range of every symbolic axis of `inputs`: as asked, or the default.
+
+    Raises `UsageError` when an axis is asked for that the inputs lack, or lengths that the axis cannot have.
+    """
+    names = dict.fromkeys(length for spec in inputs for length in spec.shape if isinstance(length, str))
+    for name, wanted in asked.items():
+        if name not in names:
+            raise UsageError(f"axis {name}: the bundle's inputs have {', '.join(names) or 'no symbolic axes'}.")
+        axis = axes.get(name, Axis())
+        if wanted.minimum < axis.minimum or (axis.maximum is not None and wanted.maximum > axis.maximum):
+            bounds = f"at least {axis.minimum}" if axis.maximum is None else f"{axis.minimum} to {axis.maximum}"
+            raise UsageError(f"axis {name}: got {_shown(wanted)}, but the model takes {bounds}.")
+    return {name: asked.get(name) or default(name, axes.get(name, Axis())) for name in names}
+
+
+def default(name: str, axis: Axis) -> Range:
+    """The range of an axis for which nothing was asked."""
+    if name == "batch":
+        optimum = BATCH_OPTIMUM
+        maximum = BATCH_MAXIMUM if axis.maximum is None else min(BATCH_MAXIMUM, axis.maximum)
+    else:
+        optimum = OPTIMUM
+        maximum = MAXIMUM if axis.maximum is None else axis.maximum
+    minimum = max(axis.minimum, 1)
+    maximum = max(minimum, maximum)
+    return Range(minimum, min(max(optimum, minimum), maximum), maximum)
+
+
+def shapes(inputs: Iterable[TensorSpec], lengths: Mapping[str, Range]) -> dict[str, dict[str, list[int]]]:
+    """Input name -> {"min", "opt", "max"} -> shape: an optimisation profile as the bundle records it."""
+    return {
+        spec.name: {
+            kind: [lengths[length][place] if isinstance(length, str) else length for length in spec.shape]
+            for place, kind in enumerate(("min", "opt", "max"))
+        }
+        for spec in inputs
+    }
+
+
+def limits(inputs: Iterable[TensorSpec], profile: Mapping[str, Mapping[str, list[int]]]) -> dict[str, Axis]:
+    """The lengths that an engine with `profile` takes on every symbolic axis of `inputs`."""
+    return {
+        length: Axis(profile[spec.name]["min"][place], profile[spec.name]["max"][place])
+        for spec in inputs
+        for place, length in enumerate(spec.shape)
+        if isinstance(length, str)
+    }
+
+
+def _shown(asked: Range) -> str:
+    return ":".join(map(str, asked))

@@ -1,0 +1,47 @@
+"""What building and running share about the two TensorRT libraries, which have one API."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+# Target -> the module that builds and runs its engines.
+LIBRARIES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+
+# NumPy's name of an element type -> the member of `DataType`.
+DTYPES = {
+    "float32": "FLOAT",
+    "float16": "HALF",
+    "bfloat16": "BF16",
+    "int64": "INT64",
+    "int32": "INT32",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "bool": "BOOL",
+}
+
+
+def library_name(trt: Any) -> str:
+    """A library and its version as bundles record it: "tensorrt_rtx 1.7.1.116"."""
+    return f"{trt.__name__} {trt.__version__}"
+
+
+class Log(Protocol):
+    """A logger that prints nothing and keeps the lines of errors."""
+
+    errors: list[str]
+
+
+def logger(trt: Any) -> Log:
+    """An `ILogger` of the module `trt`; it must live as long as the objects made with it."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity <= trt.ILogger.ERROR:  # INTERNAL_ERROR, then ERROR, are the lowest members
+                self.errors.append(message)
+
+    made: Log = Logger()
+    return made

@@ -1,0 +1,44 @@
+"""TensorRT's timings of kernels, kept between builds: a second build on the same machine takes a fraction.
+
+The file is `$XDG_CACHE_HOME/intaglio/<library>-<version>-sm<SM>.timing` (`~/.cache/intaglio/...` by default).
+TensorRT-RTX times nothing while it builds and needs none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import StorageError
+from intaglio.files import atomic_write
+
+
+def location(library: str, sm: int) -> Path:
+    """Where the timings for `library`, such as "tensorrt 11.4.0.106", and a compute capability lie."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG base directory specification: a relative path is to be ignored.
+    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
+    return cache / "intaglio" / f"{library.replace(' ', '-')}-sm{sm}.timing"
+
+
+def attach(config: Any, path: Path) -> None:
+    """Give the timings at `path` to an `IBuilderConfig`; an empty cache when there are none that it accepts."""
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        stored = b""
+    cache = config.create_timing_cache(stored) if stored else None
+    if cache is None or not config.set_timing_cache(cache, False):
+        config.set_timing_cache(config.create_timing_cache(b""), False)
+
+
+def keep(config: Any, path: Path) -> None:
+    """Store the timings of a finished build at `path`; where that cannot be, only the next build's time is lost."""
+    cache = config.get_timing_cache()
+    if cache is None:
+        return
+    with contextlib.suppress(OSError, StorageError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, bytes(cache.serialize()))
