@@ -257,5 +257,3 @@ def _verify_files(path: Path, manifest: Manifest) -> None:
                 f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
                 "The file was changed after it was written; make the bundle anew."
             )
-
-

@@ -123,5 +123,3 @@ def copy_file(source: Path, target: Path) -> None:
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-
-

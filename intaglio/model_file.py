@@ -7,7 +7,7 @@ is the largest single tensor. Above 1 GiB the weights go to `<name>.data` beside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -66,27 +66,25 @@ def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, cons
     import onnx_ir as ir
 
     initializers = model.graph.initializers
-    streamed = [
-        name
+    weights = {
+        name: value.const_value
         for name, value in initializers.items()
-        if (tensor := value.const_value) is not None
-        and (tensor.nbytes > STREAMED_ABOVE or isinstance(tensor, ir.ExternalTensor))
-    ]
-    weights = {name: initializers[name].const_value for name in streamed}
-    external = sum(tensor.nbytes for tensor in weights.values() if tensor is not None) > external_above
-    with _without_data(model, streamed):
+        if value.const_value is not None
+        and (value.const_value.nbytes > STREAMED_ABOVE or isinstance(value.const_value, ir.ExternalTensor))
+    }
+    streamed = {name: tensor.nbytes for name, tensor in weights.items()}
+    with _without_data(model, weights):
         proto = ir.serde.serialize_model(model)
-    messages = _take_out(proto, set(streamed))
+    messages = _take_out(proto, streamed)
 
     def next_weight(name: str) -> ir.TensorProtocol:
         tensor = weights.pop(name)
-        assert tensor is not None
         if consume:
             initializers[name].const_value = None
         return tensor
 
     with storage_errors(path):
-        if external:
+        if sum(streamed.values()) > external_above:
             data = path.with_name(path.name + ".data")
             with data.open("wb") as file:
                 for name in streamed:
@@ -94,29 +92,27 @@ def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, cons
             proto.graph.initializer.extend(messages[name] for name in streamed)
             path.write_bytes(proto.SerializeToString())
         else:
-            sizes = {name: tensor.nbytes for name, tensor in weights.items() if tensor is not None}
             with path.open("wb") as file:
-                _write_inline(file, proto, [(messages[name], sizes[name]) for name in streamed], next_weight)
+                _write_inline(file, proto, [(messages[name], size) for name, size in streamed.items()], next_weight)
 
 
 @contextmanager
-def _without_data(model: ir.Model, names: list[str]) -> Iterator[None]:
-    """Give the named initializers empty tensors of the same name and type while the block runs."""
+def _without_data(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> Iterator[None]:
+    """Let the initializers named in `weights` refer to data elsewhere while the block runs."""
     import onnx_ir as ir
 
-    kept = {name: model.graph.initializers[name].const_value for name in names}
-    for name, tensor in kept.items():
-        assert tensor is not None
-        placeholder = ir.ExternalTensor("-", 0, tensor.nbytes, tensor.dtype, name=name, shape=ir.Shape(tensor.shape))
-        model.graph.initializers[name].const_value = placeholder
+    for name, tensor in weights.items():
+        shape = ir.Shape([int(str(length)) for length in tensor.shape])
+        elsewhere = ir.ExternalTensor("-", 0, tensor.nbytes, tensor.dtype, name=name, shape=shape)
+        model.graph.initializers[name].const_value = elsewhere
     try:
         yield
     finally:
-        for name, tensor in kept.items():
+        for name, tensor in weights.items():
             model.graph.initializers[name].const_value = tensor
 
 
-def _take_out(proto: onnx.ModelProto, names: set[str]) -> dict[str, onnx.TensorProto]:
+def _take_out(proto: onnx.ModelProto, names: Container[str]) -> dict[str, onnx.TensorProto]:
     """Remove the named initializers from `proto`; return them as messages with a name, a type and no data."""
     tensors = list(proto.graph.initializer)
     del proto.graph.initializer[:]
@@ -134,7 +130,7 @@ def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, te
 
     file.write(bytes(-file.tell() % ALIGNMENT))
     offset = file.tell()
-    tensor.tofile(file)
+    _write_data(file, tensor)
     message.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", file.tell() - offset)):
         message.external_data.add(key=key, value=str(value))
@@ -165,7 +161,7 @@ def _write_inline(
     file.write(graph)
     for head, (message, _) in zip(heads, tensors, strict=True):
         file.write(head)
-        next_weight(message.name).tofile(file)
+        _write_data(file, next_weight(message.name))
 
 
 def _field(message: type, name: str, length: int) -> bytes:
@@ -182,3 +178,12 @@ def _varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def _write_data(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
+    """Write a tensor's raw little-endian data; those that lie in a file are copied by the system, not by us."""
+    to_file = getattr(tensor, "tofile", None)  # every tensor of onnx_ir has it, though its protocol lacks it
+    if to_file is not None:
+        to_file(file)
+    else:
+        file.write(tensor.tobytes())

@@ -63,7 +63,7 @@ def main() -> None:
     """The program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="intaglio", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Abort:
         _fail("interrupted. What was begun was removed; run the command again.")

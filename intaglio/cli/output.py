@@ -10,7 +10,9 @@ import msgspec
 
 PIPED_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
-json_option: Callable[[Any], Any] = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on one line."
+)
 force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace the output if it exists.")
 
 

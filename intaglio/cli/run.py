@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -72,14 +73,14 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
 
 def _lines(file: Path | None) -> Iterator[str]:
     """The lines of `file`, or of standard input, that are not blank."""
-    name = file or "standard input"
-    try:
-        with (file or Path("/dev/stdin")).open(encoding="utf-8") as stream:
+    with contextlib.nullcontext(sys.stdin) if file is None else file.open(encoding="utf-8") as stream:
+        try:
             for line in stream:
                 if line.strip():
                     yield line.strip()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name}: not UTF-8 text ({error.reason}). Convert it first.") from error
+        except UnicodeDecodeError as error:
+            name = file or "standard input"
+            raise UsageError(f"{name}: not UTF-8 text ({error.reason}). Convert it first.") from error
 
 
 def _line(result: Ran) -> str:

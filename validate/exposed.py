@@ -1,0 +1,56 @@
+"""Showing values from inside an ONNX graph as further outputs, without reading or rewriting its weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from intaglio.errors import UsageError, storage_errors
+from intaglio.files import copy_file, inside
+from intaglio.model_file import external_data_files, parse
+
+
+def graph_values(path: Path) -> list[str]:
+    """The names of the values that the nodes of the file's main graph return, in topological order."""
+    return [name for node in parse(path).graph.node for name in node.output if name]
+
+
+@contextmanager
+def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Yield the path of a temporary copy of the model in which the values `names` are outputs too.
+
+    A protobuf message is its fields one after the other, and a message that comes twice is merged: so the copy is
+    the file's bytes followed by a small message that holds the further outputs alone. External data is linked,
+    or copied where the file system cannot link. Raises `UsageError` for a value that the graph does not have.
+    """
+    import onnx
+
+    graph = parse(path).graph
+    known = {name for node in graph.node for name in node.output}
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"{path}: the graph has no value {unknown[0]!r}. Name the output of one of its nodes.")
+    outputs = {value.name for value in graph.output}
+    addition = onnx.ModelProto()
+    addition.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
+    with tempfile.TemporaryDirectory(prefix="intaglio-exposed-") as temporary:
+        copy = Path(temporary) / path.name
+        copy_file(path, copy)
+        with storage_errors(copy), copy.open("ab") as file:
+            file.write(addition.SerializeToString())
+        for relative in external_data_files(path):
+            _link(inside(path.parent, relative, f"{path}: external data"), Path(temporary) / relative)
+        yield copy
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, since ONNX Runtime refuses symbolic ones that leave the model's folder; or else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        with storage_errors(target):
+            shutil.copyfile(source, target)

@@ -1,0 +1,94 @@
+"""What a validation is run on: sentences, or arrays from a file."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.files import read_text, sha256
+from intaglio.runtime.engine import Array, check_arrays
+from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
+from intaglio.sentences import sentences
+
+
+class InputsUsed(msgspec.Struct):
+    """What the report says about the inputs."""
+
+    source: str
+    sha256: str  # of the file, or of the sentences joined by newlines
+    samples: int
+    available: int  # samples that the source holds
+    batches: int
+
+
+def load_inputs(
+    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int
+) -> tuple[list[dict[str, Array]], InputsUsed]:
+    """Batches of feeds for `bundle`, and where they came from.
+
+    `data` is a UTF-8 text file with a sentence per line (empty lines are passed over, sentences that are longer
+    than the model takes are cut), an .npz file of arrays by input name, or None for the sentences that ship with
+    intaglio. Raises `UsageError` for a file that gives no inputs, `EngineError` for arrays that do not fit.
+    """
+    for name, value in (("samples", samples), ("batch size", batch_size)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: expected at least 1.")
+    if data is not None and Path(data).suffix == ".npz":
+        return _arrays(bundle, Path(data), samples, batch_size)
+    if TOKENIZER not in bundle.manifest.files:
+        raise UsageError(f"bundle {bundle.path}: has no tokenizer, so it takes arrays. Give them with --data FILE.npz")
+    lines = sentences() if data is None else _lines(Path(data))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest() if data is None else sha256(Path(data))
+    used = lines[:samples]
+    tokenizer = Tokenizer.open(bundle)
+    feeds: list[dict[str, Array]] = [
+        dict(tokenizer.feeds(used[start : start + batch_size], truncate=True))
+        for start in range(0, len(used), batch_size)
+    ]
+    source = "the sentences that ship with intaglio" if data is None else str(data)
+    return feeds, InputsUsed(source, digest, len(used), len(lines), len(feeds))
+
+
+def _lines(path: Path) -> list[str]:
+    lines = [line for line in read_text(path, "--data").splitlines() if line.strip()]
+    if not lines:
+        raise UsageError(f"--data {path}: holds no sentence. Write one per line.")
+    return lines
+
+
+def _arrays(bundle: Bundle, path: Path, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
+    """The arrays of an .npz file, cut along their first axis where it is symbolic and common to all."""
+    arrays = _read_arrays(path)
+    specs = tuple(bundle.manifest.inputs)
+    first_axes = {spec.shape[0] if spec.shape else 1 for spec in specs}
+    lengths = {array.shape[0] if array.ndim else None for array in arrays.values()}
+    if lengths == {0}:
+        raise UsageError(f"--data {path}: its arrays hold no sample. Give at least one row.")
+    available = lengths.pop() if len(lengths) == len(first_axes) == 1 and isinstance(first_axes.pop(), str) else None
+    if available is None:
+        used = available = 1
+        feeds = [arrays]
+    else:
+        used = min(samples, available)
+        feeds = [
+            {name: array[start : min(start + batch_size, used)] for name, array in arrays.items()}
+            for start in range(0, used, batch_size)
+        ]
+    for batch in feeds:
+        check_arrays(specs, bundle.manifest.axes, batch)
+    return feeds, InputsUsed(str(path), sha256(path), used, available, len(feeds))
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"--data {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error

@@ -1,0 +1,144 @@
+"""What `polygraphy run` loads by the entry point `polygraphy.run.plugins`: our runners, as options of its own.
+
+    polygraphy run BUNDLE --intaglio --intaglio-pytorch
+    polygraphy run BUNDLE/model.onnx --onnxrt --intaglio
+
+The model is a bundle, or an .onnx file; a bundle's `model.onnx` stands for the bundle. Polygraphy's own runners
+need the file. Inputs are made up by Polygraphy: give token ids a range with `--val-range input_ids:[0,1000]`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polygraphy.tools.args import ModelArgs
+from polygraphy.tools.args import util as args_util
+from polygraphy.tools.args.base import BaseRunnerArgs
+from polygraphy.tools.script import make_invocable
+
+from intaglio.bundle import MANIFEST, MODEL, Bundle
+
+if TYPE_CHECKING:
+    from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner
+
+
+def export_argument_groups() -> list[BaseRunnerArgs]:
+    """The argument groups of our runners; Polygraphy calls this."""
+    return [IntaglioArgs(), IntaglioPyTorchArgs(), IntaglioReferenceArgs()]
+
+
+class _RunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
+    """A runner that is made by a function of this module, named in `factory`, from the model's path."""
+
+    title: str
+    option: str
+    extra_help: str
+    factory: str
+
+    def get_name_opt_impl(self) -> tuple[str, str]:
+        """The name for people, and the option that selects the runner."""
+        return self.title, self.option
+
+    def get_extra_help_text_impl(self) -> str:
+        """What `--help` adds."""
+        return self.extra_help
+
+    def options(self) -> dict[str, str]:
+        """What the factory gets besides the path."""
+        return {}
+
+    def add_to_script_impl(self, script: Any) -> None:
+        """Write the import and the call that makes the runner into Polygraphy's script."""
+        script.add_import(imports=[self.factory], frm="intaglio.validate.polygraphy_extension")
+        script.add_runner(make_invocable(self.factory, self.arg_groups[ModelArgs].path, **self.options()))
+
+
+class IntaglioArgs(_RunnerArgs):
+    """Intaglio: running a bundle with intaglio's engines.
+
+    Depends on:
+
+        - ModelArgs
+    """
+
+    title = "Intaglio"
+    option = "intaglio"
+    extra_help = "Takes a bundle or an .onnx file, custom operators included."
+    factory = "engine_runner"
+
+    def add_parser_args_impl(self) -> None:
+        """Add `--intaglio-target`."""
+        self.group.add_argument(
+            "--intaglio-target",
+            help="What runs the bundle: ort-cpu (the default), ort-cuda, ort-tensorrt, tensorrt or tensorrt-rtx.",
+            default="ort-cpu",
+        )
+
+    def parse_impl(self, args: Any) -> None:
+        """Keep the target."""
+        self.target = str(args_util.get(args, "intaglio_target"))
+
+    def options(self) -> dict[str, str]:
+        """The target."""
+        return {"target": self.target}
+
+
+class IntaglioPyTorchArgs(_RunnerArgs):
+    """Intaglio PyTorch: running the checkpoint that a bundle was made from.
+
+    Depends on:
+
+        - ModelArgs
+    """
+
+    title = "Intaglio PyTorch"
+    option = "intaglio-pytorch"
+    extra_help = "Takes a bundle and runs the checkpoint that it was made from."
+    factory = "pytorch_runner"
+
+
+class IntaglioReferenceArgs(_RunnerArgs):
+    """Intaglio Reference: running a graph in onnx.reference, intaglio's operators by their NumPy references.
+
+    Depends on:
+
+        - ModelArgs
+    """
+
+    title = "Intaglio Reference"
+    option = "intaglio-reference"
+    extra_help = "Takes a bundle or an .onnx file and runs it in onnx.reference."
+    factory = "reference_runner"
+
+
+def engine_runner(path: str, target: str) -> EngineRunner:
+    """A runner of one of our engines."""
+    from intaglio.runtime import open_engine
+    from intaglio.validate.runners import EngineRunner
+
+    return EngineRunner(lambda: open_engine(bundle_of(Path(path)) or path, target), f"intaglio {target}")
+
+
+def pytorch_runner(path: str) -> PyTorchRunner:
+    """A runner of a bundle's source."""
+    from intaglio.exporters import load_module
+    from intaglio.validate.runners import PyTorchRunner
+
+    manifest = Bundle.open(bundle_of(Path(path)) or path).manifest
+    return PyTorchRunner(lambda: load_module(manifest.source), manifest.inputs, manifest.outputs, "intaglio pytorch")
+
+
+def reference_runner(path: str) -> ReferenceRunner:
+    """A runner in `onnx.reference`."""
+    from intaglio.validate.runners import ReferenceRunner
+
+    bundle = bundle_of(Path(path))
+    return ReferenceRunner(bundle / MODEL if bundle else Path(path), "intaglio reference")
+
+
+def bundle_of(path: Path) -> Path | None:
+    """The bundle that `path` is, or whose model it is; None for another file."""
+    if path.is_dir():
+        return path
+    return path.parent if path.name == MODEL and (path.parent / MANIFEST).is_file() else None

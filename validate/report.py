@@ -1,0 +1,191 @@
+"""The report of a validation, as JSON and as one HTML file that needs nothing from outside."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from pathlib import Path
+
+import msgspec
+
+from intaglio.validate.markup import Markup, fill, join
+from intaglio.validate.pictures import error_histogram, layer_errors
+from intaglio.validate.results import LayerError, OutputError, Report
+
+LIBRARIES = ("intaglio", "polygraphy", "numpy", "onnx", "onnxruntime", "torch", "transformers", "tensorrt-rtx")
+
+
+def to_json(report: Report) -> bytes:
+    """The report as indented JSON; null stands for infinity."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def to_html(report: Report) -> str:
+    """The report as a page; every name in it is escaped."""
+    template = resources.files("intaglio.validate").joinpath("report.html").read_text(encoding="utf-8")
+    good = sum(output.passed for output in report.outputs.values())
+    verdict = "PASSED" if report.passed else "FAILED"
+    sections = [
+        _outputs(report),
+        _findings(report),
+        _histograms(report),
+        _layers(report.layers),
+        _inputs(report),
+        _environment(report),
+        _files(report),
+    ]
+    return fill(
+        template,
+        verdict=verdict,
+        state=verdict.lower(),
+        title=Path(report.actual.bundle).name,
+        actual=report.actual.name,
+        expected=report.expected.name,
+        summary=f"{good} of {len(report.outputs)} outputs within their bounds · {report.written}",
+        sections=join(section for section in sections if section),
+    )
+
+
+def environment() -> dict[str, str]:
+    """What the figures were taken on: versions of the libraries, operating system, processor."""
+    found = {"python": platform.python_version()}
+    for library in LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    threads = len(os.sched_getaffinity(0))
+    return found | {"system": platform.platform(), "processor": f"{_processor()}, {threads} threads"}
+
+
+def now() -> str:
+    """This moment, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _outputs(report: Report) -> Markup:
+    head = ["output", "verdict", "largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"]
+    rows = [
+        [
+            _cell(name, "code"),
+            _cell("within" if output.passed else "; ".join(output.broken), "passed" if output.passed else "failed"),
+            _number(output.max_abs),
+            fill('<td class="number" title="$reason">$bound</td>', reason=output.reason, bound=output.bound),
+            _number(output.mean_abs),
+            _number(output.relative),
+            _cell(f"{output.cosine:.7f}", "number"),
+            _cell("–" if output.cosine_floor is None else f"{output.cosine_floor:g}", "number"),
+            _cell(str(output.nans), "number"),
+            _cell(str(output.infinities), "number"),
+        ]
+        for name, output in report.outputs.items()
+    ]
+    note = "Errors are in the unit of the output; relative is the largest error by the largest value that was expected."
+    if report.not_compared:
+        note += f" Not compared, as the other end has no such output: {', '.join(report.not_compared)}."
+    return _section("Outputs", join([_table(head, rows), fill('<p class="soft">$note</p>', note=note)]))
+
+
+def _findings(report: Report) -> Markup:
+    if not report.bisected:
+        return Markup("")
+    layer = report.first_layer_beyond
+    if layer is None:
+        return _section("First layer beyond its bound", Markup('<div class="card">None: all are within.</div>'))
+    text = fill(
+        '<div class="card finding"><h3>$layer</h3><p>value <code>$value</code>: relative error $relative, '
+        "bound $bound; largest error $max_abs, cosine $cosine.</p></div>",
+        layer=layer.layer,
+        value=layer.value,
+        relative=f"{layer.relative:.3g}",
+        bound=f"{layer.bound:g}",
+        max_abs=f"{layer.max_abs:.3g}",
+        cosine=f"{layer.cosine:.7f}",
+    )
+    return _section("First layer beyond its bound", text)
+
+
+def _histograms(report: Report) -> Markup:
+    def picture(name: str, output: OutputError) -> Markup:
+        note = f"{output.values} values, {output.zeros} of them without any error"
+        template = '<div class="card"><h3>$name</h3>$picture<p class="soft">$note</p></div>'
+        return fill(template, name=name, picture=error_histogram(name, output), note=note)
+
+    pictures = join(picture(name, output) for name, output in report.outputs.items())
+    return _section("How large the errors are", fill('<div class="pictures">$pictures</div>', pictures=pictures))
+
+
+def _layers(layers: Sequence[LayerError]) -> Markup:
+    if not layers:
+        return Markup("")
+    note = "Largest error by the largest value expected, layer by layer in execution order, on the worst batch."
+    body = fill('<div class="card">$picture<p class="soft">$note</p></div>', picture=layer_errors(layers), note=note)
+    return _section("Where the error comes from", body)
+
+
+def _inputs(report: Report) -> Markup:
+    used = report.inputs
+    count = f"{used.samples} of {used.available} samples in {used.batches} batches"
+    return _section("Inputs", _pairs({"source": used.source, "used": count, "SHA-256": used.sha256}))
+
+
+def _environment(report: Report) -> Markup:
+    return _section("Environment", _pairs(report.environment))
+
+
+def _files(report: Report) -> Markup:
+    sides = [report.actual]
+    if report.expected.bundle != report.actual.bundle:
+        sides.append(report.expected)
+    details = [
+        fill(
+            '<details class="card"><summary>$bundle: $count files</summary>$table</details>',
+            bundle=side.bundle,
+            count=len(side.files),
+            table=_pairs(side.files),
+        )
+        for side in sides
+    ]
+    return _section("SHA-256 of the bundle's files", join(details))
+
+
+def _section(title: str, body: Markup) -> Markup:
+    return fill("<section>\n<h2>$title</h2>\n$body\n</section>", title=title, body=body)
+
+
+def _pairs(pairs: dict[str, str]) -> Markup:
+    rows = [fill('<tr><th>$name</th><td class="code">$value</td></tr>', name=n, value=v) for n, v in pairs.items()]
+    return fill('<div class="card scroll pairs"><table><tbody>$rows</tbody></table></div>', rows=join(rows))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
+    numbers = {"largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
+    titles = join(
+        fill('<th class="$kind">$title</th>', kind="number" if title in numbers else "", title=title) for title in head
+    )
+    body = join(fill("<tr>$cells</tr>", cells=join(cells)) for cells in rows)
+    return fill(
+        '<div class="card scroll"><table><thead><tr>$head</tr></thead><tbody>$body</tbody></table></div>',
+        head=titles,
+        body=body,
+    )
+
+
+def _cell(text: str, kind: str) -> Markup:
+    return fill('<td class="$kind">$text</td>', kind=kind, text=text)
+
+
+def _number(value: float) -> Markup:
+    return _cell(f"{value:.3g}", "number")

@@ -1,0 +1,241 @@
+"""Polygraphy runners: the PyTorch source, any engine of ours, and the ONNX reference evaluator.
+
+A runner is made with what it needs and does nothing until Polygraphy activates it. Besides the outputs it can
+return `layers`: values from inside the model, by the names they have in the ONNX graph.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from polygraphy.backend.base import BaseRunner
+from polygraphy.common import TensorMetadata
+
+from intaglio.bundle import TensorSpec
+from intaglio.errors import EngineError
+from intaglio.extras import load
+from intaglio.model_file import parse
+from intaglio.plugins import DOMAIN, OPS, Operator
+
+if TYPE_CHECKING:
+    import onnx
+
+    from intaglio.runtime import Engine
+
+Array = npt.NDArray[np.generic]
+
+
+class Runner(BaseRunner):  # type: ignore[misc]
+    """What our runners share: timing, dtypes that Polygraphy knows, and leaving out padding.
+
+    With `drop_padding`, an array whose first two axes are those of the input `attention_mask`, [batch, sequence,
+    ...], is returned as [tokens, ...], without the positions where the mask is 0: what stands there means nothing,
+    and two right implementations differ in it.
+    """
+
+    def __init__(self, name: str, drop_padding: bool = False):
+        super().__init__(name=name)
+        self.drop_padding = drop_padding
+
+    def infer_impl(self, feed_dict: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once: input name -> array to output or layer name -> array."""
+        start = time.perf_counter()
+        outputs = self._infer(feed_dict)
+        self.inference_time = time.perf_counter() - start
+        known = {name: _known_dtype(array) for name, array in outputs.items()}
+        return without_padding(known, feed_dict) if self.drop_padding else known
+
+    def get_input_metadata_impl(self) -> Any:
+        """Names, dtypes and shapes of the inputs; None stands for a symbolic axis."""
+        metadata = TensorMetadata()
+        for spec in self._inputs():
+            shape = [length if isinstance(length, int) else None for length in spec.shape]
+            metadata.add(spec.name, np.dtype(spec.dtype), shape)
+        return metadata
+
+    @abstractmethod
+    def _inputs(self) -> Sequence[TensorSpec]: ...
+
+    @abstractmethod
+    def _infer(self, feeds: Mapping[str, Array]) -> dict[str, Array]: ...
+
+
+class EngineRunner(Runner):
+    """Any engine; `open_engine` is called on activation and its context is left on deactivation."""
+
+    def __init__(
+        self, open_engine: Callable[[], AbstractContextManager[Engine]], name: str, drop_padding: bool = False
+    ):
+        super().__init__(name, drop_padding)
+        self._open = open_engine
+        self._stack = ExitStack()
+        self._engine: Any = None
+
+    def activate_impl(self) -> None:
+        """Open the engine."""
+        self._engine = self._stack.enter_context(self._open())
+
+    def deactivate_impl(self) -> None:
+        """Close the engine."""
+        self._stack.close()
+        self._engine = None
+
+    def _inputs(self) -> Sequence[TensorSpec]:
+        return tuple(self._engine.inputs)
+
+    def _infer(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return dict(self._engine.run(feeds))
+
+
+class ReferenceRunner(Runner):
+    """An ONNX file in `onnx.reference`, our operators by their NumPy references."""
+
+    def __init__(self, path: Path, name: str, layers: Sequence[str] = (), drop_padding: bool = False):
+        super().__init__(name, drop_padding)
+        self._path = path
+        self._layers = layers
+        self._evaluator: Any = None
+        self._specs: list[TensorSpec] = []
+
+    def activate_impl(self) -> None:
+        """Load the model with its weights."""
+        import onnx
+        from onnx.external_data_helper import load_external_data_for_model
+        from onnx.reference import ReferenceEvaluator
+
+        model = parse(self._path)
+        self._specs = graph_inputs(model.graph)
+        try:
+            load_external_data_for_model(model, str(self._path.parent))
+            self._evaluator = ReferenceEvaluator(model, new_ops=[reference_operator(*item) for item in OPS.items()])
+        except (NotImplementedError, RuntimeError, OSError, onnx.checker.ValidationError) as error:
+            raise self._refused(error) from error
+
+    def deactivate_impl(self) -> None:
+        """Let go of the model."""
+        self._evaluator = None
+        self._specs = []
+
+    def _inputs(self) -> Sequence[TensorSpec]:
+        return self._specs
+
+    def _infer(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        names = list(dict.fromkeys([*self._evaluator.output_names, *self._layers]))
+        try:
+            arrays = self._evaluator.run(names, dict(feeds))
+        except Exception as error:  # each operator raises its own kinds
+            raise self._refused(error) from error
+        return {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
+
+    def _refused(self, error: Exception) -> EngineError:
+        reason = " ".join(str(error).split())[:300]
+        return EngineError(f"{self._path}: the ONNX reference evaluator cannot run it: {reason}. Compare on ort-cpu.")
+
+
+class PyTorchRunner(Runner):
+    """A torch module on the CPU, such as the checkpoint that a bundle was made from.
+
+    `load_module` is called on activation; the module takes the inputs in order and returns a tuple in the order of
+    the outputs. `layers` maps module paths to the names under which what they return is given back.
+    """
+
+    def __init__(
+        self,
+        load_module: Callable[[], Any],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        name: str,
+        layers: Mapping[str, str] | None = None,
+        drop_padding: bool = False,
+    ):
+        super().__init__(name, drop_padding)
+        self._load_module = load_module
+        self._specs = list(inputs)
+        self._outputs = [spec.name for spec in outputs]
+        self._layers = dict(layers or {})
+        self._seen: dict[str, Array] = {}
+        self._hooks: list[Any] = []
+        self._module: Any = None
+
+    def activate_impl(self) -> None:
+        """Load the module and hook its layers."""
+        self._module = self._load_module()
+        for path, value in self._layers.items():
+            self._hooks.append(self._module.get_submodule(path).register_forward_hook(self._remember(value)))
+
+    def deactivate_impl(self) -> None:
+        """Take the hooks off again, and let go of the module."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._module = None
+        self._seen = {}
+
+    def _remember(self, value: str) -> Callable[[Any, Any, Any], None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            self._seen[value] = _to_numpy(output if load("torch").is_tensor(output) else output[0])
+
+        return hook
+
+    def _inputs(self) -> Sequence[TensorSpec]:
+        return self._specs
+
+    def _infer(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        torch = load("torch")
+        tensors = [torch.from_numpy(np.require(feeds[spec.name], requirements=["C", "W"])) for spec in self._specs]
+        self._seen = {}
+        with torch.inference_mode():
+            returned = self._module(*tensors)
+        outputs = {name: _to_numpy(tensor) for name, tensor in zip(self._outputs, returned, strict=True)}
+        return outputs | self._seen
+
+
+def without_padding(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """`outputs`, with each [batch, sequence, ...] array as [tokens, ...]: the positions of `attention_mask` ≠ 0."""
+    mask = feeds.get("attention_mask")
+    if mask is None or mask.ndim != 2:
+        return dict(outputs)
+    keep = mask.astype(bool)
+    return {name: array[keep] if array.shape[:2] == keep.shape else array for name, array in outputs.items()}
+
+
+def reference_operator(name: str, operator: Operator) -> type:
+    """The class by which `onnx.reference` runs one of our operators; inputs left out arrive as None."""
+    from onnx.reference.op_run import OpRun
+
+    def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
+        return tuple(operator.reference(inputs, attributes))
+
+    return type(name, (OpRun,), {"op_domain": DOMAIN, "_run": run})
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[TensorSpec]:
+    """The inputs that a graph has to be fed: those that are not initializers."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    weights = {tensor.name for tensor in graph.initializer}
+    specs = []
+    for value in graph.input:
+        if value.name not in weights:
+            tensor = value.type.tensor_type
+            shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+            specs.append(TensorSpec(value.name, tensor_dtype_to_np_dtype(tensor.elem_type).name, tuple(shape)))
+    return specs
+
+
+def _known_dtype(array: Array) -> Array:
+    """Polygraphy knows NumPy's own dtypes only; bfloat16 and the 8-bit floats widen to float32 without loss."""
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
+
+
+def _to_numpy(tensor: Any) -> Array:
+    torch = load("torch")
+    wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return np.array(wide.detach().cpu().numpy())  # a copy: a later layer may work in place

@@ -1,0 +1,72 @@
+"""The two ends of a comparison: a bundle, and what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from intaglio.bundle import Bundle
+from intaglio.runtime.engine import Engine, open_engine
+from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.validate.exposed import exposed, graph_values
+from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner
+
+PYTORCH = "pytorch"  # the checkpoint that the bundle was made from
+REFERENCE = "reference"  # onnx.reference
+
+
+@dataclass(frozen=True)
+class Side:
+    """A bundle run by `kind`: one of the engines' targets, "pytorch" or "reference"."""
+
+    bundle: Bundle
+    kind: str
+    name: str
+
+    def runner(self, layers: Sequence[str] = ()) -> Runner:
+        """A runner of it that leaves out padding and also returns the graph values `layers`."""
+        if self.kind == PYTORCH:
+            manifest = self.bundle.manifest
+            paths = {path: value for path, value in manifest.layers.items() if value in layers}
+            return PyTorchRunner(
+                lambda: self._module,
+                manifest.inputs,
+                manifest.outputs,
+                self.name,
+                layers=paths,
+                drop_padding=True,
+            )
+        if self.kind == REFERENCE:
+            return ReferenceRunner(self.bundle.model_path, self.name, layers, drop_padding=True)
+        if layers:
+            return EngineRunner(lambda: self._exposing(layers), self.name, drop_padding=True)
+        return EngineRunner(lambda: open_engine(self.bundle.path, self.kind), self.name, drop_padding=True)
+
+    @cached_property
+    def _module(self) -> Any:
+        """The checkpoint, loaded once for all runners. Raises `SourceError` when it is gone or changed."""
+        from intaglio.exporters import load_module
+
+        return load_module(self.bundle.manifest.source)
+
+    @contextmanager
+    def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:
+        with exposed(self.bundle.model_path, layers) as path, OnnxRuntimeEngine(path, self.kind) as engine:
+            yield engine
+
+    def values(self) -> list[str]:
+        """The graph values that `runner` can return, in the order they are computed; none of a built engine."""
+        if self.kind == PYTORCH:
+            return list(dict.fromkeys(self.bundle.manifest.layers.values()))
+        if self.kind == REFERENCE or self.kind in PROVIDERS:
+            return graph_values(self.bundle.model_path)
+        return []
+
+    def label(self, value: str) -> str:
+        """The innermost of the module paths that return a graph value; the value's name where there is none."""
+        return max(
+            (path for path, name in self.bundle.manifest.layers.items() if name == value), key=len, default=value
+        )
