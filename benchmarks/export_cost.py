@@ -34,14 +34,19 @@ start_memory = memory("VmRSS")
 import transformers.models.bert.modeling_bert, onnxscript, onnx_ir
 source, output = sys.argv[1:]
 """
-OURS = PRELUDE + """
+OURS = (
+    PRELUDE
+    + """
 from intaglio.exporters import export
 start = time.perf_counter()
 assert export(source, output).passed
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "peak": memory("VmHWM"), "start": start_memory}))
 """
-BARE = PRELUDE + """
+)
+BARE = (
+    PRELUDE
+    + """
 import warnings
 warnings.simplefilter("ignore")
 from intaglio.exporters.checkpoint import Checkpoint
@@ -57,6 +62,7 @@ torch.onnx.export(
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "peak": memory("VmHWM"), "start": start_memory}))
 """
+)
 
 
 def main() -> None:

@@ -33,9 +33,7 @@ class OutputError(msgspec.Struct):
     passed: bool
 
 
-def check_graph(
-    model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]
-) -> dict[str, OutputError]:
+def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]) -> dict[str, OutputError]:
     """Run the ONNX file `model` on `feeds` and compare with `expected`, by the bounds of `dtype`.
 
     One entry of `feeds` and `expected` is a batch: input name -> array, output name -> array.
@@ -53,9 +51,7 @@ def check_graph(
     return {name: _compare(name, dtype, masks, actual, expected) for name in expected[0]}
 
 
-def _compare(
-    name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]
-) -> OutputError:
+def _compare(name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> OutputError:
     found = np.concatenate([_real(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
     wanted = np.concatenate([_real(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
     error, similarity = max_abs(found, wanted), cosine(found, wanted)

@@ -94,7 +94,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         if (folder / name).is_file():
             raise SourceError(
                 f"{folder}: its weights are in {name}, a pickle, which can run code when it is read; expected "
-                f"{WEIGHTS}. If you trust it, convert it: python -c \"from transformers import AutoModel; "
+                f'{WEIGHTS}. If you trust it, convert it: python -c "from transformers import AutoModel; '
                 f"AutoModel.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
             )
     raise SourceError(f"{folder}: holds neither {WEIGHTS} nor {INDEX}. Give the folder of a checkpoint.")

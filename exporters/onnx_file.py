@@ -45,7 +45,9 @@ def adopt(path: Path, draft: Draft) -> None:
     draft.manifest = Manifest(
         format=FORMAT,
         created_by=f"intaglio {intaglio.__version__}",
-        source=Source("onnx", str(path.absolute()), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}),
+        source=Source(
+            "onnx", str(path.absolute()), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
+        ),
         family="",
         architecture=model.producer_name or "",
         task=next((task for name, task in TASK_OF_OUTPUT.items() if name in {spec.name for spec in outputs}), ""),

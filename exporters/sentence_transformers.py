@@ -73,7 +73,9 @@ def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
         wanted = [str(name) for name in named] if isinstance(named, list) else [str(named)]
     else:
         wanted = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-        wanted = sorted((POOLINGS.get(key, key) for key in wanted), key=lambda name: [*POOLINGS.values(), name].index(name))
+        wanted = sorted(
+            (POOLINGS.get(key, key) for key in wanted), key=lambda name: [*POOLINGS.values(), name].index(name)
+        )
     if not wanted or (unknown := [name for name in wanted if name not in POOLINGS.values()]):
         raise SourceError(
             f"{where}: pooling {', '.join(wanted and unknown) or 'none'} is not supported. "

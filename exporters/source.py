@@ -32,11 +32,14 @@ def load_module(source: Source) -> Encoder:
     try:
         checkpoint = Checkpoint.open(source.location, source.revision)
     except SourceError as error:
-        raise SourceError(f"{error} (It is what the bundle was exported from; --against BUNDLE does without.)") from error
+        raise SourceError(
+            f"{error} (It is what the bundle was exported from; --against BUNDLE does without.)"
+        ) from error
     for path in checkpoint.weights:
         if (found := sha256(path)) != source.sha256.get(path.name):
             raise SourceError(
-                f"{path}: SHA-256 {found[:12]}…, the bundle was exported from {source.sha256.get(path.name, 'none')[:12]}…. "
+                f"{path}: SHA-256 {found[:12]}…, the bundle was exported from "
+                f"{source.sha256.get(path.name, 'none')[:12]}…. "
                 "Export it anew, or compare with another bundle: --against BUNDLE."
             )
     return build_module(checkpoint, checkpoint.tensors())
@@ -92,4 +95,3 @@ def reference_outputs(module: Encoder, feeds: dict[str, Any]) -> dict[str, Any]:
     with torch.inference_mode():
         outputs = module(*(torch.from_numpy(feeds[name]) for name in module.input_names))
     return {name: output.numpy() for name, output in zip(module.output_names, outputs, strict=True)}
-

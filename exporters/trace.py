@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from intaglio.exporters.modules import Encoder
 
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
+FOLDED = 1024  # elements of a constant; above, only weights of a single use are folded, so tied ones stay one
 SHAPE = ("batch", "sequence")  # the axes of every input
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules a node comes from, outermost first
 
@@ -41,9 +43,7 @@ class Traced:
     layers: dict[str, str]
 
 
-def trace(
-    module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype
-) -> Traced:
+def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
     """Trace `module`, whose inputs are int64 [batch, sequence], to opset 23 with both axes symbolic.
 
     `weights` are the mapped tensors that the module was made from. The module's parameters are consumed:
@@ -74,7 +74,7 @@ def trace(
                 tensor = real.pop(name)
                 value.const_value = _weight(tensor, in_files.get(tensor.data_ptr()), name, dtype)
         traced = list(model.graph.initializers.values())
-        optimizer.optimize(model)
+        optimizer.optimize(model, output_size_limit=FOLDED)
         for value in traced:
             if not value.is_initializer():  # folded away, but the optimizer's caches would keep it in memory
                 value.const_value = None
@@ -83,7 +83,9 @@ def trace(
                 mapped = in_files.get(value.const_value.raw.data_ptr())
                 value.const_value = _in_file(mapped, name) if mapped else value.const_value
     _name_weights(model)
-    return Traced(model, _layers(model, module))
+    layers = _layers(model, module)
+    ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
+    return Traced(model, layers)
 
 
 def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:

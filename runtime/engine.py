@@ -67,7 +67,9 @@ def check_arrays(
                 f"{what} {spec.name}: got dtype {array.dtype.name}, expected {spec.dtype}. "
                 f"Convert it with .astype({spec.dtype!r})."
             )
-        fixed = all(not isinstance(want, int) or want == got for want, got in zip(spec.shape, array.shape, strict=False))
+        fixed = all(
+            not isinstance(want, int) or want == got for want, got in zip(spec.shape, array.shape, strict=False)
+        )
         if array.ndim != len(spec.shape) or not fixed:
             shape = ", ".join(str(length) for length in spec.shape)
             raise EngineError(f"{what} {spec.name}: got shape {array.shape}, expected [{shape}].")
@@ -76,7 +78,9 @@ def check_arrays(
                 _check_axis(f"{what} {spec.name}", name, length, axes.get(name, Axis(minimum=0)))
                 first, where = lengths.setdefault(name, (length, spec.name))
                 if length != first:
-                    raise EngineError(f"{what} {spec.name}: {name} is {length}, but {where} has {first}; they must agree.")
+                    raise EngineError(
+                        f"{what} {spec.name}: {name} is {length}, but {where} has {first}; they must agree."
+                    )
 
 
 def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
 from intaglio.bundle import Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load

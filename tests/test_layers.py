@@ -23,7 +23,9 @@ MAY_IMPORT = {
     "intaglio/cli": {"plugins", "runtime", "exporters", "graph_passes", "validate"},
 }
 FILES = sorted(
-    path for top in ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "validate") for path in (ROOT / top).rglob("*.py")
+    path
+    for top in ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "validate")
+    for path in (ROOT / top).rglob("*.py")
 )
 
 
@@ -51,7 +53,16 @@ def test_a_layer_imports_only_those_before_it(path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["intaglio", *(f"intaglio.{stage}" for stage in STAGES)])
 def test_importing_a_stage_loads_no_heavy_library(module: str) -> None:
-    heavy = ["torch", "transformers", "onnxruntime", "tensorrt", "tensorrt_rtx", "cuda", "onnxscript", "huggingface_hub"]
+    heavy = [
+        "torch",
+        "transformers",
+        "onnxruntime",
+        "tensorrt",
+        "tensorrt_rtx",
+        "cuda",
+        "onnxscript",
+        "huggingface_hub",
+    ]
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

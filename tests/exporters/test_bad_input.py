@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from intaglio.cli import main
 from intaglio.exporters.family import families
 
@@ -26,9 +27,7 @@ def source(tiny_checkpoint: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run `intaglio export` on arguments; check exit code 2, one line, nothing left; return the line."""
 
     def run(source: Path | str, *options: str) -> str:
@@ -147,7 +146,9 @@ def test_an_output_that_exists_needs_force(source: Path, refused: Callable[..., 
     assert (tmp_path / "out" / "bundle" / "bundle.json").read_text() == "{}"
 
 
-def test_a_disk_that_is_full_at_the_end(source: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_at_the_end(
+    source: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fsync(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from intaglio.bundle import Bundle
 from intaglio.exporters import export
 from intaglio.exporters.family import families

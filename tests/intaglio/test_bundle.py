@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from intaglio.bundle import Bundle, EngineRecord, Manifest, Source, TensorSpec, create
 from intaglio.errors import BundleError, StorageError, UsageError
 from intaglio.model_file import save
@@ -181,7 +182,9 @@ def test_added_files_replace_and_keep_their_engine_record(tmp_path: Path) -> Non
     assert set(opened.manifest.files) == {"model.onnx", "engines/a.engine", "reports/r.json"}
 
 
-def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = Bundle.open(make(tmp_path / "b"))
     bundle.add_files({"engines/a.engine": b"one"}, [EngineRecord("engines/a.engine", "tensorrt", "l", 3)])
     replace = Path.replace

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from intaglio.bundle import Axis, TensorSpec
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime import open_engine

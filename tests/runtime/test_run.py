@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from intaglio.errors import BundleError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run

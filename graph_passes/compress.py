@@ -1,0 +1,109 @@
+"""The verb `compress`: a bundle and a recipe become a new bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import CheckerPass
+
+import intaglio
+from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
+from intaglio.errors import GraphError
+from intaglio.files import check_output_directory
+from intaglio.graph_passes.contract import GraphPass
+from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
+from intaglio.graph_passes.recipes import load_recipe
+from intaglio.model_file import external_data_files, load, save
+from intaglio.plugins import custom_operators
+from intaglio.progress import step
+
+
+class Compressed(msgspec.Struct):
+    """What `compress` did: the passes with their counts, and the bytes of graph and weights before and after."""
+
+    bundle: str
+    recipe: str
+    passes: list[PassRecord]
+    bytes_before: int
+    bytes_after: int
+
+
+def compress(bundle: str | Path, output: str | Path, recipe: str | Path, force: bool = False) -> Compressed:
+    """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
+
+    The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph.
+    Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    """
+    name, passes = load_recipe(recipe)
+    check_output_directory(Path(output), force)
+    with step("reading"):
+        source = Bundle.open(bundle)
+        model = load(source.model_path)
+        before = model_bytes(source.model_path)
+    records = []
+    for graph_pass in passes:
+        with step(graph_pass.name):
+            model, record = apply(graph_pass, model)
+        records.append(record)
+    with step("checking"):
+        infer_shapes(model)
+        check(model)
+    with step("writing"), create(output, force) as draft:
+        draft.copy_tokenizer(source)
+        draft.manifest = manifest(source.manifest, model, records)
+        save(model, draft.model_path)
+        after = model_bytes(draft.model_path)
+    return Compressed(str(output), name, records, before, after)
+
+
+def apply(graph_pass: GraphPass, model: ir.Model) -> tuple[ir.Model, PassRecord]:
+    """Run one pass; the rewritten model, and what the manifest says about it."""
+    model, counts = graph_pass(model)
+    options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
+    return model, PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons)
+
+
+def check(model: ir.Model) -> None:
+    """Run ONNX's checker on the graph without its large weights. Raises `GraphError`."""
+    try:
+        CheckerPass()(model)
+    except (onnx.checker.ValidationError, ir.passes.PassError) as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        raise GraphError(f"the passes left a graph that ONNX's checker refuses: {reason}. Leave a pass out.") from error
+
+
+def manifest(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manifest:
+    """The manifest of the rewritten graph."""
+    values = {value.name for value in all_values(model)}
+    return msgspec.structs.replace(
+        old,
+        created_by=f"intaglio {intaglio.__version__}",
+        dtype=_weight_dtype(model) or old.dtype,
+        inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
+        outputs=[tensor_spec(value) for value in model.graph.outputs],
+        layers={path: value for path, value in old.layers.items() if value in values},
+        passes=[*old.passes, *records],
+        custom_operators=custom_operators(all_nodes(model)),
+        engines=[],
+    )
+
+
+def _weight_dtype(model: ir.Model) -> str | None:
+    """The floating-point dtype that most of the weights have, by number of elements."""
+    elements: Counter[str] = Counter()
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype.is_floating_point():
+            elements[tensor.dtype.numpy().name] += tensor.size
+    return max(elements, key=lambda name: elements[name], default=None)
+
+
+def model_bytes(path: Path) -> int:
+    """The size of an ONNX file with its external data."""
+    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(path)))

@@ -1,0 +1,267 @@
+"""Float16: a graph that computes in float32 becomes one that computes in float16."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import (
+    Names,
+    all_graphs,
+    all_nodes,
+    all_values,
+    has_subgraphs,
+    infer_shapes,
+    remove_if_dead,
+)
+from intaglio.graph_passes.half_precision import OutOfRange, half
+
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
+FLOAT_BY_DEFAULT = {"SequenceEmpty": "dtype"}  # the standard says so in words only
+
+
+@dataclass(frozen=True)
+class Float16:
+    """Converts float32 to float16 everywhere: initializers, Constants, tensors and dtypes in attributes, values.
+
+    1. Finite weights beyond ±65504 are clamped, numbers too close to 0 raised to the smallest that is not 0.
+    2. Operators, inputs and outputs that have no float16 form in the standard, and nodes of other domains, stay
+       float32 between Casts; so do the operators (by type) and nodes (by name) that `keep` lists.
+    3. The graph's float32 inputs and outputs become float16; with `keep_io` they stay, and are cast.
+    4. Calls of the model's functions are inlined first.
+
+    LayerNormalization goes on computing mean and variance in float32 (`stash_type`). Raises `GraphError` where the
+    dtype of a value of another domain's node is not known.
+    """
+
+    name: ClassVar[str] = "float16"
+    keep: tuple[str, ...] = ()
+    keep_io: bool = False
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        if model.functions:
+            calls = sum(node.op_identifier() in model.functions for node in all_nodes(model))
+            InlinePass()(model)
+            counts.add("inlined", calls)
+        infer_shapes(model)
+        nodes = all_nodes(model)
+        if not any(_element(value) == FLOAT for value in all_values(model)):
+            counts.leave("no float32 value in the graph")
+            return model, counts
+        present = {node.op_type for node in nodes} | {node.name for node in nodes}
+        for name in self.keep:
+            if name not in present:
+                counts.leave(f"keep: no node has the type or the name {name!r}")
+        _Conversion(model, nodes, self, counts).run()
+        return model, counts
+
+
+class _Conversion:
+    """One run of the pass."""
+
+    def __init__(self, model: ir.Model, nodes: list[ir.Node], options: Float16, counts: Counts):
+        self.model, self.nodes, self.options, self.counts = model, nodes, options, counts
+        self.names = Names(model)
+        self.out_of_range = OutOfRange()
+        self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
+        # The places where float32 stays: (node, index of an input), and (node, index of an output).
+        self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
+        self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
+        self.kept = self._kept_constants()
+        self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same in float32, where there is one
+        self.casts: list[ir.Node] = []
+
+    def run(self) -> None:
+        """Convert the model."""
+        graph = self.model.graph
+        single_io = [*graph.inputs, *graph.outputs] if self.options.keep_io else []
+        outputs = [index for index, value in enumerate(graph.outputs) if value in self.floats]
+        self._initializers(single_io)
+        for node in self.nodes:
+            if not self._stays(node) and self.kept.isdisjoint(node.outputs):
+                self._attributes(node)
+        for value in self.floats - self.kept:
+            _set_element(value, HALF)
+        for node, index in self.single_outputs:
+            self._cast_output(node.outputs[index])
+        if self.options.keep_io:
+            for value in [value for value in graph.inputs if value in self.floats]:
+                self._cast_graph_input(value)
+        for node, index in self.single_inputs:
+            self._cast_input(node, index)
+        if self.options.keep_io:
+            for index in outputs:
+                self._cast_graph_output(index)
+        for node in self.casts:
+            remove_if_dead(node)
+        if casts := sum(node.graph is not None for node in self.casts):
+            self.counts.add("casts", casts)
+        self.counts.reasons += self.out_of_range.reasons()
+
+    def _single(self, node: ir.Node, values: Sequence[ir.Value | None], side: str) -> list[int]:
+        """The indices of the node's inputs or outputs that stay float32."""
+        schema = self._schema(node)
+        if schema is None and not has_subgraphs(node):
+            for value in values:
+                if value is not None and value.name and value.dtype is None:
+                    raise GraphError(
+                        f"float16: the dtype of {value.name!r} at {node.domain}.{node.op_type} {node.name!r} is not "
+                        "known. State it in the graph's value_info."
+                    )
+        floats = [index for index, value in enumerate(values) if value in self.floats]
+        if self._stays(node):
+            return floats
+        return [index for index in floats if schema is not None and not _takes_half(schema, side, index)]
+
+    def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
+        version = self.model.opset_imports.get(node.domain, 1)
+        known = onnx.defs.has(node.op_type, version, node.domain)
+        return onnx.defs.get_schema(node.op_type, version, node.domain) if known else None
+
+    def _stays(self, node: ir.Node) -> bool:
+        """Whether the node computes in float32; what has a body follows the nodes of its body."""
+        named = node.op_type in self.options.keep or node.name in self.options.keep
+        if named and has_subgraphs(node):
+            self.counts.leave(f"keep: {node.op_type} {node.name!r} has a body; name the nodes in it instead")
+        return not has_subgraphs(node) and (named or self._schema(node) is None)
+
+    def _kept_constants(self) -> set[ir.Value]:
+        """Initializers and Constants that only float32 places use: they stay as they are."""
+        constants = [value for graph in all_graphs(self.model) for value in graph.initializers.values()]
+        constants += [node.outputs[0] for node in self.nodes if node.op_type == "Constant" and node.domain == ""]
+        places = set(self.single_inputs)
+        return {
+            value
+            for value in constants
+            if value.uses() and not value.is_graph_input() and not value.is_graph_output()
+            if all((node, index) in places for node, index in value.uses())
+        }
+
+    def _initializers(self, single_io: list[ir.Value]) -> None:
+        for graph in all_graphs(self.model):
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.dtype != FLOAT or value in self.kept:
+                    continue
+                if value.is_graph_input() and value in single_io:
+                    continue  # what an input is when it is not fed
+                value.const_value = half(tensor, self.out_of_range)
+                self.counts.add("weights")
+
+    def _attributes(self, node: ir.Node) -> None:
+        """Convert the tensors and dtypes that the node has as attributes, stated or by default."""
+        schema = self._schema(node)
+        for name, attribute in list(node.attributes.items()):
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == FLOAT:
+                node.attributes[name] = ir.AttrTensor(name, half(attribute.as_tensor(), self.out_of_range))
+                self.counts.add("constants")
+            elif attribute.type == ir.AttributeType.INT and name in DTYPE_ATTRIBUTES and attribute.as_int() == FLOAT:
+                node.attributes[name] = ir.AttrInt64(name, HALF)
+            elif node.op_type == "Constant" and name in ("value_float", "value_floats"):
+                numbers = np.array(attribute.value, np.float32)
+                del node.attributes[name]
+                node.attributes["value"] = ir.AttrTensor("value", half(ir.tensor(numbers), self.out_of_range))
+                self.counts.add("constants")
+        for name in DTYPE_ATTRIBUTES:
+            stated = schema.attributes.get(name) if schema is not None else None
+            by_default = stated is not None and stated.default_value.i == FLOAT
+            if name not in node.attributes and (by_default or FLOAT_BY_DEFAULT.get(node.op_type) == name):
+                node.attributes[name] = ir.AttrInt64(name, HALF)
+
+    def _cast(self, value: ir.Value, to: ir.DataType, name: str) -> ir.Value:
+        """A Cast of `value`, right after where it comes from, so that whoever sees the one sees the other."""
+        node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], num_outputs=1)
+        producer, graph = value.producer(), value.graph
+        assert graph is not None
+        if producer is not None:
+            graph.insert_after(producer, node)
+        else:
+            graph.insert_before(graph[0], node)
+        self.casts.append(node)
+        result = node.outputs[0]
+        result.name, result.type, result.shape = name, value.type, value.shape
+        _set_element(result, to)
+        return result
+
+    def _cast_output(self, output: ir.Value) -> None:
+        """What comes out of a float32 place is cast; the cast value has its name."""
+        if output in self.kept:
+            return
+        _set_element(output, FLOAT)
+        result = self._cast(output, HALF, "")
+        cast = result.producer()
+        assert cast is not None
+        name = str(output.name)
+        output.replace_all_uses_with(result, replace_graph_outputs=True)
+        cast.replace_input_with(0, output)
+        output.name = self.names.new(f"{name}_float32")
+        result.name = name
+        self.singles[result] = output
+
+    def _cast_input(self, node: ir.Node, index: int) -> None:
+        """What goes into a float32 place is cast, or taken from before it became float16."""
+        value = node.inputs[index]
+        if value is None or value in self.kept:
+            return
+        if value not in self.singles:
+            self.singles[value] = self._cast(value, FLOAT, self.names.new(f"{value.name}_float32"))
+        node.replace_input_with(index, self.singles[value])
+
+    def _cast_graph_input(self, value: ir.Value) -> None:
+        uses = value.uses()
+        _set_element(value, FLOAT)
+        if not uses:
+            return
+        result = self._cast(value, HALF, self.names.new(f"{value.name}_float16"))
+        for node, index in uses:
+            node.replace_input_with(index, result)
+        self.singles[result] = value
+
+    def _cast_graph_output(self, index: int) -> None:
+        """Give out float32 under the output's name; the float16 value, where it is used on, gets another."""
+        outputs = self.model.graph.outputs
+        value = outputs[index]
+        if _element(value) == FLOAT:
+            return  # an input that is given out as it came
+        name = str(value.name)
+        single = self.singles.get(value)
+        if single is None:
+            single = self._cast(value, FLOAT, "")
+        outputs[index] = single
+        value.name = self.names.new(f"{name}_float16")
+        single.name = name
+
+
+def _element(value: ir.Value) -> ir.DataType | None:
+    """The dtype of a tensor, or of the tensors in a sequence."""
+    return value.dtype
+
+
+def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
+    """Change the dtype without changing the type object, which other values may share."""
+    value.type = copy.deepcopy(value.type)
+    value.dtype = dtype
+
+
+def _takes_half(schema: onnx.defs.OpSchema, side: str, index: int) -> bool:
+    """Whether the standard lets input or output number `index` of the operator be float16."""
+    formal = list(getattr(schema, side))
+    parameter = formal[min(index, len(formal) - 1)]  # the last one may be repeated
+    for constraint in schema.type_constraints:
+        if constraint.type_param_str == parameter.type_str:
+            return any("float16)" in kind and "bfloat16" not in kind for kind in constraint.allowed_type_strs)
+    return False

@@ -1,0 +1,62 @@
+"""float32 constants as float16: what becomes of numbers outside of its range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+LARGEST = np.float32(65504)
+SMALLEST = np.float32(2**-24)  # 5.96e-8, the smallest subnormal
+LAZY_ABOVE = 4096  # bytes of a tensor; larger ones are converted when they are written
+
+
+@dataclass
+class OutOfRange:
+    """How many numbers float16 cannot hold: too large (clamped) or too small (raised, so that they do not become 0)."""
+
+    clamped: int = 0
+    raised: int = 0
+
+    def reasons(self) -> list[str]:
+        """One line for each kind that there was."""
+        lines = []
+        if self.clamped:
+            lines.append(f"{self.clamped} numbers beyond ±{LARGEST:.0f} were clamped to it")
+        if self.raised:
+            lines.append(f"{self.raised} numbers closer to 0 than {SMALLEST:.2g} were raised to it")
+        return lines
+
+
+def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """float16 of the same shape; finite numbers stay finite, numbers other than 0 stay so; infinities and NaN stay."""
+    magnitude = np.abs(array)
+    clamped = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+    raised = np.where((magnitude > 0) & (magnitude < SMALLEST), np.copysign(SMALLEST, array), clamped)
+    return raised.astype(np.float16)
+
+
+def count(array: npt.NDArray[np.float32], found: OutOfRange) -> None:
+    """Add to `found` what `convert` has to change."""
+    magnitude = np.abs(array)
+    found.clamped += int(np.count_nonzero((magnitude > LARGEST) & np.isfinite(magnitude)))
+    found.raised += int(np.count_nonzero((magnitude > 0) & (magnitude < SMALLEST)))
+
+
+def half(tensor: ir.TensorProtocol, found: OutOfRange) -> ir.TensorProtocol:
+    """A float32 tensor as float16.
+
+    A large one is converted each time that it is asked for and not kept: the weights of a large model, mapped from
+    their file, are then never in memory all at once.
+    """
+    count(tensor.numpy(), found)
+    if tensor.nbytes <= LAZY_ABOVE:
+        return ir.tensor(convert(tensor.numpy()), name=tensor.name)
+    return ir.LazyTensor(
+        lambda: ir.tensor(convert(tensor.numpy()), name=tensor.name),
+        ir.DataType.FLOAT16,
+        ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+    )

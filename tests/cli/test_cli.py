@@ -1,0 +1,146 @@
+"""The command line: what it prints for machines, its exit codes, its help, its silence in pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intaglio.cli import VERBS, main
+
+
+@pytest.fixture
+def intaglio(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the program on arguments; return exit code, standard output, standard error."""
+
+    def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["intaglio", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return int(stopped.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_export_prints_one_object(intaglio: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    code, out, err = intaglio("export", tiny_checkpoint, "-o", tmp_path / "b", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert out.count("\n") == 1
+    assert result["passed"] is True
+    assert result["bundle"] == str(tmp_path / "b")
+    assert result["outputs"].keys() == {"last_hidden_state", "sentence_embedding"}
+    assert result["outputs"]["last_hidden_state"].keys() >= {"max_abs", "cosine"}
+
+
+def test_validate_passes_and_a_broken_bound_gives_exit_code_1(intaglio: Run, tiny_bundle_copy: Path) -> None:
+    code, out, _ = intaglio("validate", tiny_bundle_copy, "--json")
+    result = json.loads(out)
+    assert (code, result["passed"]) == (0, True)
+    assert Path(result["report"]).is_file()
+    assert result["outputs"]["last_hidden_state"].keys() >= {"max_abs", "mean_abs", "cosine"}
+    code, out, _ = intaglio("validate", tiny_bundle_copy, "--json", "--max-abs", "0", "--against", "reference")
+    assert (code, json.loads(out)["passed"]) == (1, False)
+
+
+def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    code, out, _ = intaglio("run", tiny_bundle, "one", "two", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["text"] for line in lines] == ["one", "two"]
+    assert np.linalg.norm(lines[0]["embedding"]) == pytest.approx(1.0, abs=1e-5)
+    (tmp_path / "texts.txt").write_text("one\n\ntwo\n")
+    assert intaglio("run", tiny_bundle, "--input", tmp_path / "texts.txt", "--json") == (0, out, "")
+    assert intaglio("run", tiny_bundle, "--json", stdin="one\ntwo\n") == (0, out, "")
+    assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")
+
+
+def test_inspect_counts_everything(intaglio: Run, tiny_bundle: Path) -> None:
+    code, out, _ = intaglio("inspect", tiny_bundle, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found.keys() >= {"operators", "parameters", "bits_per_weight", "bytes", "passes", "engines"}
+    assert found["operators"]["Gelu"] == 2
+    assert found["operators_by_dtype"]["Gelu"] == {"float32": 2}
+    assert found["bytes"] == sum(path.stat().st_size for path in tiny_bundle.rglob("*")) - (
+        (tiny_bundle / "bundle.json").stat().st_size
+    )
+    assert 32 <= found["bits_per_weight"] < 32.5
+    assert intaglio("inspect", tiny_bundle)[0] == 0
+
+
+def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
+    code, out, _ = intaglio("build", tiny_bundle_copy, "--target", "ort-cpu", "--json")
+    (engine,) = json.loads(out)["engines"]
+    assert code == 0
+    assert engine.keys() >= {"path", "target", "gpu", "sm", "bytes"}
+    assert (tiny_bundle_copy / engine["path"]).stat().st_size == engine["bytes"]
+
+
+def test_compress_reports_every_pass(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    code, out, _ = intaglio("compress", tiny_bundle, "-o", tmp_path / "half", "--recipe", "float16", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result.keys() >= {"bundle", "recipe", "passes", "bytes_before", "bytes_after"}
+    assert all(record["counts"] or record["reasons"] for record in result["passes"])
+    assert result["bytes_after"] < 0.6 * result["bytes_before"]
+    assert intaglio("validate", tmp_path / "half", "--against", tiny_bundle)[0] == 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
+    code, out, _ = intaglio(verb, "--help")
+    assert code == 0
+    assert f"  intaglio {verb} " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["export"], "Missing argument 'SOURCE'. See: intaglio export --help"),
+        (["inspect", "/nowhere"], "no such directory"),
+        (["run", "/nowhere", "text"], "no such directory"),
+        (["validate", "/nowhere"], "no such directory"),
+        (["build", "/nowhere", "--target", "ort-cpu"], "no such directory"),
+        (["build", "/nowhere", "--target", "abacus"], "'abacus': expected one of ort-cpu"),
+        (["build", "/nowhere", "--target", "tensorrt-rtx", "--axis", "frames"], "expected NAME=MIN:OPT:MAX"),
+        (["compress", "/nowhere", "-o", "/tmp/x", "--recipe", "canonical"], "no such directory"),
+        (["run", "/nowhere", "text", "--input", "/file"], "Give one of the two"),
+        (["run", "/nowhere", "--input", "/no/file"], "no such file"),
+        (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, intaglio: Run) -> None:
+    code, out, err = intaglio(*arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.strip().splitlines()
+    assert line.startswith("intaglio: ")
+    assert said in line
+
+
+def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    code, out, err = intaglio("run", tiny_bundle, "--input", tmp_path / "latin.txt")
+    assert (code, out) == (2, "")
+    assert "not UTF-8" in err
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tiny_bundle: Path) -> None:
+    command = f"yes text | head -2000 | {sys.executable} -m intaglio.cli run {tiny_bundle} --json | head -1"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+    assert json.loads(found.stdout)["text"] == "text"

@@ -1,0 +1,223 @@
+"""The exported graph: its numbers on the real model, its weights, its layers, its poolings, its dtypes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from intaglio.bundle import Axis, Bundle
+from intaglio.errors import SourceError
+from intaglio.exporters import export, load_module
+from intaglio.exporters.onnx_file import adopt
+from intaglio.exporters.source import reference_outputs
+from intaglio.model_file import load
+from intaglio.runtime import open_engine, run
+from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.sentences import sentences
+
+HIDDEN, VOCABULARY = 32, 98  # of the checkpoints that conftest makes
+
+
+def test_the_real_model_agrees_with_pytorch_on_64_sentences(minilm_bundle: Path) -> None:
+    bundle = Bundle.open(minilm_bundle)
+    module = load_module(bundle.manifest.source)
+    with open_engine(minilm_bundle) as engine:
+        for feeds in Tokenizer.open(bundle).batches(sentences()[:64], 16):
+            expected, actual = reference_outputs(module, dict(feeds)), engine.run(dict(feeds))
+            real = feeds["attention_mask"] == 1
+            error = np.abs(actual["last_hidden_state"][real] - expected["last_hidden_state"][real])
+            assert error.max() <= 1e-4
+            cosines = (actual["sentence_embedding"] * expected["sentence_embedding"]).sum(-1)
+            assert cosines.min() >= 0.99999
+
+
+def test_the_real_model_knows_which_sentences_mean_the_same(minilm_bundle: Path) -> None:
+    texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
+    cat, kitten, stocks = (np.array(result.embedding) for result in run(minilm_bundle, texts))
+    assert cat @ kitten > 0.5 > 0.2 > cat @ stocks
+
+
+def test_the_graph_is_made_of_single_operators(minilm_bundle: Path) -> None:
+    types = [node.op_type for node in load(minilm_bundle / "model.onnx").graph]
+    assert {name: types.count(name) for name in ("Gelu", "LayerNormalization", "Softmax", "Erf", "ReduceMean")} == {
+        "Gelu": 6,
+        "LayerNormalization": 13,
+        "Softmax": 6,
+        "Erf": 0,
+        "ReduceMean": 0,
+    }
+
+
+def test_the_manifest_says_what_the_graph_takes(minilm_bundle: Path) -> None:
+    manifest = Bundle.open(minilm_bundle).manifest
+    assert manifest.axes == {"batch": Axis(1, None), "sequence": Axis(1, 512)}
+    assert [(spec.name, spec.shape) for spec in manifest.outputs] == [
+        ("last_hidden_state", ("batch", "sequence", 384)),
+        ("sentence_embedding", ("batch", 384)),
+    ]
+    assert manifest.source.sha256.keys() == {"model.safetensors"}
+
+
+def test_each_layer_names_the_value_that_its_module_returns(tiny_bundle: Path) -> None:
+    import torch
+
+    bundle = Bundle.open(tiny_bundle)
+    module = load_module(bundle.manifest.source)
+    returned: dict[str, torch.Tensor] = {}
+
+    def keep(path: str) -> Callable[..., None]:
+        def hook(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+            returned[path] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    for path in bundle.manifest.layers:
+        module.get_submodule(path).register_forward_hook(keep(path))
+    feeds = Tokenizer.open(bundle).feeds(["one text"])
+    reference_outputs(module, dict(feeds))
+    blocks = [path for path in bundle.manifest.layers if path.rsplit(".", 1)[-1].isdecimal()]
+    assert blocks == ["model.encoder.layer.0", "model.encoder.layer.1"]
+    model = onnx.load(bundle.model_path)
+    paths = {value: path for path, value in bundle.manifest.layers.items() if path in returned}
+    assert len(paths) > 15
+    model.graph.output.extend(onnx.ValueInfoProto(name=value) for value in paths)
+    session = onnx.reference.ReferenceEvaluator(model)
+    for (value, path), found in zip(paths.items(), session.run(list(paths), feeds), strict=True):
+        np.testing.assert_allclose(found, returned[path].numpy(), atol=1e-5, err_msg=f"{path}: {value}")
+
+
+def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    folder = make_checkpoint("BertForMaskedLM")
+    export(str(folder), tmp_path / "bundle", check=False)
+    shapes = [value.shape for value in load(tmp_path / "bundle" / "model.onnx").graph.initializers.values()]
+    assert [list(shape) for shape in shapes if shape is not None and VOCABULARY in shape and len(shape) == 2] == [
+        [VOCABULARY, HIDDEN]
+    ]
+    assert (tmp_path / "bundle" / "model.onnx").stat().st_size < (folder / "model.safetensors").stat().st_size + 40_000
+
+
+def test_half_precision_halves_the_weights_and_keeps_the_meaning(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    result = export(str(tiny_checkpoint), tmp_path / "half", dtype="float16")
+    assert result.passed
+    outputs = {spec.name: spec.dtype for spec in Bundle.open(tmp_path / "half").manifest.outputs}
+    assert outputs == {"last_hidden_state": "float16", "sentence_embedding": "float32"}
+    weights = load(tmp_path / "half" / "model.onnx").graph.initializers.values()
+    matrices = {value.dtype for value in weights if value.shape is not None and len(value.shape) == 2}
+    assert {dtype.numpy().name for dtype in matrices if dtype is not None} == {"float16", "int64"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_checkpoint_in_half_precision_is_exported_in_single(
+    dtype: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    import torch
+    import transformers
+
+    folder = make_checkpoint("DistilBertModel")
+    transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype)).save_pretrained(folder)
+    result = export(str(folder), tmp_path / "bundle")
+    assert result.passed
+    assert Bundle.open(tmp_path / "bundle").manifest.dtype == "float32"
+
+
+def test_a_checkpoint_in_several_files(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    import transformers
+
+    folder = make_checkpoint("DistilBertModel")
+    model = transformers.AutoModel.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    assert export(str(folder), tmp_path / "bundle").passed
+
+
+POOLINGS = [
+    {"pooling_mode_cls_token": True},
+    {"pooling_mode_max_tokens": True},
+    {"pooling_mode_mean_tokens": True, "normalize": False},
+    {"pooling_mode_mean_sqrt_len_tokens": True, "normalize": False},
+    {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True, "normalize": False},
+    {"pooling_mode": "mean", "embedding_dimension": 32},
+]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_every_pooling_pools_the_tokens_and_not_the_padding(
+    pooling: dict[str, Any], make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_checkpoint("BertModel", sentence=dict(pooling))
+    export(str(folder), tmp_path / "bundle", check=False)
+    feeds = Tokenizer.open(Bundle.open(tmp_path / "bundle")).feeds(["ab", "a much longer text, 1234"])
+    with open_engine(tmp_path / "bundle") as engine:
+        outputs = engine.run(dict(feeds))
+    for row in range(2):
+        hidden = outputs["last_hidden_state"][row, feeds["attention_mask"][row] == 1]
+        parts = {
+            "pooling_mode_cls_token": hidden[0],
+            "pooling_mode_max_tokens": hidden.max(0),
+            "pooling_mode_mean_tokens": hidden.mean(0),
+            "pooling_mode_mean_sqrt_len_tokens": hidden.sum(0) / np.sqrt(len(hidden)),
+            "pooling_mode": hidden.mean(0),
+        }
+        expected = np.concatenate([part for key, part in parts.items() if key in pooling])
+        if pooling.get("normalize", True):
+            expected /= np.linalg.norm(expected)
+        np.testing.assert_allclose(outputs["sentence_embedding"][row], expected, atol=1e-5)
+
+
+def test_a_source_that_changed_is_not_compared_with(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
+    export(str(folder), tmp_path / "bundle", check=False)
+    source = Bundle.open(tmp_path / "bundle").manifest.source
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(SourceError, match="was exported from"):
+        load_module(source)
+    shutil.rmtree(folder)
+    with pytest.raises(SourceError, match="--against BUNDLE does without"):
+        load_module(source)
+
+
+def test_a_vocabulary_alone_becomes_a_tokenizer(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    (folder / "tokenizer.json").unlink()
+    export(str(folder), tmp_path / "bundle", check=False)
+    feeds = Tokenizer.open(Bundle.open(tmp_path / "bundle")).feeds(["ab c"])
+    assert feeds["input_ids"].tolist() == [[2, vocabulary["a"], vocabulary["##b"], vocabulary["c"], 3]]
+
+
+def test_a_graph_of_another_tool_is_taken_in(tiny_bundle: Path, tmp_path: Path) -> None:
+    result = export(str(tiny_bundle / "model.onnx"), tmp_path / "adopted")
+    assert (result.passed, result.outputs) == (True, {})
+    manifest = Bundle.open(tmp_path / "adopted").manifest
+    assert (manifest.source.kind, manifest.task, manifest.dtype) == ("onnx", "embed", "float32")
+    assert [spec.name for spec in manifest.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
+    first, second = (next(iter(run(path, ["a"]))).embedding for path in (tiny_bundle, tmp_path / "adopted"))
+    assert first == second
+
+
+def test_a_graph_whose_weights_lie_elsewhere_is_refused(tmp_path: Path) -> None:
+    from intaglio.bundle import Draft
+
+    weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    value = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [64, 64])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["w"], ["y"])], "g", [], [value], [weight])
+    model = onnx.helper.make_model(graph)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(SourceError, match="stays inside"):
+        adopt(tmp_path / "in" / "m.onnx", Draft(tmp_path))
