@@ -41,7 +41,7 @@ def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batc
     with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
         for index, batch in enumerate(feeds):
             np.savez(Path(folder) / f"feeds-{index}.npz", allow_pickle=False, **batch)
-        command = [sys.executable, "-m", "intaglio.exporters.check", str(model), folder]
+        command = [sys.executable, "-P", "-m", "intaglio.exporters.check", str(model), folder]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
         if child.returncode != 0:
             reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]

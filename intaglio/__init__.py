@@ -5,4 +5,12 @@ This package holds what every stage shares; the stages are `intaglio.exporters`,
 ONNX Runtime and TensorRT are loaded when a function needs them.
 """
 
+from pathlib import Path
+
 __version__ = "0.1.0"
+
+# In a checkout the stages lie beside this folder. Python started there finds this folder before the installed
+# package, and would not find them without this.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
+    __path__.append(str(_checkout))

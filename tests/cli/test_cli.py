@@ -14,6 +14,8 @@ import pytest
 
 from intaglio.cli import VERBS, main
 
+Run = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
 def intaglio(
@@ -30,9 +32,6 @@ def intaglio(
         return int(stopped.value.code or 0), captured.out, captured.err
 
     return run
-
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def test_export_prints_one_object(intaglio: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["build", "/nowhere", "--target", "ort-cpu"], "no such directory"),
         (["build", "/nowhere", "--target", "abacus"], "'abacus': expected one of ort-cpu"),
         (["build", "/nowhere", "--target", "tensorrt-rtx", "--axis", "frames"], "expected NAME=MIN:OPT:MAX"),
-        (["compress", "/nowhere", "-o", "/tmp/x", "--recipe", "canonical"], "no such directory"),
+        (["compress", "/nowhere", "-o", "x", "--recipe", "canonical"], "no such directory"),
         (["run", "/nowhere", "text", "--input", "/file"], "Give one of the two"),
         (["run", "/nowhere", "--input", "/no/file"], "no such file"),
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
