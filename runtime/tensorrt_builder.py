@@ -18,6 +18,7 @@ from intaglio.runtime.gpus import Gpu
 from intaglio.runtime.tensorrt_library import DTYPES, LIBRARIES, Log, library_name, logger
 from intaglio.runtime.tensorrt_progress import interruptible, monitor
 
+STDOUT, STDERR = 1, 2  # file descriptors
 Shapes = Mapping[str, Mapping[str, list[int]]]  # input -> {"min", "opt", "max"} -> shape
 
 
@@ -38,7 +39,7 @@ class Network:
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if _major(trt) < 11 else 0
         self._network = self._builder.create_network(flags)
         self._parser = trt.OnnxParser(self._network, self._log)  # owns weights that the network refers to
-        with _silent_standard_error():
+        with _silent(STDOUT, STDERR):
             parsed = self._parser.parse_from_file(str(model))
         if not parsed:
             raise tensorrt_refusals.error(self.library, gpus, tensorrt_refusals.of_parser(self._parser, model))
@@ -62,7 +63,8 @@ class Network:
         self._log.errors.clear()
         with progress.fraction(f"compiling for {gpu.name}") as show, interruptible() as interrupted:
             config.progress_monitor = monitor(trt, show, interrupted)
-            engine = self._builder.build_serialized_network(self._network, config)
+            with _silent(STDOUT):  # standard error shows the progress
+                engine = self._builder.build_serialized_network(self._network, config)
         if engine is None:
             refusals = tensorrt_refusals.of_builder(self._log.errors, self._model)
             raise tensorrt_refusals.error(self.library, gpu.name, refusals)
@@ -84,14 +86,17 @@ def _major(trt: Any) -> int:
 
 
 @contextmanager
-def _silent_standard_error() -> Iterator[None]:
-    """Keep what the parser's C++ prints past the logger ("Unsupported ONNX data type: ...") off the terminal."""
+def _silent(*descriptors: int) -> Iterator[None]:
+    """Keep off the terminal, and out of our output, what the library's C++ prints past the logger."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = {descriptor: os.dup(descriptor) for descriptor in descriptors}
     try:
         with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
+            for descriptor in descriptors:
+                os.dup2(file.fileno(), descriptor)
             yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for descriptor, original in kept.items():
+            os.dup2(original, descriptor)
+            os.close(original)

@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that an interrupt (Ctrl-C) sets; raise the `KeyboardInterrupt` when the block has ended.
+    """Yield an event that an interrupt (Ctrl-C, or a request to terminate) sets; raise the `KeyboardInterrupt` when the block has ended.
 
     TensorRT calls back into Python from C++, where an exception is printed and lost; so an interrupt must not
     become an exception before the builder has returned. Outside of the main thread nothing changes.
@@ -20,11 +20,13 @@ def interruptible() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    previous = signal.signal(signal.SIGINT, lambda number, frame: interrupted.set())
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, lambda number, frame: interrupted.set()) for number in numbers}
     try:
         yield interrupted
     finally:
-        signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
+        for number, handler in previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
     if interrupted.is_set():
         raise KeyboardInterrupt
 

@@ -45,7 +45,7 @@ def shown(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return f"{cell:.3g}" if abs(cell) < 0.99 or abs(cell) >= 1000 else f"{cell:.8g}"
+        return f"{cell:.7f}" if 0.99 <= cell < 1.01 else f"{cell:.3g}"  # a cosine's digits are after the nines
     if isinstance(cell, int):
         return f"{cell:,}"
     return str(cell)

@@ -89,6 +89,18 @@ def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
     assert (tiny_bundle_copy / engine["path"]).stat().st_size == engine["bytes"]
 
 
+def test_what_a_compiler_prints_stays_out_of_the_json(tiny_bundle: Path, tmp_path: Path) -> None:
+    """TensorRT-RTX's C++ writes warnings to standard output for a clamp whose bounds have no float16."""
+    program = [sys.executable, "-P", "-m", "intaglio.cli"]
+    half = str(tmp_path / "half")
+    subprocess.run([*program, "compress", tiny_bundle, "-o", half, "--recipe", "float16"], check=True)
+    build = [*program, "build", half, "--target", "tensorrt-rtx", "--gpu", "t4", "--json"]
+    found = subprocess.run(build, capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+    assert found.stdout.count("\n") == 1
+    assert json.loads(found.stdout)["engines"][0]["sm"] == 75
+
+
 def test_compress_reports_every_pass(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     code, out, _ = intaglio("compress", tiny_bundle, "-o", tmp_path / "half", "--recipe", "float16", "--json")
     result = json.loads(out)
@@ -139,7 +151,7 @@ def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path)
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tiny_bundle: Path) -> None:
-    command = f"yes text | head -2000 | {sys.executable} -m intaglio.cli run {tiny_bundle} --json | head -1"
+    command = f"yes text | head -2000 | {sys.executable} -P -m intaglio.cli run {tiny_bundle} --json | head -1"
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert found.stderr == ""
     assert json.loads(found.stdout)["text"] == "text"

@@ -69,12 +69,7 @@ def test_every_arrangement_becomes_one_node(
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
     assert counts.rewritten == {"layer_norm": 1}
-    left = {"neither": ["Identity"], "minus negative bias": ["Neg", "Sub"]}.get(arrangement.get("end", ""), [])
-    assert operators(model) in (
-        ["LayerNormalization"],
-        ["Identity", "LayerNormalization"],
-        ["LayerNormalization", *left],
-    )
+    assert operators(model) in (["LayerNormalization"], ["Identity", "LayerNormalization"])
     assert [value.name for value in model.graph.outputs] == ["y"]
     np.testing.assert_allclose(compute(model, x=X)[0], expected[0], rtol=1e-4, atol=1e-5)
 
@@ -92,7 +87,8 @@ def test_batch_norm_form_of_tensorflow(parse: Any, compute: Any, operators: Any)
     model, counts = Canonicalize()(model)
     assert counts.rewritten == {"layer_norm": 1}
     assert operators(model) == ["LayerNormalization"]
-    assert set(model.graph.initializers) == {"w", "b"}
+    assert model.graph[0].inputs[1:] == (model.graph.initializers["w"], model.graph.initializers["b"])
+    assert "eps" not in model.graph.initializers
     assert model.graph[0].attributes["epsilon"].as_float() == pytest.approx(1e-5)
     np.testing.assert_allclose(compute(model, x=X)[0], expected[0], rtol=1e-4, atol=1e-5)
 
@@ -136,10 +132,8 @@ def test_weight_with_leading_ones_becomes_a_vector(parse: Any, compute: Any, ope
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
     assert counts.rewritten == {"layer_norm": 1}
-    assert {name: list(value.shape or ()) for name, value in model.graph.initializers.items()} == {
-        "w_1d": [8],
-        "b": [8],
-    }
+    assert model.graph.initializers["w_1d"].shape == [8]
+    assert "w" not in model.graph.initializers
     np.testing.assert_allclose(compute(model, x=X)[0], expected[0], rtol=1e-4, atol=1e-5)
 
 
@@ -203,10 +197,12 @@ def test_residual_sum_below_and_above(parse: Any, compute: Any, operators: Any) 
 CASTS = {
     "variance in float32": """
         m = ReduceMean(x, axes)  d = Sub(x, m)  d32 = Cast <to = 1> (d)  s = Pow(d32, two)  v = ReduceMean(s, axes)
-        t = Add(v, eps)  sd = Sqrt(t)  sd16 = Cast <to = 10> (sd)  n = Div(d, sd16)  nw = Mul(n, w16)  y = Add(nw, b16)""",
+        t = Add(v, eps)  sd = Sqrt(t)  sd16 = Cast <to = 10> (sd)
+        n = Div(d, sd16)  nw = Mul(n, w16)  y = Add(nw, b16)""",
     "all but the weights in float32": """
         x32 = Cast <to = 1> (x)  m = ReduceMean(x32, axes)  d = Sub(x32, m)  s = Mul(d, d)  v = ReduceMean(s, axes)
-        t = Add(v, eps)  sd = Sqrt(t)  n = Div(d, sd)  n16 = Cast <to = 10> (n)  nw = Mul(n16, w16)  y = Add(nw, b16)""",
+        t = Add(v, eps)  sd = Sqrt(t)  n = Div(d, sd)
+        n16 = Cast <to = 10> (n)  nw = Mul(n16, w16)  y = Add(nw, b16)""",
 }
 
 
