@@ -39,18 +39,21 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The graph and its subgraphs, outermost first."""
     yield model.graph
     for node in all_nodes(model):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                yield attribute.as_graph()
-            elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                yield from attribute.as_graphs()
+        yield from _bodies(node)
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that the node runs, as If, Loop and Scan do."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()
 
 
 def has_subgraphs(node: ir.Node) -> bool:
-    """Whether the node runs graphs of its own, as If, Loop and Scan do."""
-    return any(
-        attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()
-    )
+    """Whether the node runs graphs of its own."""
+    return any(True for _ in _bodies(node))
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -158,6 +161,7 @@ def remove_if_dead(node: ir.Node) -> None:
         if node.graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
             continue
         inputs = [value for value in node.inputs if value is not None]
+        inputs += _release_bodies(node)
         node.graph.remove(node, safe=True)
         for value in inputs:
             producer = value.producer()
@@ -165,6 +169,18 @@ def remove_if_dead(node: ir.Node) -> None:
                 pending.append(producer)
             else:
                 remove_initializer_if_dead(value)
+
+
+def _release_bodies(node: ir.Node) -> list[ir.Value]:
+    """Let the nodes in the bodies of a node that is removed use nothing any more; what they used."""
+    used: list[ir.Value] = []
+    for body in _bodies(node):
+        for inner in ir.traversal.RecursiveGraphIterator(body):
+            for index, value in enumerate(inner.inputs):
+                if value is not None:
+                    used.append(value)
+                    inner.replace_input_with(index, None)
+    return used
 
 
 def remove_initializer_if_dead(value: ir.Value) -> None:

@@ -100,7 +100,9 @@ def test_replacing_something_as_large_is_no_growth(parse: Any, operators: Any) -
     model = parse("(float[N, 4] x) => (float[N, 3] y) { t = Transpose(w) y = MatMul(x, t) }", {"w": W})
     model, counts = FoldConstants(max_bytes=0)(model)
     assert counts.rewritten == {"constants": 1}
-    shared = "(float[N, 4] x, float[N, 3] z) => (float[N, 3] y, float[N, 4] u) { t = Transpose(w) y = MatMul(x, t) u = MatMul(z, w) }"
+    shared = """(float[N, 4] x, float[N, 3] z) => (float[N, 3] y, float[N, 4] u) {
+        t = Transpose(w)  y = MatMul(x, t)  u = MatMul(z, w)
+    }"""
     model, counts = FoldConstants(max_bytes=0)(parse(shared, {"w": W}))
     assert operators(model) == ["MatMul", "MatMul", "Transpose"]
 
@@ -124,6 +126,21 @@ def test_constants_inside_a_loop_fold(parse: Any, compute: Any) -> None:
     model, counts = FoldConstants()(model)
     assert counts.rewritten == {"constants": 2}
     np.testing.assert_allclose(compute(model, **feeds)[0], expected[0], rtol=1e-6)
+
+
+def test_what_only_an_unused_branch_used_goes_too(parse: Any, operators: Any) -> None:
+    text = """(float[3, 4] x, bool c) => (float[3, 4] y) {
+        e = Exp(x)
+        unused = If (c) <
+            then_branch = yes () => (float[3, 4] a) { a = Mul(e, w) },
+            else_branch = no () => (float[3, 4] b) { b = Relu(e) }
+        >
+        y = Relu(x)
+    }"""
+    model, counts = FoldConstants()(parse(text, {"w": W}))
+    assert counts.rewritten == {"unused": 3}
+    assert operators(model) == ["Relu"]
+    assert not model.graph.initializers
 
 
 def test_division_by_zero_in_a_constant_warns_nobody(parse: Any, compute: Any) -> None:
