@@ -192,8 +192,24 @@ def remove_initializer_if_dead(value: ir.Value) -> None:
 
 def infer_shapes(model: ir.Model) -> None:
     """Fill in the dtypes and shapes that follow from the graph; what cannot be inferred stays as it is."""
+    infer = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
     with _quiet():
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        infer(model)
+        if _infer_ranks(model):
+            infer(model)
+
+
+def _infer_ranks(model: ir.Model) -> bool:
+    """The length of the shape that Reshape is given is the number of axes, which ONNX does not infer."""
+    found = False
+    for node in all_nodes(model):
+        if node.op_type != "Reshape" or node.domain != "" or node.outputs[0].shape is not None:
+            continue
+        target = node.inputs[1] if len(node.inputs) == 2 else None
+        if target is not None and target.shape is not None and isinstance(count := target.shape[0], int):
+            node.outputs[0].shape = ir.Shape([None] * count)
+            found = True
+    return found
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-LARGEST = np.float32(65504)
-SMALLEST = np.float32(2**-24)  # 5.96e-8, the smallest subnormal
+LARGEST = np.float16(65504)
+SMALLEST = np.float16(2**-24)  # 5.96e-8, the smallest subnormal
 LAZY_ABOVE = 4096  # bytes of a tensor; larger ones are converted when they are written
 
 
@@ -32,17 +32,18 @@ class OutOfRange:
 
 def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     """float16 of the same shape; finite numbers stay finite, numbers other than 0 stay so; infinities and NaN stay."""
-    magnitude = np.abs(array)
-    clamped = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
-    raised = np.where((magnitude > 0) & (magnitude < SMALLEST), np.copysign(SMALLEST, array), clamped)
-    return raised.astype(np.float16)
+    with np.errstate(over="ignore", under="ignore"):
+        result = array.astype(np.float16)
+    for wrong, bound in ((np.isinf(result) & np.isfinite(array), LARGEST), ((result == 0) & (array != 0), SMALLEST)):
+        np.copyto(result, np.where(np.signbit(result), -bound, bound), where=wrong, casting="same_kind")
+    return result
 
 
 def count(array: npt.NDArray[np.float32], found: OutOfRange) -> None:
     """Add to `found` what `convert` has to change."""
-    magnitude = np.abs(array)
-    found.clamped += int(np.count_nonzero((magnitude > LARGEST) & np.isfinite(magnitude)))
-    found.raised += int(np.count_nonzero((magnitude > 0) & (magnitude < SMALLEST)))
+    too_large = ((array > LARGEST) | (array < -LARGEST)) & np.isfinite(array)
+    found.clamped += int(np.count_nonzero(too_large))
+    found.raised += int(np.count_nonzero((array > -SMALLEST) & (array < SMALLEST) & (array != 0)))
 
 
 def half(tensor: ir.TensorProtocol, found: OutOfRange) -> ir.TensorProtocol:

@@ -65,7 +65,7 @@ def _raise(nodes: Iterable[ir.Node], start: int, version: int, names: Names, cou
     for node in nodes:
         if node.domain != "":
             continue
-        if not onnx.defs.has(node.op_type, version, ""):
+        if not onnx.defs.has(node.op_type, version, "") or onnx.defs.get_schema(node.op_type, version, "").deprecated:
             raise GraphError(
                 f"raise_opset: {node.op_type} {node.name!r} is not in opset {version}. "
                 "Export the graph anew without this operator."

@@ -126,17 +126,27 @@ def _single_constant(factors: Monomial) -> ir.Value | None:
 def _best(candidates: list[Normalised], x: ir.Value, width: int, epsilon: float, shifted: ir.Value) -> Found:
     """The candidate that takes in the most, of those that the operator can express."""
     problems = [_problem(candidate, x, width) for candidate in candidates]
-    reasons = list(dict.fromkeys(problem for problem in problems if problem is not None))
     usable = [candidate for candidate, problem in zip(candidates, problems, strict=True) if problem is None]
-    if not usable:
+    best = max(usable, key=_extent, default=None)  # the first of equals
+    reasons = list(
+        dict.fromkeys(
+            problem
+            for candidate, problem in zip(candidates, problems, strict=True)
+            if problem is not None and (best is None or _extent(candidate) > _extent(best))
+        )
+    )
+    if best is None:
         return Found(reasons=reasons or [f"{shifted.name}: its inverse square root does not scale x - mean(x) alone"])
-    best = max(usable, key=lambda one: (one.weight is not None) + (one.bias is not None))  # the first of equals
     source = spelled(x, best.output.dtype, best.output)
     assert source is not None  # else there was a problem
     weight = _ones(best.output, width) if best.weight is None else _vector(best.weight, best.output, width)
     bias = () if best.bias is None else (_vector(best.bias, best.output, width),)
     attributes = {"axis": -1, "epsilon": epsilon}
     return Found(Match(best.output, "LayerNormalization", (source, weight, *bias), attributes), reasons)
+
+
+def _extent(candidate: Normalised) -> int:
+    return (candidate.weight is not None) + (candidate.bias is not None)
 
 
 def _problem(candidate: Normalised, x: ir.Value, width: int) -> str | None:

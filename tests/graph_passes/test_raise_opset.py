@@ -36,6 +36,15 @@ def test_softmax_over_several_axes_keeps_its_numbers(
     np.testing.assert_allclose(compute(model, x=X)[0], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_softmax_after_a_reshape_of_open_shape_needs_no_detour(parse: Any, operators: Any) -> None:
+    text = """(float[N, M, 6] x) => (float[A, B, C, D] y) {
+        s = Shape(x)  n = Gather(s, zero)  target = Concat <axis = 0> (n, rest)
+        r = Reshape(x, target)  y = Softmax <axis = 3> (r)
+    }"""
+    model, _ = RaiseOpset()(parse(text, {"zero": np.array([0]), "rest": np.array([-1, 2, 3])}, opset=11))
+    assert operators(model) == ["Concat", "Gather", "Reshape", "Shape", "Softmax"]
+
+
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
 

@@ -1,0 +1,91 @@
+"""A recipe is read as it stands, or refused in one line that lists what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.canonicalize import Canonicalize
+from intaglio.graph_passes.float16 import Float16
+from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.raise_opset import RaiseOpset
+from intaglio.graph_passes.recipes import PASSES, RECIPES, load_recipe
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_names_of_passes_are_the_keys_of_the_table() -> None:
+    assert {name: getattr(made, "name", None) for name, made in PASSES.items()} == {name: name for name in PASSES}
+    assert all(type(entry) in PASSES.values() for recipe in RECIPES.values() for entry in recipe)
+
+
+def test_recipe_by_name() -> None:
+    name, passes = load_recipe("float16")
+    assert name == "float16"
+    assert [type(entry) for entry in passes] == [RaiseOpset, FoldConstants, Canonicalize, Float16]
+    passes.clear()
+    assert load_recipe("float16")[1], "the table was given away"
+
+
+def test_recipe_from_a_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        passes:
+          - canonicalize
+          - fold_constants:
+          - raise_opset: {version: 22}
+          - float16: {keep: [Softmax], keep_io: true}
+        """,
+    )
+    assert load_recipe(path) == (
+        str(path),
+        [Canonicalize(), FoldConstants(), RaiseOpset(22), Float16(keep=("Softmax",), keep_io=True)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("passes: [fold]", "pass 1: got 'fold', expected one of raise_opset, fold_constants, canonicalize, float16"),
+        ("passes: [canonicalize, 3]", "pass 2: got 3, expected one of"),
+        ("passes: [{float16: {}, canonicalize: {}}]", "pass 1: got {"),
+        ("passes: [{float16: {kept: [Softmax]}}]", "float16 has no option kept. Its options: keep, keep_io"),
+        ("passes: [{canonicalize: {fast: true}}]", "canonicalize has no option fast. Its options: none"),
+        ("passes: [{float16: {keep: Softmax}}]", "Expected `array`, got `str` for `keep`"),
+        ("passes: [{float16: {keep_io: 1}}]", "Expected `bool`, got `int` for `keep_io`"),
+        ("passes: [{raise_opset: {version: '23'}}]", "Expected `int`, got `str` for `version`"),
+        ("passes: [{float16: [Softmax]}]", "float16 got ['Softmax'], expected its options with values"),
+        ("passes: []", "expected the one key `passes` with a list"),
+        ("passes: canonicalize", "expected the one key `passes` with a list"),
+        ("[canonicalize]", "expected the one key `passes` with a list"),
+        ("passes: [canonicalize]\npases: []", "expected the one key `passes` with a list"),
+        ("", "expected the one key `passes` with a list"),
+        ("passes: [", "not YAML"),
+        ("passes: !!python/object/apply:os.getcwd []", "not YAML"),
+        (b"\xff\xfe\x00passes", "not YAML"),
+        ("[" * 5000, "not YAML"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(GraphError) as error:
+        load_recipe(write(tmp_path, content))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_recipes_list_the_known_ones() -> None:
+    with pytest.raises(GraphError, match="recipe 'int9': expected one of canonical, float16, or the path of a YAML"):
+        load_recipe("int9")
+
+
+def test_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"none\.yaml: No such file"):
+        load_recipe(tmp_path / "none.yaml")
