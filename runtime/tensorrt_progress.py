@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that an interrupt (Ctrl-C, or a request to terminate) sets; raise the `KeyboardInterrupt` when the block has ended.
+    """Yield an event that Ctrl-C or a request to terminate sets; raise `KeyboardInterrupt` when the block has ended.
 
     TensorRT calls back into Python from C++, where an exception is printed and lost; so an interrupt must not
     become an exception before the builder has returned. Outside of the main thread nothing changes.
