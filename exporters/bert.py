@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019), and the many encoders of its shape: MiniLM, BGE, E5, GTE."""
 
-from intaglio.exporters.family import Family
+from intaglio.exporters.family import Family, integer
 
 FAMILY = Family(
     model_type="bert",
@@ -11,7 +11,7 @@ FAMILY = Family(
         "BertForSequenceClassification": "classify",
     },
     inputs=("input_ids", "attention_mask", "token_type_ids"),
-    max_length=lambda config: int(config["max_position_embeddings"]),
+    max_length=lambda config: integer(config, "max_position_embeddings", 1),
     blocks="encoder.layer",
     has_pooler=True,
 )

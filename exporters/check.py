@@ -18,6 +18,7 @@ import numpy as np
 from intaglio.bounds import BOUNDS
 from intaglio.errors import EngineError
 from intaglio.metrics import cosine, max_abs
+from intaglio.padding import without_padding
 
 if TYPE_CHECKING:
     from intaglio.runtime.engine import Array
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Batch = dict[str, "Array"]  # name -> array
 
 
-class OutputError(msgspec.Struct):
+class Checked(msgspec.Struct):
     """How far an output of the graph is from the source model's, over every real (unpadded) position."""
 
     max_abs: float
@@ -33,7 +34,7 @@ class OutputError(msgspec.Struct):
     passed: bool
 
 
-def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]) -> dict[str, OutputError]:
+def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:
     """Run the ONNX file `model` on `feeds` and compare with `expected`, by the bounds of `dtype`.
 
     One entry of `feeds` and `expected` is a batch: input name -> array, output name -> array.
@@ -51,18 +52,13 @@ def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batc
     return {name: _compare(name, dtype, masks, actual, expected) for name in expected[0]}
 
 
-def _compare(name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> OutputError:
-    found = np.concatenate([_real(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
-    wanted = np.concatenate([_real(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
+def _compare(name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:
+    found = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
+    wanted = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
     bounds = BOUNDS[dtype]
     largest = float(np.abs(wanted).max(initial=0.0))
-    return OutputError(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
-
-
-def _real(output: Array, mask: Array) -> Array:
-    """The rows of `output` that belong to a token: [batch, sequence, ...] without the padding, else all of it."""
-    return output[mask == 1] if output.shape[:2] == mask.shape else output
+    return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
 
 
 def _load(path: Path) -> Batch:

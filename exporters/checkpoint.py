@@ -63,9 +63,19 @@ class Checkpoint:
         return cls(folder, config, weights, kind, location, revision)
 
     def source(self) -> Source:
-        """What a bundle's manifest records of this checkpoint; hashes every weight file."""
-        hashes = {path.name: sha256(path) for path in self.weights}
-        return Source(self.kind, self.location, self.revision, hashes)
+        """What a bundle's manifest records of this checkpoint; hashes every file that decides what it computes."""
+        return Source(
+            self.kind, self.location, self.revision, {name: sha256(self.folder / name) for name in self.files()}
+        )
+
+    def files(self) -> list[str]:
+        """The weights and configurations below the folder, the tokenizer's left out: bundles carry their own."""
+        configurations = [CONFIG, "modules.json", *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs())]
+        present = [name for name in configurations if (self.folder / name).is_file()]
+        return [*(path.name for path in self.weights), *present]
+
+    def _module_configs(self) -> list[Path]:
+        return sorted(self.folder.glob(f"*_*/{CONFIG}"))  # sentence-transformers numbers its modules: 1_Pooling
 
     def tensors(self) -> dict[str, MappedTensor]:
         """Every weight, mapped into memory and not yet read."""

@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers, without token types and pooler."""
 
-from intaglio.exporters.family import Family
+from intaglio.exporters.family import Family, integer
 
 FAMILY = Family(
     model_type="distilbert",
@@ -11,7 +11,7 @@ FAMILY = Family(
         "DistilBertForSequenceClassification": "classify",
     },
     inputs=("input_ids", "attention_mask"),
-    max_length=lambda config: int(config["max_position_embeddings"]),
+    max_length=lambda config: integer(config, "max_position_embeddings", 1),
     blocks="transformer.layer",
     has_pooler=False,
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 import intaglio
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
-from intaglio.exporters.check import Batch, OutputError, check_graph
+from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.family import Family, find_family
 from intaglio.exporters.sentence_transformers import SentenceHead, read_head
@@ -30,12 +31,15 @@ CHECK_BATCH = 4  # small, as its activations add to the peak memory
 
 
 class Exported(msgspec.Struct):
-    """What `export` did: seconds in all, and by output the difference from the source model."""
+    """What `export` did: seconds in all, and by output the difference from the source model.
+
+    `passed` is None when nothing was compared: without the check, or for a graph that another tool made.
+    """
 
     bundle: str
     seconds: float
-    passed: bool
-    outputs: dict[str, OutputError]
+    passed: bool | None
+    outputs: dict[str, Checked]
 
 
 def export(
@@ -60,7 +64,7 @@ def export(
     if source.endswith(".onnx"):
         from intaglio.exporters.onnx_file import adopt
 
-        outputs: dict[str, OutputError] = {}
+        outputs: dict[str, Checked] = {}
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
@@ -70,7 +74,8 @@ def export(
         with create(output, force) as draft:
             outputs = _export(checkpoint, family, architecture, head, dtype, check, draft)
     seconds = time.perf_counter() - start
-    return Exported(str(output), round(seconds, 3), all(error.passed for error in outputs.values()), outputs)
+    passed = all(error.passed for error in outputs.values()) if outputs else None
+    return Exported(str(output), round(seconds, 3), passed, outputs)
 
 
 def _export(
@@ -81,7 +86,7 @@ def _export(
     dtype: str,
     check: bool,
     draft: Draft,
-) -> dict[str, OutputError]:
+) -> dict[str, Checked]:
     axes = {"batch": Axis(), "sequence": Axis(1, family.max_length(checkpoint.config))}
     write_tokenizer(checkpoint, draft.path)
     with step("loading the libraries"):
@@ -98,10 +103,22 @@ def _export(
             module = build_module(checkpoint, checkpoint.tensors())
             expected = [reference_outputs(module, batch) for batch in feeds]
             del module  # and with it what was read of the weights
+        if not all(np.isfinite(array).all() for batch in expected for array in batch.values()):
+            raise SourceError(
+                f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+                "Its weights are damaged: download or copy the checkpoint again."
+            )
     with step("tracing"):
         weights = checkpoint.tensors()
         module = build_module(checkpoint, weights)
-        traced = trace(module, weights, axes, getattr(torch, dtype))
+        try:
+            traced = trace(module, weights, axes, getattr(torch, dtype))
+        except torch.onnx.OnnxExporterError as error:
+            reason = " ".join(str(error.__cause__ or error).split())[:300]
+            raise SourceError(
+                f"{checkpoint.folder}: this {architecture} cannot be traced: {reason}. "
+                "Compare config.json with the original."
+            ) from error
         del weights
     with step("writing"):
         task = "embed" if head else family.architectures[architecture]
@@ -118,7 +135,8 @@ def _export(
             axes=axes,
             layers=traced.layers,
             labels=class_labels(checkpoint.config) if task == "classify" else [],
-            activation=activation(checkpoint.config),
+            activation=activation(checkpoint.config) if task == "classify" else "softmax",
+            truncation=head.max_tokens if head else None,
         )
         save(traced.model, draft.model_path, consume=True)
     if not check:
@@ -130,6 +148,8 @@ def _export(
 def class_labels(config: Mapping[str, Any]) -> list[str]:
     """The classes' names in the order of the logits, as config.json has them; LABEL_0, LABEL_1 without names."""
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    if not isinstance(names, dict) or not names:
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Mend it.")
     try:
         return [str(names[key]) for key in sorted(names, key=int)]
     except (TypeError, ValueError) as error:
@@ -138,6 +158,5 @@ def class_labels(config: Mapping[str, Any]) -> list[str]:
 
 def activation(config: Mapping[str, Any]) -> str:
     """What turns logits into scores: one class of many, several classes at once, or a plain number."""
-    return {"multi_label_classification": "sigmoid", "regression": "identity"}.get(
-        str(config.get("problem_type")), "softmax"
-    )
+    named = {"multi_label_classification": "sigmoid", "regression": "identity"}.get(str(config.get("problem_type")))
+    return named or ("sigmoid" if len(class_labels(config)) == 1 else "softmax")  # of one class alone it is always 1

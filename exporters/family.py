@@ -27,6 +27,15 @@ class Family:
     has_pooler: bool  # a BERT-style pooler, which no supported task uses and which can be left out
 
 
+def integer(config: Mapping[str, Any], key: str, minimum: int, default: int | None = None) -> int:
+    """The whole number of at least `minimum` that a config.json has under `key`. Raises `SourceError`."""
+    value = config.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise SourceError(f"config.json: {key} is {value!r}, expected a whole number of at least {minimum}. Mend it.")
+    return value
+
+
 def families() -> dict[str, Family]:
     """Every supported family by its `model_type`."""
     from intaglio.exporters import bert, distilbert, roberta
@@ -46,4 +55,8 @@ def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
             f"{where}: architecture {architecture or config.get('model_type')} is not supported. "
             f"Supported are: {supported}."
         )
+    if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
+        raise SourceError(f"{where}: position embeddings of type {positions!r} are not supported, only 'absolute'.")
+    for key in ("num_hidden_layers", "n_layers"):
+        integer(config, key, 1, default=1)
     return family, architecture

@@ -9,7 +9,7 @@ from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.tokenizer_files import BESIDE
 from intaglio.files import copy_file, inside, sha256
-from intaglio.model_file import external_data_files, load, save
+from intaglio.model_file import external_data_files, load, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.runtime.tokenizer import TOKENIZER
 
@@ -26,14 +26,14 @@ def adopt(path: Path, draft: Draft) -> None:
     if not path.is_file():
         raise SourceError(f"source {path}: no such file. Give a checkpoint's folder, a hub id, or an .onnx file.")
     try:
-        locations = external_data_files(path)
+        locations = external_data_files(parse(path))
         for location in locations:
             if not inside(path.parent, location, f"{path}: external data").is_file():
                 raise SourceError(f"{path}: its external data {location} is missing. Put the file beside it.")
         onnx.checker.check_model(str(path))
         model = load(path)
     except (onnx.checker.ValidationError, BundleError) as error:
-        raise SourceError(f"{path}: {' '.join(str(error).split())[:300]}") from error
+        raise SourceError(f"source {' '.join(str(error).split())[:300]}") from error
     inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
     outputs = [tensor_spec(value) for value in model.graph.outputs]
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}

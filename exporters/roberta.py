@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al., 2019): BERT without token types, positions counted from the padding token's id on."""
 
-from intaglio.exporters.family import Family
+from intaglio.exporters.family import Family, integer
 
 FAMILY = Family(
     model_type="roberta",
@@ -12,7 +12,9 @@ FAMILY = Family(
     },
     inputs=("input_ids", "attention_mask"),
     # The first position is pad_token_id + 1, so that many rows of the position table are never used.
-    max_length=lambda config: int(config["max_position_embeddings"]) - int(config.get("pad_token_id", 1)) - 1,
+    max_length=lambda config: (
+        integer(config, "max_position_embeddings", 3) - integer(config, "pad_token_id", 0, default=1) - 1
+    ),
     blocks="encoder.layer",
     has_pooler=True,
 )

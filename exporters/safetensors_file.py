@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
+LONGEST = (1 << 63) - 1  # of an axis
 MEND = "Download or copy the file again."
 
 # safetensors dtype -> torch dtype's name, bytes of an element
@@ -52,20 +53,28 @@ def read_header(path: Path) -> tuple[dict[str, Entry], int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, MAX_HEADER):
-            raise SourceError(f"{path}: truncated: {size} bytes, its header alone should have {length}. {MEND}")
+            raise SourceError(f"{path}: truncated: {size} bytes, its header alone should have {8 + length}. {MEND}")
         raw = file.read(length)
     try:
         fields = msgspec.json.decode(raw, type=dict[str, Any])
         fields.pop("__metadata__", None)
         entries = msgspec.convert(fields, type=dict[str, Entry])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path}: damaged header ({error}). {MEND}") from error
     start = 8 + length
     for name, entry in entries.items():
         _check(path, name, entry)
-    end = start + max((entry.data_offsets[1] for entry in entries.values()), default=0)
-    if end > size:
-        raise SourceError(f"{path}: truncated: {size} bytes, expected {end}. {MEND}")
+    covered = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.data_offsets[0] != covered:
+            raise SourceError(
+                f"{path}: tensor {name} begins at {entry.data_offsets[0]}, expected {covered}, where the one before it "
+                f"ends. {MEND}"
+            )
+        covered = entry.data_offsets[1]
+    if start + covered != size:
+        fault = "truncated" if start + covered > size else "more data than its header names"
+        raise SourceError(f"{path}: {fault}: {size} bytes, expected {start + covered}. {MEND}")
     return entries, start
 
 
@@ -74,7 +83,8 @@ def _check(path: Path, name: str, entry: Entry) -> None:
         raise SourceError(f"{path}: tensor {name} has dtype {entry.dtype}, expected one of {', '.join(DTYPES)}.")
     begin, end = entry.data_offsets
     expected = prod(entry.shape) * DTYPES[entry.dtype][1]
-    if begin < 0 or min(entry.shape, default=0) < 0 or end - begin != expected:
+    lengths_fit = all(0 <= length <= LONGEST for length in entry.shape)
+    if begin < 0 or not lengths_fit or end - begin != expected:
         raise SourceError(
             f"{path}: tensor {name} {entry.dtype} {entry.shape} has {end - begin} bytes, expected {expected}. {MEND}"
         )

@@ -15,9 +15,11 @@ import msgspec
 
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoint import read_json
+from intaglio.exporters.family import integer
 from intaglio.files import inside
 
 MODULES = "modules.json"
+SETTINGS = "sentence_bert_config.json"
 
 # Key of a pooling configuration -> the pooling's name. In this order they are joined when several are set.
 POOLINGS = {
@@ -41,6 +43,7 @@ class SentenceHead:
 
     poolings: tuple[str, ...]
     normalize: bool
+    max_tokens: int | None  # the library cuts texts to this many, often fewer than the model has positions
 
 
 def read_head(folder: Path) -> SentenceHead | None:
@@ -64,7 +67,14 @@ def read_head(folder: Path) -> SentenceHead | None:
         pooling = inside(folder, modules[1].path, str(file)) / "config.json"
     except BundleError as error:
         raise SourceError(str(error)) from error
-    return SentenceHead(_poolings(read_json(pooling), pooling), "Normalize" in names)
+    return SentenceHead(_poolings(read_json(pooling), pooling), "Normalize" in names, _max_tokens(folder))
+
+
+def _max_tokens(folder: Path) -> int | None:
+    file = folder / SETTINGS
+    if not file.is_file() or (settings := read_json(file)).get("max_seq_length") is None:
+        return None
+    return integer(settings, "max_seq_length", 1)
 
 
 def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:

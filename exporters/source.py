@@ -12,7 +12,6 @@ from intaglio.exporters.family import find_family
 from intaglio.exporters.safetensors_file import MappedTensor
 from intaglio.exporters.sentence_transformers import read_head
 from intaglio.extras import load
-from intaglio.files import sha256
 
 if TYPE_CHECKING:
     from intaglio.exporters.modules import Encoder
@@ -35,11 +34,10 @@ def load_module(source: Source) -> Encoder:
         raise SourceError(
             f"{error} (It is what the bundle was exported from; --against BUNDLE does without.)"
         ) from error
-    for path in checkpoint.weights:
-        if (found := sha256(path)) != source.sha256.get(path.name):
+    for name, found in checkpoint.source().sha256.items():
+        if found != (recorded := source.sha256.get(name, "none")):
             raise SourceError(
-                f"{path}: SHA-256 {found[:12]}…, the bundle was exported from "
-                f"{source.sha256.get(path.name, 'none')[:12]}…. "
+                f"{checkpoint.folder / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
                 "Export it anew, or compare with another bundle: --against BUNDLE."
             )
     return build_module(checkpoint, checkpoint.tensors())
@@ -57,35 +55,46 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
     transformers.utils.logging.set_verbosity_error()
     extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
     try:
-        config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), attn_implementation="eager")
+        config = transformers.AutoConfig.from_pretrained(
+            str(checkpoint.folder), attn_implementation="eager", trust_remote_code=False
+        )
         model, report = getattr(transformers, architecture).from_pretrained(
             None,
             config=config,
             state_dict={name: mapped.tensor for name, mapped in weights.items()},
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, in one line
             **extra,
         )
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # whatever the library raises for a configuration that makes no sense
+        if isinstance(error, MemoryError) or "not enough memory" in str(error):
+            raise MemoryError from error
         reason = " ".join(str(error).split())[:300]
         raise SourceError(
-            f"{checkpoint.folder}: config.json and the weights do not make a {architecture} ({reason}). "
-            "Download or copy the checkpoint again."
+            f"{checkpoint.folder}: config.json and the weights do not make a {architecture}: {type(error).__name__}: "
+            f"{reason}. Compare config.json with the original, or download the checkpoint again."
         ) from error
-    _check_complete(checkpoint, architecture, report)
+    _check_complete(checkpoint, architecture, family.blocks, report)
     first_output = "last_hidden_state" if architecture == family.base else "logits"
     return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
 
 
-def _check_complete(checkpoint: Checkpoint, architecture: str, report: dict[str, Any]) -> None:
-    """Refuse a checkpoint that lacks weights: the library would put random numbers there."""
+def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:
+    """Refuse a checkpoint that lacks weights, for which the library takes random numbers, or has blocks too many."""
     missing = sorted(map(str, report.get("missing_keys") or []))
-    mismatched = sorted(map(str, report.get("mismatched_keys") or []))
+    mismatched = sorted(str(entry[0]) for entry in report.get("mismatched_keys") or [])  # name, shape, shape
+    unused = sorted(str(key) for key in report.get("unexpected_keys") or [] if f"{blocks}." in str(key))
     if missing or mismatched:
         named = ", ".join((missing + mismatched)[:3])
         raise SourceError(
             f"{checkpoint.folder}: {len(missing)} weights of {architecture} are missing and {len(mismatched)} have "
-            f"another shape ({named}…). Give the checkpoint of a trained {architecture}."
+            f"another shape than config.json says ({named}…). Give the checkpoint of a trained {architecture}."
+        )
+    if unused:
+        raise SourceError(
+            f"{checkpoint.folder}: {len(unused)} weights belong to layers that config.json does not count "
+            f"({unused[0]}…). Mend its number of layers."
         )
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoint import Checkpoint
+from intaglio.exporters.family import integer
 from intaglio.extras import load
 from intaglio.files import copy_file
+from intaglio.runtime.tokenizer import TOKENIZER
 
-TOKENIZER = "tokenizer.json"
+# Files from which transformers makes a tokenizer; without any of them it makes an empty one.
+VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -21,7 +24,8 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     """
     tokenizer = _read(checkpoint)
     tokenizer.no_truncation()
-    number = int(checkpoint.config.get("pad_token_id") or 0)
+    _check_vocabulary(checkpoint, tokenizer)
+    number = integer(checkpoint.config, "pad_token_id", 0, default=0)
     token = tokenizer.id_to_token(number)
     if token is None:
         raise SourceError(
@@ -45,11 +49,29 @@ def _read(checkpoint: Checkpoint) -> Any:
         except Exception as error:  # the library raises bare Exception
             reason = f"{path}: not a readable tokenizer ({error})"
             raise SourceError(f"{reason}. Download or copy the file again.") from error
+    if not any((checkpoint.folder / name).is_file() for name in VOCABULARIES):
+        raise SourceError(
+            f"{checkpoint.folder}: holds no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there."
+        )
     transformers = load("transformers")
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(checkpoint.folder)).backend_tokenizer
+        folder = str(checkpoint.folder)
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
     except (OSError, ValueError, AttributeError, KeyError, TypeError, ImportError) as error:
         raise SourceError(
             f"{checkpoint.folder}: holds no tokenizer that can be read ({' '.join(str(error).split())[:200]}). "
             f"Put its {TOKENIZER} there."
         ) from error
+
+
+def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """Refuse a tokenizer that knows special tokens only, or one of another model, with ids beyond the vocabulary."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if len(vocabulary) <= len(tokenizer.get_added_tokens_decoder()):
+        raise SourceError(f"{checkpoint.folder}: its tokenizer has no words. Put the {TOKENIZER} of this model there.")
+    size, largest = integer(checkpoint.config, "vocab_size", 1), max(vocabulary.values())
+    if largest >= size:
+        raise SourceError(
+            f"{checkpoint.folder}: its tokenizer gives ids up to {largest}, the model takes less than {size}. "
+            f"Put the {TOKENIZER} of this model there."
+        )

@@ -106,15 +106,15 @@ def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTens
 
 def _in_file(mapped: MappedTensor, name: str) -> ir.ExternalTensor:
     """The tensor as a piece of its file, which is copied without passing through memory."""
-    tensor = mapped.tensor
+    tensor, path = mapped.tensor, mapped.path.resolve()  # a hub's cache holds links to its files
     return ir.ExternalTensor(
-        mapped.path.name,
+        path.name,
         mapped.offset,
         tensor.nbytes,
         from_torch_dtype(tensor.dtype),
         shape=ir.Shape(tensor.shape),
         name=name,
-        base_dir=mapped.path.parent,
+        base_dir=path.parent,
     )
 
 

@@ -18,7 +18,7 @@ from intaglio.files import check_output_directory
 from intaglio.graph_passes.contract import GraphPass
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.recipes import load_recipe
-from intaglio.model_file import external_data_files, load, save
+from intaglio.model_file import external_data_files, load, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.progress import step
 
@@ -54,7 +54,7 @@ def compress(bundle: str | Path, output: str | Path, recipe: str | Path, force: 
         infer_shapes(model)
         check(model)
     with step("writing"), create(output, force) as draft:
-        draft.copy_tokenizer(source)
+        draft.copy_companions(source)
         draft.manifest = manifest(source.manifest, model, records)
         save(model, draft.model_path)
         after = model_bytes(draft.model_path)
@@ -106,4 +106,4 @@ def _weight_dtype(model: ir.Model) -> str | None:
 
 def model_bytes(path: Path) -> int:
     """The size of an ONNX file with its external data."""
-    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(path)))
+    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(parse(path))))

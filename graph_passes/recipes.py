@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ PASSES: dict[str, type] = {
 }
 
 CANONICAL: list[GraphPass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
+
+MAX_BYTES = 65536  # of a recipe file
 
 RECIPES: dict[str, list[GraphPass]] = {
     "canonical": CANONICAL,
@@ -54,11 +57,13 @@ def load_recipe(recipe: str | Path) -> tuple[str, list[GraphPass]]:
 
 def _read(path: Path) -> list[Any]:
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise GraphError(f"recipe {path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}. Shorten it.")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise GraphError(f"recipe {path}: not YAML ({reason}). Write it as `passes: [canonicalize]`.") from error
     passes = content.get("passes") if isinstance(content, dict) else None
     if not isinstance(passes, list) or not passes or set(content) != {"passes"}:
@@ -73,12 +78,14 @@ def _parse_pass(entry: Any, where: str) -> GraphPass:
     else:
         name, options = entry, {}
     if not isinstance(name, str) or name not in PASSES:
-        raise GraphError(f"{where}: got {name!r}, expected one of {', '.join(PASSES)}.")
+        raise GraphError(f"{where}: got {reprlib.repr(name)}, expected one of {', '.join(PASSES)}.")
     options = {} if options is None else options
     fields = [field.name for field in dataclasses.fields(PASSES[name])]
     known = ", ".join(fields) or "none"
     if not isinstance(options, dict):
-        raise GraphError(f"{where}: {name} got {options!r}, expected its options with values. It has: {known}.")
+        raise GraphError(
+            f"{where}: {name} got {reprlib.repr(options)}, expected its options with values. It has: {known}."
+        )
     if unknown := [str(option) for option in options if option not in fields]:
         raise GraphError(f"{where}: {name} has no option {', '.join(unknown)}. Its options: {known}.")
     try:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from intaglio.errors import BundleError, GraphError, storage_errors
-from intaglio.files import atomic_directory, atomic_write, copy_file, inside, sha256
-from intaglio.model_file import external_data_files
+from intaglio.files import atomic_directory, atomic_write, copy_file, inside, locked, sha256
+from intaglio.model_file import external_data_files, parse
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
 FORMAT = 1  # raised when an older program could misread the manifest
@@ -95,6 +96,7 @@ class Manifest(msgspec.Struct):
     layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
     labels: list[str] = []  # class names, for classification
     activation: str = "softmax"  # what turns a classifier's logits into scores: "softmax", "sigmoid" or "identity"
+    truncation: int | None = None  # tokens that longer texts are cut to when asked, where the model has its own idea
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
     calibration: dict[str, Any] = {}
@@ -123,7 +125,9 @@ class Bundle:
         path = Path(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
-        for relative in external_data_files(path / MODEL):
+        model = parse(path / MODEL)
+        _verify_interface(path, manifest, model)
+        for relative in external_data_files(model):
             inside(path, relative, f"{path / MODEL}: external data")
             if relative not in manifest.files:
                 raise BundleError(
@@ -138,8 +142,14 @@ class Bundle:
         A reader sees the bundle before or after, never between: the manifest is replaced last, and a file that
         is about to be replaced is taken out of the manifest first.
         """
-        manifest = _read_manifest(self.path)  # not ours from opening: another process may have added files since
         targets = {relative: inside(self.path, relative, "added file") for relative in files}
+        with locked(self.path):
+            self.manifest = self._add_files(targets, files, engines or [])
+
+    def _add_files(
+        self, targets: Mapping[str, Path], files: Mapping[str, bytes | Path], engines: list[EngineRecord]
+    ) -> Manifest:
+        manifest = _read_manifest(self.path)  # not ours from opening: another process may have added files since
         if any(relative in manifest.files for relative in files):
             manifest.files = {name: record for name, record in manifest.files.items() if name not in files}
             manifest.engines = [engine for engine in manifest.engines if engine.path not in files]
@@ -158,9 +168,9 @@ class Bundle:
             else:
                 atomic_write(target, content)
             manifest.files[relative] = FileRecord(sha256(target), target.stat().st_size)
-        manifest.engines = [*manifest.engines, *(engines or [])]
+        manifest.engines = [*manifest.engines, *engines]
         self._write_manifest(manifest)
-        self.manifest = manifest
+        return manifest
 
     def _write_manifest(self, manifest: Manifest) -> None:
         atomic_write(self.path / MANIFEST, encode(manifest))
@@ -194,9 +204,9 @@ class Draft:
         """Where the ONNX file goes."""
         return self.path / MODEL
 
-    def copy_tokenizer(self, bundle: Bundle) -> None:
+    def copy_companions(self, bundle: Bundle) -> None:
         """Take over everything of `bundle` but its model, its engines and its reports."""
-        weights = {MODEL, *external_data_files(bundle.model_path)}
+        weights = {MODEL, *external_data_files(parse(bundle.model_path))}
         for relative in bundle.manifest.files:
             if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
                 copy_file(bundle.path / relative, self.path / relative)
@@ -227,7 +237,9 @@ def _read_manifest(path: Path) -> Manifest:
     data = file.read_bytes()
     try:
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
-        if isinstance(version, int) and version > FORMAT:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BundleError(f"{file}: damaged manifest (format {version!r}). Make the bundle anew.")
+        if version > FORMAT:
             raise BundleError(
                 f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
                 "Update with: pip install --upgrade intaglio"
@@ -257,3 +269,20 @@ def _verify_files(path: Path, manifest: Manifest) -> None:
                 f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
                 "The file was changed after it was written; make the bundle anew."
             )
+
+
+def _verify_interface(path: Path, manifest: Manifest, model: onnx.ModelProto) -> None:
+    """Refuse a manifest whose inputs, outputs or axes are not those of the graph."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value.name for value in model.graph.input if value.name not in initializers]
+    outputs = [value.name for value in model.graph.output]
+    for what, named, found in (("inputs", manifest.inputs, inputs), ("outputs", manifest.outputs, outputs)):
+        if [spec.name for spec in named] != found:
+            raise BundleError(
+                f"{path / MANIFEST}: names the {what} {', '.join(spec.name for spec in named)}, {MODEL} has "
+                f"{', '.join(found)}. Make the bundle anew."
+            )
+    lengths = [length for spec in (*manifest.inputs, *manifest.outputs) for length in spec.shape]
+    bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in manifest.axes.values())
+    if bad_axis or any(isinstance(length, int) and length < 0 for length in lengths):
+        raise BundleError(f"{path / MANIFEST}: has an axis of impossible length. Make the bundle anew.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -39,6 +40,8 @@ def check_output_directory(path: Path, force: bool) -> None:
     """Refuse an output path that exists (without `force`) or whose parent does not, before any work is done."""
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {path}: its parent {path.absolute().parent} is not a directory. Create it first.")
+    if any((parent / "bundle.json").exists() for parent in path.absolute().parents):
+        raise UsageError(f"output {path}: lies inside another bundle. Choose a path beside it.")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"output {path}: exists and is not a directory. Choose another path.")
     if path.is_dir() and any(path.iterdir()):
@@ -49,6 +52,17 @@ def check_output_directory(path: Path, force: bool) -> None:
                 f"output {path}: --force replaces bundles only, and this directory holds no bundle.json. "
                 "Choose another path."
             )
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other processes that lock `directory` waiting while the block runs; nothing is written for it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -46,12 +46,12 @@ def load(path: Path) -> ir.Model:
     return model
 
 
-def external_data_files(path: Path) -> list[str]:
-    """The distinct locations of external data that an ONNX file names, in order of appearance."""
+def external_data_files(model: onnx.ModelProto) -> list[str]:
+    """The distinct locations of external data that a parsed ONNX file names, in order of appearance."""
     from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
     locations: dict[str, None] = {}
-    for tensor in _get_all_tensors(parse(path)):
+    for tensor in _get_all_tensors(model):
         if uses_external_data(tensor):
             locations.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
     return list(locations)

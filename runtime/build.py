@@ -51,6 +51,8 @@ def build(
         raise UsageError(f"target {target!r}: expected one of {', '.join(TARGETS)}.")
     given = {"batch": batch, "sequence": sequence}
     asked = {name: profiles.parse(text, f"--{name}") for name, text in given.items() if text is not None}
+    if twice := [name for name in axes or {} if given.get(name) is not None]:
+        raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
     with storage_errors(opened.path), tempfile.TemporaryDirectory(prefix=".build-", dir=opened.path) as folder:

@@ -8,7 +8,7 @@ from intaglio import progress
 from intaglio.bundle import Bundle
 from intaglio.errors import BuildError
 from intaglio.extras import load
-from intaglio.model_file import external_data_files
+from intaglio.model_file import external_data_files, parse
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
 
 
@@ -35,7 +35,7 @@ def optimise(bundle: Bundle, target: str, path: Path) -> None:
     options.log_severity_level = 3  # errors only
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
-    if external_data_files(bundle.model_path):  # else the new file would name the old one's, from another folder
+    if external_data_files(parse(bundle.model_path)):  # else the new file would name the old one's, from another folder
         entry = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(entry + "file_name", path.name + ".data")
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")

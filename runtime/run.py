@@ -22,7 +22,7 @@ class Ran(msgspec.Struct, omit_defaults=True):
     text: str
     embedding: list[float] | None = None  # "embed": the sentence's vector; "encode": the mean of its hidden states
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
-    scores: dict[str, float] | None = None  # probability of each class, or of the likeliest words
+    scores: dict[str, float] | None = None  # probability of each class, or of the likeliest words for the first blank
 
 
 def run(
@@ -43,13 +43,18 @@ def run(
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
     opened = Bundle.open(bundle)
     task = opened.manifest.task
+    if top < 1:
+        raise UsageError(f"top {top}: expected at least 1.")
     if task not in TASKS:
         raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, run takes {', '.join(TASKS)}.")
+    needed, read = TASKS[task]
+    if needed not in {spec.name for spec in opened.manifest.outputs}:
+        raise BundleError(f"bundle {bundle}: its graph lacks {needed}, which the task {task!r} reads. Export it anew.")
     tokenizer = Tokenizer.open(opened)
     with open_engine(bundle, target) as engine:
         for batch in _batches(texts, batch_size):
             feeds = tokenizer.feeds(batch, truncate)
-            yield from TASKS[task](_Batch(batch, feeds, engine.run(feeds), opened.manifest, tokenizer, top))
+            yield from read(_Batch(batch, feeds, engine.run(feeds), opened.manifest, tokenizer, top))
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -105,8 +110,11 @@ def _fill_mask(batch: _Batch) -> Iterator[Ran]:
             raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} where a word is wanted.")
         probabilities = _softmax(batch.outputs["logits"][index, positions])
         ids[positions] = probabilities.argmax(axis=-1)
-        best = np.argsort(-probabilities[0])[: batch.top]
-        scores = {tokenizer.backend.decode([int(word)]).strip(): float(probabilities[0, word]) for word in best}
+        scores: dict[str, float] = {}
+        for word in np.argsort(-probabilities[0])[: batch.top].tolist():
+            token = tokenizer.backend.id_to_token(word) or f"[{word}]"
+            shown = tokenizer.backend.decode([word]).strip() or token
+            scores[token if shown in scores else shown] = float(probabilities[0, word])
         length = int(batch.feeds["attention_mask"][index].sum())
         yield Ran(text, label=tokenizer.backend.decode(ids[:length].tolist()), scores=scores)
 
@@ -126,9 +134,10 @@ def _identity(logits: Array) -> Numbers:
 
 Numbers = npt.NDArray[np.float64]
 SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": _softmax, "sigmoid": _sigmoid, "identity": _identity}
-TASKS: dict[str, Callable[[_Batch], Iterator[Ran]]] = {
-    "embed": _embed,
-    "encode": _encode,
-    "classify": _classify,
-    "fill-mask": _fill_mask,
+# Task -> the output that it reads, and how.
+TASKS: dict[str, tuple[str, Callable[[_Batch], Iterator[Ran]]]] = {
+    "embed": ("sentence_embedding", _embed),
+    "encode": ("last_hidden_state", _encode),
+    "classify": ("logits", _classify),
+    "fill-mask": ("logits", _fill_mask),
 }

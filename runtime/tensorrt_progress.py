@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or a request to terminate sets; raise `KeyboardInterrupt` when the block has ended.
+    """Yield an event that Ctrl-C and its like set; raise `KeyboardInterrupt` when the block has ended.
 
     TensorRT calls back into Python from C++, where an exception is printed and lost; so an interrupt must not
     become an exception before the builder has returned. Outside of the main thread nothing changes.
@@ -20,7 +20,7 @@ def interruptible() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, lambda number, frame: interrupted.set()) for number in numbers}
     try:
         yield interrupted

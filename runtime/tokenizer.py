@@ -20,8 +20,8 @@ COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_i
 class Tokenizer:
     """Turns sentences into padded batches of `input_ids`, `attention_mask` and, where asked for, type ids."""
 
-    def __init__(self, path: Path, inputs: Sequence[str], max_length: int | None):
-        """`path` of a tokenizer.json, the model's input names, and the most tokens that it takes."""
+    def __init__(self, path: Path, inputs: Sequence[str], max_length: int | None, truncation: int | None = None):
+        """`path` of a tokenizer.json, the model's input names, the most tokens that it takes, and where to cut."""
         from tokenizers import Tokenizer as Backend
 
         try:
@@ -34,6 +34,7 @@ class Tokenizer:
             )
         self.inputs = tuple(inputs)
         self.max_length = max_length
+        self.truncation = min((length for length in (truncation, max_length) if length is not None), default=None)
 
     @classmethod
     def open(cls, bundle: Bundle) -> Tokenizer:
@@ -45,7 +46,8 @@ class Tokenizer:
             )
         sequence = bundle.manifest.axes.get("sequence")
         names = [spec.name for spec in bundle.manifest.inputs]
-        return cls(bundle.path / TOKENIZER, names, sequence.maximum if sequence else None)
+        maximum = sequence.maximum if sequence else None
+        return cls(bundle.path / TOKENIZER, names, maximum, bundle.manifest.truncation)
 
     @property
     def mask_token_id(self) -> int | None:
@@ -60,8 +62,10 @@ class Tokenizer:
 
         A text of more tokens than the model takes raises `UsageError`, or is cut with `truncate`.
         """
-        if self.max_length is not None and truncate:
-            self.backend.enable_truncation(self.max_length)
+        if unreadable := [text for text in texts if not _is_unicode(text)]:
+            raise UsageError(f"text that is not Unicode: {unreadable[0][:40]!a}. Give it as UTF-8.")
+        if self.truncation is not None and truncate:
+            self.backend.enable_truncation(self.truncation)
         else:
             self.backend.no_truncation()
         encodings = self.backend.encode_batch(list(texts))
@@ -82,3 +86,12 @@ class Tokenizer:
         """Consecutive batches of at most `batch_size` texts."""
         for start in range(0, len(texts), batch_size):
             yield self.feeds(texts[start : start + batch_size], truncate)
+
+
+def _is_unicode(text: str) -> bool:
+    """False for bytes that were not UTF-8 and that Python let through as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -41,7 +41,7 @@ def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
         copy_file(path, copy)
         with storage_errors(copy), copy.open("ab") as file:
             file.write(addition.SerializeToString())
-        for relative in external_data_files(path):
+        for relative in external_data_files(parse(path)):
             _link(inside(path.parent, relative, f"{path}: external data"), Path(temporary) / relative)
         yield copy
 

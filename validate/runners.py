@@ -22,6 +22,7 @@ from intaglio.bundle import TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load
 from intaglio.model_file import parse
+from intaglio.padding import without_padding
 from intaglio.plugins import DOMAIN, OPS, Operator
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ Array = npt.NDArray[np.generic]
 class Runner(BaseRunner):  # type: ignore[misc]
     """What our runners share: timing, dtypes that Polygraphy knows, and leaving out padding.
 
-    With `drop_padding`, an array whose first two axes are those of the input `attention_mask`, [batch, sequence,
-    ...], is returned as [tokens, ...], without the positions where the mask is 0: what stands there means nothing,
-    and two right implementations differ in it.
+    With `drop_padding`, arrays over tokens come without the positions where the input `attention_mask` is 0: what
+    stands there means nothing, and two right implementations differ in it.
     """
 
     def __init__(self, name: str, drop_padding: bool = False):
@@ -50,7 +50,7 @@ class Runner(BaseRunner):  # type: ignore[misc]
         outputs = self._infer(feed_dict)
         self.inference_time = time.perf_counter() - start
         known = {name: _known_dtype(array) for name, array in outputs.items()}
-        return without_padding(known, feed_dict) if self.drop_padding else known
+        return _tokens_only(known, feed_dict) if self.drop_padding else known
 
     def get_input_metadata_impl(self) -> Any:
         """Names, dtypes and shapes of the inputs; None stands for a symbolic axis."""
@@ -197,13 +197,11 @@ class PyTorchRunner(Runner):
         return outputs | self._seen
 
 
-def without_padding(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """`outputs`, with each [batch, sequence, ...] array as [tokens, ...]: the positions of `attention_mask` ≠ 0."""
+def _tokens_only(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
     mask = feeds.get("attention_mask")
     if mask is None or mask.ndim != 2:
         return dict(outputs)
-    keep = mask.astype(bool)
-    return {name: array[keep] if array.shape[:2] == keep.shape else array for name, array in outputs.items()}
+    return {name: without_padding(array, mask) for name, array in outputs.items()}
 
 
 def reference_operator(name: str, operator: Operator) -> type:

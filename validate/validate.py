@@ -46,7 +46,7 @@ def validate(
     HTML and JSON reports go into the bundle, under `reports/`, or into the directory `report`.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`; outputs beyond their bounds do
-    not raise, they give `passed=False`.
+    not raise, they give `passed=False`, and so does an output that the other end does not have.
     """
     opened = Bundle.open(bundle)
     bounds = bounds_for(opened.manifest.dtype, max_abs, cosine)
@@ -64,12 +64,13 @@ def validate(
     worst = [feeds[comparison.worst]]
     layers = _errors_by_layer(actual, expected, candidates, worst, bounds)
     first = _bisect(actual, expected, candidates, worst, bounds) if bisect else None
+    not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
     whole = results.Report(
-        passed=all(output.passed for output in outputs.values()),
+        passed=not not_compared and all(output.passed for output in outputs.values()),
         actual=_side(actual),
         expected=_side(expected),
         outputs=outputs,
-        not_compared=[spec.name for spec in opened.manifest.outputs if spec.name not in outputs],
+        not_compared=not_compared,
         layers=layers,
         bisected=bisect,
         first_layer_beyond=first,

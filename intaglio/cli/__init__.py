@@ -23,6 +23,8 @@ VERBS = {
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
 }
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a request to terminate, a closed terminal
+TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
 ERROR = 2  # exit code of whatever the user can mend, of an interrupt too
 EPILOG = """\b
 Example:
@@ -61,32 +63,52 @@ def cli() -> None:
 
 def main() -> None:
     """The program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in SIGNALS:
+        signal.signal(number, _interrupt)
     try:
-        code = cli.main(prog_name="intaglio", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.Abort:
-        _fail("interrupted. What was begun was removed; run the command again.")
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        hint = f" See: {context.command_path} --help" if context else ""
-        _fail(f"{error.format_message()}{hint}")
-    except IntaglioError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted. What was begun was removed; run the command again.")
-    except BrokenPipeError:  # the reader of our output has gone, as in `intaglio run ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with cli.make_context("intaglio", sys.argv[1:]) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as request:  # --help and --version
+        code = request.exit_code
+    except BaseException as error:
+        if TRACEBACK in os.environ:
+            raise
+        message = _message(error)
+        if message is not None:
+            click.echo(message, err=True)
+        if isinstance(error, OSError):  # what is still to be written cannot be; do not try again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(ERROR)
-    except MemoryError:
-        _fail("not enough memory. Close other programs, or use a machine with more.")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: BaseException) -> str | None:
+    """What to tell the user about whatever ended the program; None for a reader of our output that has gone."""
+    match error:
+        case click.exceptions.NoArgsIsHelpError():
+            return error.format_message()
+        case BrokenPipeError():
+            return None
+        case click.ClickException():
+            context = getattr(error, "ctx", None)
+            said = f"{error.format_message()} See: {context.command_path if context else 'intaglio'} --help"
+        case IntaglioError():
+            said = str(error)
+        case KeyboardInterrupt() | click.exceptions.Abort():
+            said = "interrupted. What was begun was removed; run the command again."
+        case MemoryError():
+            said = "not enough memory. Close other programs, or use a machine with more."
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."
+        case _:
+            said = f"{type(error).__name__}: {error}. This is a fault of intaglio; {TRACEBACK}=1 shows where."
+    return f"intaglio: {' '.join(said.split())}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Make a request to terminate end the program as Ctrl-C does, so that temporary files are removed."""
+    """Unwind, so that temporary files are removed; another signal must not cut that short."""
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _fail(message: str) -> None:
-    click.echo(f"intaglio: {' '.join(message.split())}", err=True)
-    sys.exit(ERROR)

@@ -41,5 +41,6 @@ def export_command(
         rows = [(name, error.max_abs, error.cosine, error.passed) for name, error in result.outputs.items()]
         if rows:
             print_table("Against the source model", ["output", "max |error|", "cosine", "within bound"], rows)
-        click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s")
-    return 0 if result.passed else 1
+        checked = "" if rows else ", not compared with a source model"
+        click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
+    return 1 if result.passed is False else 0

@@ -46,7 +46,8 @@ def run_command(
 ) -> None:
     """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, as the bundle's task says.
 
-    Prints one line per text; with --json one object per line, in full.
+    A file has one text a line; blank lines are texts too. Prints one line per text; with --json one object per line,
+    in full. Of a text with several blanks, the words listed are those for the first.
     """
     from intaglio.runtime import run
 
@@ -63,24 +64,25 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     if texts:
         return texts
     if file is not None and str(file) != "-":
-        if not file.is_file():
+        if not file.exists() or file.is_dir():
             raise UsageError(f"--input {file}: no such file. Give a UTF-8 text file, one text a line, or - for stdin.")
         return _lines(file)
-    if file is None and sys.stdin.isatty():
+    if sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
     return _lines(None)
 
 
 def _lines(file: Path | None) -> Iterator[str]:
-    """The lines of `file`, or of standard input, that are not blank."""
-    with contextlib.nullcontext(sys.stdin) if file is None else file.open(encoding="utf-8") as stream:
-        try:
-            for line in stream:
-                if line.strip():
-                    yield line.strip()
-        except UnicodeDecodeError as error:
-            name = file or "standard input"
-            raise UsageError(f"{name}: not UTF-8 text ({error.reason}). Convert it first.") from error
+    """The lines of `file`, or of standard input, blank ones too, so that results stand in the order of the lines."""
+    with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                name = file or "standard input"
+                raise UsageError(
+                    f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it first."
+                ) from error
 
 
 def _line(result: Ran) -> str:

@@ -57,6 +57,8 @@ def validate_command(
     ]
     columns = ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"]
     print_table(f"{bundle} on {target} against {against or 'pytorch'}", columns, rows)
+    if result.not_compared:
+        click.echo(f"Not compared, as the other end does not have it: {', '.join(result.not_compared)}")
     if bisect:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"

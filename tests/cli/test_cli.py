@@ -25,7 +25,7 @@ def intaglio(
 
     def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["intaglio", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         with pytest.raises(SystemExit) as stopped:
             main()
         captured = capsys.readouterr()
@@ -61,7 +61,7 @@ def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_pa
     assert code == 0
     assert [line["text"] for line in lines] == ["one", "two"]
     assert np.linalg.norm(lines[0]["embedding"]) == pytest.approx(1.0, abs=1e-5)
-    (tmp_path / "texts.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
     assert intaglio("run", tiny_bundle, "--input", tmp_path / "texts.txt", "--json") == (0, out, "")
     assert intaglio("run", tiny_bundle, "--json", stdin="one\ntwo\n") == (0, out, "")
     assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")

@@ -11,15 +11,13 @@ import numpy.typing as npt
 import onnx
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from intaglio.bundle import TensorSpec
 from intaglio.errors import EngineError
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.runtime import open_engine
-from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner, without_padding
+from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner
 
 Chain = Callable[..., onnx.ModelProto]
 Array = npt.NDArray[np.generic]
@@ -135,23 +133,6 @@ def test_bfloat16_outputs_widen_to_a_dtype_that_polygraphy_knows(tmp_path: Path)
     outputs = run(ReferenceRunner(tmp_path / "model.onnx", "reference"), {"x": np.full((1, 8), 1.00390625, np.float32)})
     assert outputs["y"].dtype == np.float32
     assert set(outputs["y"].ravel()) == {1.0}
-
-
-@given(st.integers(1, 4), st.integers(1, 5), st.data())
-def test_padding_is_left_out_of_sequences_alone(batch: int, sequence: int, data: st.DataObject) -> None:
-    lengths = data.draw(st.lists(st.integers(1, sequence), min_size=batch, max_size=batch))
-    mask = (np.arange(sequence) < np.array(lengths)[:, None]).astype(np.int64)
-    hidden = np.arange(batch * sequence * 2).reshape(batch, sequence, 2)
-    pooled = np.ones((batch, sequence + 1))
-    seen = without_padding({"hidden": hidden, "pooled": pooled}, {"attention_mask": mask})
-    expected = [hidden[row, :length] for row, length in enumerate(lengths)]
-    np.testing.assert_array_equal(seen["hidden"], np.concatenate(expected))
-    assert seen["pooled"] is pooled
-
-
-def test_without_a_mask_everything_is_compared() -> None:
-    hidden = np.ones((2, 3, 4))
-    assert without_padding({"hidden": hidden}, {"input_ids": np.ones((2, 3))})["hidden"] is hidden
 
 
 def save(node: onnx.NodeProto, path: Path, output: int = TensorProto.FLOAT) -> None:
