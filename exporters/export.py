@@ -92,14 +92,14 @@ def _export(
     with step("loading the libraries"):
         torch = load("torch")
         load("transformers")
-        from intaglio.exporters.source import build_module, reference_outputs
+        from intaglio.exporters.source import build_module, reference_outputs, source_faults
         from intaglio.exporters.trace import trace
     tokenizer = Tokenizer(draft.path / TOKENIZER, family.inputs, axes["sequence"].maximum)
     batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
     feeds: list[Batch] = [dict(batch) for batch in batches]
     expected: list[Batch] = []
     if check:
-        with step("running the source model"):
+        with step("running the source model"), source_faults(checkpoint, architecture, RuntimeError, IndexError):
             module = build_module(checkpoint, checkpoint.tensors())
             expected = [reference_outputs(module, batch) for batch in feeds]
             del module  # and with it what was read of the weights
@@ -108,17 +108,10 @@ def _export(
                 f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
                 "Its weights are damaged: download or copy the checkpoint again."
             )
-    with step("tracing"):
+    with step("tracing"), source_faults(checkpoint, architecture, torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
         module = build_module(checkpoint, weights)
-        try:
-            traced = trace(module, weights, axes, getattr(torch, dtype))
-        except torch.onnx.OnnxExporterError as error:
-            reason = " ".join(str(error.__cause__ or error).split())[:300]
-            raise SourceError(
-                f"{checkpoint.folder}: this {architecture} cannot be traced: {reason}. "
-                "Compare config.json with the original."
-            ) from error
+        traced = trace(module, weights, axes, getattr(torch, dtype))
         del weights
     with step("writing"):
         task = "embed" if head else family.architectures[architecture]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle import Source
@@ -54,7 +55,7 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
-    try:
+    with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
         config = transformers.AutoConfig.from_pretrained(
             str(checkpoint.folder), attn_implementation="eager", trust_remote_code=False
         )
@@ -67,17 +68,27 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
             ignore_mismatched_sizes=True,  # reported below, in one line
             **extra,
         )
-    except Exception as error:  # whatever the library raises for a configuration that makes no sense
-        if isinstance(error, MemoryError) or "not enough memory" in str(error):
-            raise MemoryError from error
-        reason = " ".join(str(error).split())[:300]
-        raise SourceError(
-            f"{checkpoint.folder}: config.json and the weights do not make a {architecture}: {type(error).__name__}: "
-            f"{reason}. Compare config.json with the original, or download the checkpoint again."
-        ) from error
     _check_complete(checkpoint, architecture, family.blocks, report)
     first_output = "last_hidden_state" if architecture == family.base else "logits"
     return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
+
+
+@contextmanager
+def source_faults(checkpoint: Checkpoint, architecture: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn what torch and transformers raise for a checkpoint that makes no sense into a `SourceError`."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except kinds as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        if isinstance(error, MemoryError) or "not enough memory" in reason:
+            raise MemoryError from error
+        raise SourceError(
+            f"{checkpoint.folder}: config.json and the weights do not make a {architecture}: {type(cause).__name__}: "
+            f"{reason}. Compare config.json with the original, or download the checkpoint again."
+        ) from error
 
 
 def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:

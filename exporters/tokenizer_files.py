@@ -26,7 +26,7 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     tokenizer.no_truncation()
     _check_vocabulary(checkpoint, tokenizer)
     number = integer(checkpoint.config, "pad_token_id", 0, default=0)
-    token = tokenizer.id_to_token(number)
+    token = {identity: token for token, identity in tokenizer.get_vocab().items()}.get(number)
     if token is None:
         raise SourceError(
             f"{checkpoint.folder}: its tokenizer has no token {number}, which config.json names for padding "

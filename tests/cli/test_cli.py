@@ -143,6 +143,63 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, 
     assert said in line
 
 
+def test_lines_and_results_stand_side_by_side(intaglio: Run, tiny_bundle: Path) -> None:
+    _, out, _ = intaglio("run", tiny_bundle, "--json", stdin="a\n\nb\n")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "", "b"]
+
+
+def test_an_output_that_was_not_compared_does_not_pass(
+    intaglio: Run, tiny_bundle_copy: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    intaglio("export", make_checkpoint("BertModel"), "-o", tmp_path / "encoder", "--no-check")
+    bounds = ["--max-abs", "1000", "--cosine", "-1"]
+    code, out, _ = intaglio("validate", tiny_bundle_copy, "--against", tmp_path / "encoder", *bounds)
+    assert code == 1
+    assert "Not compared, as the other end does not have it: sentence_embedding" in out
+
+
+def test_no_arguments_show_the_help(intaglio: Run) -> None:
+    code, out, err = intaglio()
+    assert (code, out) == (2, "")
+    assert "\n  export " in err
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("inspect {bundle} > /dev/full", "No space left on device"),
+        ("run {bundle} <&-", "no text"),
+        ("inspect {long}", "File name too long"),
+        ("run {bundle} $'\\xff\\xfe'", "not Unicode"),
+        ("run {bundle} --top 0 text", "top 0: expected at least 1"),
+    ],
+)
+def test_a_hostile_shell_gets_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
+    command = f"{sys.executable} -P -m intaglio.cli " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert said in line
+
+
+def test_a_fault_of_our_own_is_one_line_and_shows_where_on_request(
+    intaglio: Run, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr("intaglio.inspection.load", broken)
+    code, out, err = intaglio("inspect", tiny_bundle)
+    assert (code, out) == (2, "")
+    assert err == (
+        "intaglio: ZeroDivisionError: on purpose. This is a fault of intaglio; INTAGLIO_TRACEBACK=1 shows where.\n"
+    )
+    monkeypatch.setenv("INTAGLIO_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["intaglio", "inspect", str(tiny_bundle)])
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
 def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     code, out, err = intaglio("run", tiny_bundle, "--input", tmp_path / "latin.txt")

@@ -156,6 +156,76 @@ def test_a_disk_that_is_full_at_the_end(
     assert "No space left on device" in refused(source, "--no-check")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_position_embeddings", "abc"),
+        ("max_position_embeddings", -5),
+        ("max_position_embeddings", None),
+        ("pad_token_id", "x"),
+        ("pad_token_id", 10**12),
+        ("vocab_size", 5),
+        ("hidden_size", "32"),
+        ("hidden_act", "foo"),
+        ("num_hidden_layers", -1),
+        ("num_hidden_layers", 1),
+        ("num_attention_heads", 0),
+        ("num_attention_heads", -4),
+        ("layer_norm_eps", "x"),
+        ("position_embedding_type", "relative_key"),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    ],
+)
+def test_a_configuration_that_makes_no_sense(key: str, value: Any, source: Path, refused: Callable[..., str]) -> None:
+    edit_config(source, **{key: value})
+    assert "fault of intaglio" not in refused(source)
+
+
+def test_a_checkpoint_without_a_tokenizer(source: Path, refused: Callable[..., str]) -> None:
+    (source / "tokenizer.json").unlink()
+    assert "neither tokenizer.json nor a vocabulary" in refused(source)
+
+
+def test_a_tokenizer_without_words(source: Path, refused: Callable[..., str]) -> None:
+    content = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if token.startswith("[")}
+    (source / "tokenizer.json").write_text(json.dumps(content))
+    assert "its tokenizer has no words" in refused(source)
+
+
+@pytest.mark.parametrize("fault", ["overlap", "trailing"])
+def test_safetensors_whose_data_do_not_fill_the_file(fault: str, source: Path, refused: Callable[..., str]) -> None:
+    path = source / "model.safetensors"
+    data = path.read_bytes()
+    if fault == "trailing":
+        path.write_bytes(data + b"x" * 100)
+        assert "more data than its header names" in refused(source)
+        return
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    first, second = (name for name in list(header) if name.endswith("attention.self.key.weight"))
+    header[second]["data_offsets"] = header[first]["data_offsets"]
+    raw = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(raw)) + raw + data[8 + length :])
+    assert "where the one before it ends" in refused(source)
+
+
+def test_weights_that_are_not_numbers(source: Path, refused: Callable[..., str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(source / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][:] = float("nan")
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    assert "gives NaN or infinity" in refused(source)
+
+
+def test_an_output_inside_another_bundle(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bundle.json").write_text("{}")
+    assert "lies inside another bundle" in refused(source)
+
+
 LIMITED = """
 import resource, sys
 from intaglio.cli import main
@@ -175,7 +245,7 @@ def test_a_disk_that_is_full_in_the_middle_of_the_weights(source: Path, tmp_path
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

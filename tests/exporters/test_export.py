@@ -62,7 +62,13 @@ def test_the_manifest_says_what_the_graph_takes(minilm_bundle: Path) -> None:
         ("last_hidden_state", ("batch", "sequence", 384)),
         ("sentence_embedding", ("batch", 384)),
     ]
-    assert manifest.source.sha256.keys() == {"model.safetensors"}
+    assert manifest.source.sha256.keys() == {
+        "model.safetensors",
+        "config.json",
+        "modules.json",
+        "1_Pooling/config.json",
+    }
+    assert manifest.truncation == 256
 
 
 def test_each_layer_names_the_value_that_its_module_returns(tiny_bundle: Path) -> None:
@@ -186,6 +192,25 @@ def test_a_source_that_changed_is_not_compared_with(tiny_checkpoint: Path, tmp_p
         load_module(source)
 
 
+def test_a_source_whose_pooling_changed_is_not_compared_with(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
+    assert export(str(folder), tmp_path / "bundle", check=False).passed is None
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: SHA-256"):
+        load_module(Bundle.open(tmp_path / "bundle").manifest.source)
+
+
+def test_a_snapshot_of_the_hub_whose_files_are_links(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    snapshot = tmp_path / "snapshots" / "abc"
+    for number, file in enumerate(path for path in tiny_checkpoint.rglob("*") if path.is_file()):
+        link = snapshot / file.relative_to(tiny_checkpoint)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / "blobs" / str(number))
+        link.symlink_to(tmp_path / "blobs" / str(number))
+    assert export(str(snapshot), tmp_path / "bundle").passed
+
+
 def test_a_vocabulary_alone_becomes_a_tokenizer(tiny_checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -198,7 +223,7 @@ def test_a_vocabulary_alone_becomes_a_tokenizer(tiny_checkpoint: Path, tmp_path:
 
 def test_a_graph_of_another_tool_is_taken_in(tiny_bundle: Path, tmp_path: Path) -> None:
     result = export(str(tiny_bundle / "model.onnx"), tmp_path / "adopted")
-    assert (result.passed, result.outputs) == (True, {})
+    assert (result.passed, result.outputs) == (None, {})
     manifest = Bundle.open(tmp_path / "adopted").manifest
     assert (manifest.source.kind, manifest.task, manifest.dtype) == ("onnx", "embed", "float32")
     assert [spec.name for spec in manifest.inputs] == ["input_ids", "attention_mask", "token_type_ids"]

@@ -81,6 +81,30 @@ def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, said:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "passes: [2023-99-99]",
+        "passes: [!!float foo]",
+        f"passes: [{'9' * 5000}]",
+        "passes: [!!python/object/apply:os.system [id]]",
+        "a: &a [x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 8)}]\n" for n in range(9))
+        + "passes: [*j]\n",
+        "passes:\n  - float16: &a [&b [x, x, x, x], *b, *b]\n",
+        "x" * 100_000,
+    ],
+    ids=["date", "float", "integer", "object", "bomb", "aliases", "size"],
+)
+def test_hostile_files_are_refused_at_once_in_one_short_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(content)
+    with pytest.raises(GraphError) as raised:
+        load_recipe(path)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
 def test_unknown_recipes_list_the_known_ones() -> None:
     with pytest.raises(GraphError, match="recipe 'int9': expected one of canonical, float16, or the path of a YAML"):
         load_recipe("int9")

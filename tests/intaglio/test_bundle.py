@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,12 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: (b / "bundle.json").write_text("[" * 100_000), "damaged manifest"),
         (lambda b: edit(b, lambda m: m.update(format=99)), "format 99"),
         (lambda b: edit(b, lambda m: m.update(format="1")), "damaged manifest"),
+        (lambda b: edit(b, lambda m: m.update(format=0)), "damaged manifest"),
         (lambda b: edit(b, lambda m: m.pop("inputs")), "damaged manifest"),
+        (lambda b: edit(b, lambda m: m["outputs"][0].update(name="z")), "names the outputs z, model.onnx has y"),
+        (lambda b: edit(b, lambda m: m["inputs"].clear()), "names the inputs"),
+        (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
+        (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
         (lambda b: edit(b, lambda m: m["files"].clear()), "does not list model.onnx"),
         (lambda b: edit(b, lambda m: m["files"].update({"../x": {"sha256": "", "bytes": 0}})), "stays inside"),
         (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
@@ -180,6 +187,22 @@ def test_added_files_replace_and_keep_their_engine_record(tmp_path: Path) -> Non
     assert opened.manifest.engines == [record]
     assert (opened.path / "engines/a.engine").read_bytes() == b"two"
     assert set(opened.manifest.files) == {"model.onnx", "engines/a.engine", "reports/r.json"}
+
+
+ADDING = """
+import sys
+from intaglio.bundle import Bundle
+bundle = Bundle.open(sys.argv[1])
+for number in range(20):
+    bundle.add_files({f"reports/{sys.argv[2]}-{number}.json": b"{}"})
+"""
+
+
+def test_two_processes_that_add_files_lose_none(tmp_path: Path) -> None:
+    path = make(tmp_path / "b")
+    programs = [subprocess.Popen([sys.executable, "-P", "-c", ADDING, path, name]) for name in ("a", "b")]
+    assert [program.wait(60) for program in programs] == [0, 0]
+    assert len(Bundle.open(path).manifest.files) == 41
 
 
 def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
@@ -65,12 +66,47 @@ def test_classes_and_their_scores(
         assert list(result.scores) == sorted(result.scores, key=result.scores.__getitem__, reverse=True)
 
 
+def test_a_classifier_of_one_class_does_not_always_say_1(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    folder = make_checkpoint("BertForSequenceClassification", num_labels=1)
+    export(str(folder), tmp_path / "bundle", check=False)
+    scores = [next(iter((result.scores or {}).values())) for result in run(tmp_path / "bundle", ["a", "zzz 123"])]
+    assert all(0.4 < score < 0.6 for score in scores)
+    assert scores[0] != scores[1]
+
+
+def test_texts_are_cut_where_the_sentence_model_was_trained_to(
+    make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True})
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 10, "do_lower_case": false}')
+    export(str(folder), tmp_path / "bundle", check=False)
+    long, cut = run(tmp_path / "bundle", ["1 2 3 4 5 6 7 8 9 9 9 9 9", "1 2 3 4 5 6 7 8"], truncate=True)
+    assert long.embedding == pytest.approx(cut.embedding, abs=1e-6)
+    (whole,) = run(tmp_path / "bundle", ["1 2 3 4 5 6 7 8 9 9 9 9 9"])
+    assert whole.embedding != pytest.approx(cut.embedding, abs=1e-3)
+
+
+def test_bytes_that_were_no_text(tiny_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="not Unicode"):
+        list(run(tiny_bundle, ["\udcff\udcfe"]))
+
+
+def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
+    manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
+    (tiny_bundle_copy / "bundle.json").write_text(json.dumps({**manifest, "task": "classify"}))
+    with pytest.raises(BundleError, match="lacks logits"):
+        list(run(tiny_bundle_copy, ["a"]))
+
+
 def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForMaskedLM")
     export(str(folder), tmp_path / "bundle", check=False)
     (result,) = run(tmp_path / "bundle", ["a [MASK] c"], top=3)
     assert result.scores is not None
     assert len(result.scores) == 3
+    (every,) = run(tmp_path / "bundle", ["a [MASK] c"], top=1000)
+    assert sum((every.scores or {}).values()) == pytest.approx(1.0)
+    assert list(result.scores.values()) == sorted(result.scores.values(), reverse=True)
     assert result.label is not None
     assert "[MASK]" not in result.label
     with pytest.raises(UsageError, match=r"Write \[MASK\] where a word is wanted"):
