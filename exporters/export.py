@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,74 +69,106 @@ def export(
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
-        checkpoint = Checkpoint.open(source, revision)
-        family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
-        head = read_head(checkpoint.folder) if architecture == family.base else None
+        plan = _plan(Checkpoint.open(source, revision), dtype)
         with create(output, force) as draft:
-            outputs = _export(checkpoint, family, architecture, head, dtype, check, draft)
+            outputs = _export(plan, draft, check)
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs)
 
 
-def _export(
-    checkpoint: Checkpoint,
-    family: Family,
-    architecture: str,
-    head: SentenceHead | None,
-    dtype: str,
-    check: bool,
-    draft: Draft,
-) -> dict[str, Checked]:
+@dataclass(frozen=True)
+class _Plan:
+    """What is exported, and as what."""
+
+    checkpoint: Checkpoint
+    family: Family
+    architecture: str
+    head: SentenceHead | None
+    dtype: str
+    axes: dict[str, Axis]
+
+    @property
+    def task(self) -> str:
+        return "embed" if self.head else self.family.architectures[self.architecture]
+
+
+def _plan(checkpoint: Checkpoint, dtype: str) -> _Plan:
+    family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
+    head = read_head(checkpoint.folder) if architecture == family.base else None
     axes = {"batch": Axis(), "sequence": Axis(1, family.max_length(checkpoint.config))}
-    write_tokenizer(checkpoint, draft.path)
+    return _Plan(checkpoint, family, architecture, head, dtype, axes)
+
+
+def _export(plan: _Plan, draft: Draft, check: bool) -> dict[str, Checked]:
+    """The steps in order; what one of them needs in memory is gone when the next begins."""
+    write_tokenizer(plan.checkpoint, draft.path)
     with step("loading the libraries"):
-        torch = load("torch")
+        load("torch")
         load("transformers")
-        from intaglio.exporters.source import build_module, reference_outputs, source_faults
-        from intaglio.exporters.trace import trace
-    tokenizer = Tokenizer(draft.path / TOKENIZER, family.inputs, axes["sequence"].maximum)
+    if not check:
+        _write_graph(plan, draft)
+        return {}
+    feeds = _real_feeds(plan, draft.path)
+    with step("running the source model"):
+        expected = _source_outputs(plan, feeds)
+    _write_graph(plan, draft)
+    with step("checking against the source model"):
+        return check_graph(draft.model_path, plan.dtype, feeds, expected)
+
+
+def _real_feeds(plan: _Plan, folder: Path) -> list[Batch]:
+    """Real sentences as batches of inputs, by the tokenizer that was written to `folder`."""
+    tokenizer = Tokenizer(folder / TOKENIZER, plan.family.inputs, plan.axes["sequence"].maximum)
     batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
-    feeds: list[Batch] = [dict(batch) for batch in batches]
-    expected: list[Batch] = []
-    if check:
-        with step("running the source model"), source_faults(checkpoint, architecture, RuntimeError, IndexError):
-            module = build_module(checkpoint, checkpoint.tensors())
-            expected = [reference_outputs(module, batch) for batch in feeds]
-            del module  # and with it what was read of the weights
-        if not all(np.isfinite(array).all() for batch in expected for array in batch.values()):
-            raise SourceError(
-                f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
-                "Its weights are damaged: download or copy the checkpoint again."
-            )
-    with step("tracing"), source_faults(checkpoint, architecture, torch.onnx.OnnxExporterError):
+    return [dict(batch) for batch in batches]
+
+
+def _source_outputs(plan: _Plan, feeds: list[Batch]) -> list[Batch]:
+    """What the source model gives in float32. Raises `SourceError` when that is no number."""
+    from intaglio.exporters.source import build_module, reference_outputs, source_faults
+
+    with source_faults(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
+        module = build_module(plan.checkpoint, plan.checkpoint.tensors())
+        expected = [reference_outputs(module, batch) for batch in feeds]
+    if not all(np.isfinite(array).all() for batch in expected for array in batch.values()):
+        raise SourceError(
+            f"{plan.checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
+    return expected
+
+
+def _write_graph(plan: _Plan, draft: Draft) -> None:
+    """Trace the checkpoint, and write the graph and the manifest into the draft."""
+    import torch
+
+    from intaglio.exporters.source import build_module, source_faults
+    from intaglio.exporters.trace import trace
+
+    checkpoint = plan.checkpoint
+    with step("tracing"), source_faults(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
-        module = build_module(checkpoint, weights)
-        traced = trace(module, weights, axes, getattr(torch, dtype))
-        del weights
+        traced = trace(build_module(checkpoint, weights), weights, plan.axes, getattr(torch, plan.dtype))
+        del weights  # only the graph refers to them now, and lets them go as they are written
     with step("writing"):
-        task = "embed" if head else family.architectures[architecture]
         draft.manifest = Manifest(
             format=FORMAT,
             created_by=f"intaglio {intaglio.__version__}",
             source=checkpoint.source(),
-            family=family.model_type,
-            architecture=architecture,
-            task=task,
-            dtype=dtype,
+            family=plan.family.model_type,
+            architecture=plan.architecture,
+            task=plan.task,
+            dtype=plan.dtype,
             inputs=[tensor_spec(value) for value in traced.model.graph.inputs],
             outputs=[tensor_spec(value) for value in traced.model.graph.outputs],
-            axes=axes,
+            axes=plan.axes,
             layers=traced.layers,
-            labels=class_labels(checkpoint.config) if task == "classify" else [],
-            activation=activation(checkpoint.config) if task == "classify" else "softmax",
-            truncation=head.max_tokens if head else None,
+            labels=class_labels(checkpoint.config) if plan.task == "classify" else [],
+            activation=activation(checkpoint.config) if plan.task == "classify" else "softmax",
+            truncation=plan.head.max_tokens if plan.head else None,
         )
         save(traced.model, draft.model_path, consume=True)
-    if not check:
-        return {}
-    with step("checking against the source model"):
-        return check_graph(draft.model_path, dtype, feeds, expected)
 
 
 def class_labels(config: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         )
         assert program is not None
         model = program.model
+        del program  # it holds torch's graphs, which are larger than ours
         in_files = {mapped.tensor.data_ptr(): mapped for mapped in weights.values()}
         for name, value in model.graph.initializers.items():
             if name in real:
