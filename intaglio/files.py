@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from intaglio import interrupts
 from intaglio.errors import BundleError, UsageError, storage_errors
 
 
@@ -73,15 +74,27 @@ def atomic_directory(target: Path, force: bool = False) -> Iterator[Path]:
     """
     check_output_directory(target, force)
     target = target.absolute()
-    with storage_errors(target):
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-        try:
-            temporary.chmod(0o755)
-            yield temporary
-            _sync(temporary)
+    with temporary_directory(target.parent, f".{target.name[:100]}.") as temporary, storage_errors(target):
+        temporary.chmod(0o755)
+        yield temporary
+        _sync(temporary)
+        interrupts.check()
+        with interrupts.uninterrupted():
             _swap(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new directory in `parent` that is removed at the end, if it is still there, whatever happens."""
+    directory = None
+    try:
+        with storage_errors(parent), interrupts.uninterrupted():
+            directory = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=parent))
+        yield directory
+    finally:
+        with interrupts.uninterrupted():
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _sync(directory: Path) -> None:

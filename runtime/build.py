@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 from intaglio.bundle import Bundle, EngineRecord
 from intaglio.errors import BuildError, UsageError, storage_errors
 from intaglio.extras import load
+from intaglio.files import temporary_directory
 from intaglio.runtime import gpus as gpu_table
 from intaglio.runtime import onnxruntime_builder, profiles
 from intaglio.runtime.gpus import Gpu
@@ -55,14 +55,14 @@ def build(
         raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
-    with storage_errors(opened.path), tempfile.TemporaryDirectory(prefix=".build-", dir=opened.path) as folder:
+    with storage_errors(opened.path), temporary_directory(opened.path, ".build-") as folder:
         if target in LIBRARIES:
-            records = _build_tensorrt(opened, target, gpus, asked, Path(folder), force)
+            records = _build_tensorrt(opened, target, gpus, asked, folder, force)
         elif gpus or asked:
             raise UsageError(f"target {target}: takes no GPU names and no axis lengths. Leave them out.")
         else:
-            records = _build_onnxruntime(opened, target, Path(folder), force)
-        opened.add_files({f"engines/{path.name}": path for path in Path(folder).iterdir()}, records)
+            records = _build_onnxruntime(opened, target, folder, force)
+        opened.add_files({f"engines/{path.name}": path for path in folder.iterdir()}, records)
     return Built(records)
 
 

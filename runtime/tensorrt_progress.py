@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from intaglio.interrupts import SIGNALS, Interrupted
+
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and its like set; raise `KeyboardInterrupt` when the block has ended.
+    """Yield an event that Ctrl-C and its like set; raise `Interrupted` when the block has ended.
 
     TensorRT calls back into Python from C++, where an exception is printed and lost; so an interrupt must not
     become an exception before the builder has returned. Outside of the main thread nothing changes.
@@ -20,15 +22,14 @@ def interruptible() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, lambda number, frame: interrupted.set()) for number in numbers}
+    previous = {number: signal.signal(number, lambda number, frame: interrupted.set()) for number in SIGNALS}
     try:
         yield interrupted
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
     if interrupted.is_set():
-        raise KeyboardInterrupt
+        raise Interrupted
 
 
 class Phases:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
-from types import FrameType
 
 import click
 
 import intaglio
+from intaglio import interrupts
 from intaglio.errors import IntaglioError
 
 # Verb -> its line in `intaglio --help`, in the order of the work. The command lies in `intaglio.cli.<verb>`.
@@ -23,7 +22,6 @@ VERBS = {
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
 }
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a request to terminate, a closed terminal
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
 ERROR = 2  # exit code of whatever the user can mend, of an interrupt too
 EPILOG = """\b
@@ -63,8 +61,7 @@ def cli() -> None:
 
 def main() -> None:
     """The program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
-    for number in SIGNALS:
-        signal.signal(number, _interrupt)
+    interrupts.install()
     try:
         with cli.make_context("intaglio", sys.argv[1:]) as context:
             code = cli.invoke(context)
@@ -105,10 +102,3 @@ def _message(error: BaseException) -> str | None:
         case _:
             said = f"{type(error).__name__}: {error}. This is a fault of intaglio; {TRACEBACK}=1 shows where."
     return f"intaglio: {' '.join(said.split())}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwind, so that temporary files are removed; another signal must not cut that short."""
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
-    raise KeyboardInterrupt

@@ -1,0 +1,48 @@
+"""Stopping on Ctrl-C, on a request to terminate and on a closed terminal, without leaving anything half-done."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_asked = False
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user wants the program to stop.
+
+    A class of its own, as Python ends a program by the signal itself, whatever exit code it asked for, once a plain
+    KeyboardInterrupt has passed through code that was compiled from a string, as libraries do while importing.
+    """
+
+
+def install() -> None:
+    """Let each of `SIGNALS` raise `Interrupted` in the main thread."""
+    for number in SIGNALS:
+        signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    global _asked
+    _asked = True
+    raise Interrupted
+
+
+def check() -> None:
+    """Raise `Interrupted` if it was raised before and a library swallowed it; called before a result is kept."""
+    if _asked:
+        raise Interrupted
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold signals back while the block runs, for what must not be cut short, such as removing temporary files."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
