@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ def _export(plan: _Plan, draft: Draft, check: bool) -> dict[str, Checked]:
     with step("loading the libraries"):
         load("torch")
         load("transformers")
+        importlib.import_module("intaglio.exporters.trace")
     if not check:
         _write_graph(plan, draft)
         return {}

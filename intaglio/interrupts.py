@@ -10,6 +10,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _asked = False
+_deferring = 0  # blocks of `deferred` that are running
 
 
 class Interrupted(KeyboardInterrupt):
@@ -28,14 +29,31 @@ def install() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     global _asked
-    _asked = True
-    raise Interrupted
+    again, _asked = _asked, True
+    if again or not _deferring:
+        raise Interrupted
 
 
 def check() -> None:
     """Raise `Interrupted` if it was raised before and a library swallowed it; called before a result is kept."""
     if _asked:
         raise Interrupted
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let a first signal wait until the block has ended, for work in libraries' C++.
+
+    An exception that arrives there at the wrong moment ends the program at once, and nothing is cleaned up. A
+    second signal does not wait.
+    """
+    global _deferring
+    _deferring += 1
+    try:
+        yield
+    finally:
+        _deferring -= 1
+        check()
 
 
 @contextmanager

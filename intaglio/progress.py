@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from intaglio import interrupts
+
 Item = TypeVar("Item")
 
 
 @contextmanager
 def step(description: str) -> Iterator[None]:
-    """Show a spinner with the elapsed time while the block runs."""
+    """Show a spinner with the elapsed time while the block runs; an interrupt waits for its end."""
+    with interrupts.deferred(), _spinner(description):
+        yield
+
+
+@contextmanager
+def _spinner(description: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
