@@ -22,7 +22,7 @@ def load_module(source: Source) -> Encoder:
     """The float32 torch module, in eval mode, of the checkpoint that a bundle was exported from.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
-    `SourceError` when the checkpoint is gone or its weights are not those that were exported.
+    `SourceError` when the checkpoint is gone, or its weights or configuration are not those that were exported.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(

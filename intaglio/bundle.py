@@ -34,7 +34,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     kind: str  # "local", "hub" or "onnx"
     location: str  # folder, hub id or file, as the user gave it
     revision: str | None = None  # the hub's commit
-    sha256: dict[str, str] = {}  # weight file -> SHA-256
+    sha256: dict[str, str] = {}  # file that decides what the model computes (weights, configuration) -> SHA-256
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
