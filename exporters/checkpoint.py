@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from intaglio.bundle import Source
-from intaglio.errors import BundleError, SourceError
+from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.extras import load
 from intaglio.files import inside, sha256
@@ -45,7 +45,7 @@ class Checkpoint:
         try:
             folder = Path(hub.snapshot_download(location, revision=revision, allow_patterns=HUB_FILES))
         except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error, 200)
             raise SourceError(
                 f"source {location}: no such directory, and the hub did not give it ({reason}). "
                 "Check the name and the connection, or give a local folder."

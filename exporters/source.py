@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle import Source
-from intaglio.errors import SourceError
+from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.family import find_family
 from intaglio.exporters.safetensors_file import MappedTensor
@@ -82,7 +82,7 @@ def source_faults(checkpoint: Checkpoint, architecture: str, *kinds: type[Except
         raise
     except kinds as error:
         cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())[:300]
+        reason = one_line(cause, 300)
         if isinstance(error, MemoryError) or "not enough memory" in reason:
             raise MemoryError from error
         raise SourceError(

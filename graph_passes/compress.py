@@ -13,7 +13,7 @@ from onnx_ir.passes.common import CheckerPass
 
 import intaglio
 from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
-from intaglio.errors import GraphError
+from intaglio.errors import GraphError, one_line
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.contract import GraphPass
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
@@ -74,7 +74,7 @@ def check(model: ir.Model) -> None:
         CheckerPass()(model)
     except (onnx.checker.ValidationError, ir.passes.PassError) as error:
         cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())[:300]
+        reason = one_line(cause, 300)
         raise GraphError(f"the passes left a graph that ONNX's checker refuses: {reason}. Leave a pass out.") from error
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from intaglio.errors import GraphError
+from intaglio.errors import GraphError, one_line
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.contract import GraphPass
 from intaglio.graph_passes.float16 import Float16
@@ -63,7 +63,7 @@ def _read(path: Path) -> list[Any]:
     except OSError as error:
         raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise GraphError(f"recipe {path}: not YAML ({reason}). Write it as `passes: [canonicalize]`.") from error
     passes = content.get("passes") if isinstance(content, dict) else None
     if not isinstance(passes, list) or not passes or set(content) != {"passes"}:

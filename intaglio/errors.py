@@ -57,6 +57,11 @@ class MissingExtraError(IntaglioError):
     """A library of an optional extra is not installed."""
 
 
+def one_line(error: BaseException, limit: int | None = None) -> str:
+    """The message of a library's exception on one line, cut to `limit` characters."""
+    return " ".join(str(error).split())[:limit]
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn the file system's refusals while writing `path` into a `StorageError` with the way to mend it."""

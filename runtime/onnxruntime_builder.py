@@ -6,7 +6,7 @@ from pathlib import Path
 
 from intaglio import progress
 from intaglio.bundle import Bundle
-from intaglio.errors import BuildError
+from intaglio.errors import BuildError, one_line
 from intaglio.extras import load
 from intaglio.model_file import external_data_files, parse
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
@@ -43,7 +43,7 @@ def optimise(bundle: Bundle, target: str, path: Path) -> None:
         try:
             session = onnxruntime.InferenceSession(str(bundle.model_path), options, providers=PROVIDERS[target])
         except Exception as error:  # the library's exceptions have no common base but this
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise BuildError(f"{bundle.model_path}: ONNX Runtime cannot optimise it: {reason}") from error
     if provider not in session.get_providers():
         raise BuildError(f"target {target}: {provider} did not start. Check the GPU with nvidia-smi, or use ort-cpu.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.bundle import Axis, Bundle, TensorSpec
-from intaglio.errors import EngineError
+from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
 from intaglio.plugins import OPS
 from intaglio.runtime.engine import Array, Engine, check_arrays
@@ -57,7 +57,7 @@ class OnnxRuntimeEngine(Engine):
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # the library's exceptions have no common base but this
-            raise EngineError(f"{path}: ONNX Runtime cannot open it: {_one_line(error)}") from error
+            raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
         self.axes: Mapping[str, Axis] = source.manifest.axes if isinstance(source, Bundle) else {}
@@ -67,7 +67,7 @@ class OnnxRuntimeEngine(Engine):
         try:
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
         except Exception as error:
-            raise EngineError(f"ONNX Runtime failed: {_one_line(error)}") from error
+            raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error
 
     def bind(self, buffers: Mapping[str, Array]) -> Binding:
         """Bind every input and output to an array that stays; see `Binding`."""
@@ -106,7 +106,7 @@ class Binding:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise EngineError(f"ONNX Runtime failed: {_one_line(error)}") from error
+            raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error
 
 
 def _memory(array: Array) -> tuple[str, int, Any, tuple[int, ...], int]:
@@ -132,7 +132,3 @@ def _stored(bundle: Bundle, target: str) -> Path | None:
     from intaglio.runtime.build import stored_engine
 
     return stored_engine(bundle, target)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -23,7 +23,7 @@ from polygraphy.logger import G_LOGGER
 
 from intaglio import metrics
 from intaglio.bounds import INTEGER, Bound, Bounds
-from intaglio.errors import EngineError, UsageError
+from intaglio.errors import EngineError, UsageError, one_line
 from intaglio.progress import track
 from intaglio.validate.runners import Runner
 
@@ -208,7 +208,7 @@ def compare(
         try:
             results = Comparator.compare_accuracy(stream, compare_func=CompareOutputs(bounds, names, masked_below))
         except PolygraphyException as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise EngineError(f"{actual.name} and {expected.name} cannot run on the same inputs: {reason}") from error
     iterations: list[dict[str, Compared]] = results[0][actual.name, expected.name]
     if not iterations[0]:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from intaglio.bundle import Bundle
-from intaglio.errors import UsageError
+from intaglio.errors import UsageError, one_line
 from intaglio.files import read_text, sha256
 from intaglio.runtime.engine import Array, check_arrays
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
@@ -90,5 +90,5 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UsageError(f"--data {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error

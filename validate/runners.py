@@ -19,7 +19,7 @@ from polygraphy.backend.base import BaseRunner
 from polygraphy.common import TensorMetadata
 
 from intaglio.bundle import TensorSpec
-from intaglio.errors import EngineError
+from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
 from intaglio.model_file import parse
 from intaglio.padding import without_padding
@@ -135,7 +135,7 @@ class ReferenceRunner(Runner):
         return {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
 
     def _refused(self, error: Exception) -> EngineError:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         return EngineError(f"{self._path}: the ONNX reference evaluator cannot run it: {reason}. Compare on ort-cpu.")
 
 
