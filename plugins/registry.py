@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.int_add.spec import IntAdd
+from intaglio.plugins.int_attention.spec import IntAttention
+from intaglio.plugins.int_gelu.spec import IntGelu
+from intaglio.plugins.int_layer_norm.spec import IntLayerNorm
+from intaglio.plugins.int_linear.spec import IntLinear
+from intaglio.plugins.int_matmul.spec import IntMatMul
+from intaglio.plugins.int_softmax.spec import IntSoftmax
+from intaglio.plugins.requantize.spec import Requantize
 
 if TYPE_CHECKING:
     import onnx
@@ -16,19 +23,19 @@ DOMAIN = "intaglio"
 VERSION = 1
 
 
-class Operator(Protocol):
-    """What the `spec.py` of an operator's folder provides."""
-
-    name: str
-
-    def reference(
-        self, inputs: Sequence[npt.NDArray[np.generic]], attributes: Mapping[str, Any]
-    ) -> list[npt.NDArray[np.generic]]:
-        """The outputs in NumPy: the definition that every kernel is tested against."""
-        ...
-
-
-OPS: dict[str, Operator] = {}
+OPS: dict[str, Operator] = {
+    operator.name: operator
+    for operator in (
+        Requantize(),
+        IntAdd(),
+        IntGelu(),
+        IntSoftmax(),
+        IntLayerNorm(),
+        IntLinear(),
+        IntMatMul(),
+        IntAttention(),
+    )
+}
 
 
 def custom_operators(nodes: Iterable[onnx.NodeProto | ir.Node]) -> list[str]:

@@ -1,0 +1,138 @@
+"""What an operator's `spec.py` provides: names, dtypes, shapes, the NumPy reference, and the function body."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import GraphError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+Array = npt.NDArray[np.generic]
+Shape = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input: its name, the dtypes it may have, and its shape in words."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    shape: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute: its name and kind, its default (None: it has to be given), and the values it may have."""
+
+    name: str
+    kind: type[int] | type[float] | type[str]
+    default: int | float | str | None = None
+    choices: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output that a node has, with a dtype and a shape of numbers, symbols, or None where neither is known."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+
+class Operator(ABC):
+    """A custom operator: one object per kind, in `OPS`."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[tuple[Input, ...]]
+    attributes: ClassVar[tuple[Attribute, ...]]
+
+    @abstractmethod
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """The outputs for checked inputs (None for one left out) and complete attributes."""
+
+    @abstractmethod
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """Every output that a node can have, for inputs of these shapes (None for one left out)."""
+
+    @abstractmethod
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The same in standard ONNX operators, added to `graph`; equal to the reference to the bit."""
+
+    def reference(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
+        """The outputs in NumPy: the definition that every kernel is tested against.
+
+        Inputs at the end may be left out where they are optional. Raises `GraphError` for a wrong number or dtype of
+        inputs, and for attributes that are unknown, missing or out of range.
+        """
+        return self.compute(*self.check_inputs(inputs), **self.complete(attributes))
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """`attributes` checked, with the defaults of those left out; floats as float32 holds them."""
+        known = {attribute.name for attribute in self.attributes}
+        if unknown := sorted(set(attributes) - known - HOST_ATTRIBUTES):
+            raise GraphError(f"{self.name}: no attribute {', '.join(unknown)}. It has: {', '.join(sorted(known))}.")
+        return {attribute.name: self._value(attribute, attributes) for attribute in self.attributes}
+
+    def check_inputs(self, inputs: Sequence[Array | None]) -> list[Array | None]:
+        """`inputs` with None for each left out. Raises `GraphError` for a wrong number or dtype."""
+        if len(inputs) > len(self.inputs):
+            raise GraphError(f"{self.name}: {len(inputs)} inputs, expected at most {len(self.inputs)}.")
+        complete: list[Array | None] = [*inputs, *[None] * (len(self.inputs) - len(inputs))]
+        for spec, array in zip(self.inputs, complete, strict=True):
+            if array is None and not spec.optional:
+                raise GraphError(f"{self.name}: input {spec.name} is missing. Give {spec.shape}.")
+            if array is not None and array.dtype.name not in spec.dtypes:
+                expected = " or ".join(spec.dtypes)
+                raise GraphError(f"{self.name}: input {spec.name} is {array.dtype.name}, expected {expected}.")
+        return complete
+
+    def _value(self, attribute: Attribute, attributes: Mapping[str, Any]) -> int | float | str:
+        value = attributes.get(attribute.name, attribute.default)
+        if value is None:
+            raise GraphError(f"{self.name}: attribute {attribute.name} is missing.")
+        if attribute.choices and value not in attribute.choices:
+            expected = ", ".join(map(repr, attribute.choices))
+            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected one of {expected}.")
+        return float(np.float32(value)) if attribute.kind is float else attribute.kind(value)
+
+
+# What TensorRT's parser looks for on a node of a plugin; no operator of ours computes with it.
+HOST_ATTRIBUTES = {"plugin_namespace", "plugin_version"}
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """NumPy's broadcasting of shapes that may hold symbols: a symbol wins over 1, a number over a symbol."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(_widest(lengths) for lengths in zip(*padded, strict=True))
+
+
+def _widest(lengths: tuple[int | str | None, ...]) -> int | str | None:
+    numbers = [length for length in lengths if isinstance(length, int) and length != 1]
+    if numbers:
+        return numbers[0]
+    return next((length for length in lengths if length != 1), 1)
+
+
+def integers(array: Array | None) -> npt.NDArray[np.int64]:
+    """`array` in 64 bits, to compute with."""
+    assert array is not None
+    return array.astype(np.int64)
+
+
+def with_bits(values: npt.NDArray[np.int64], bits: int) -> Array:
+    """Values that were limited to `bits`: 8 as int8, 16 and 32 as int32."""
+    return values.astype(np.int8 if bits == 8 else np.int32)

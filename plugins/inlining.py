@@ -1,0 +1,60 @@
+"""Replaces our operators by their bodies, so that any ONNX runtime can take the graph, and TensorRT-RTX too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.registry import DOMAIN, OPS
+
+
+def inline(model: ir.Model) -> Counter[str]:
+    """Put the body of every operator of ours in its place; the number of nodes replaced, by operator.
+
+    The model is changed in place, and needs none but ONNX's standard operators afterwards. Raises `GraphError` for an
+    operator that this version does not know.
+    """
+    replaced: Counter[str] = Counter()
+    for graph in model.graphs():
+        for node in [node for node in graph if node.domain == DOMAIN]:
+            _replace(node)
+            replaced[node.op_type] += 1
+    model.opset_imports.pop(DOMAIN, None)
+    return replaced
+
+
+def _replace(node: ir.Node) -> None:
+    graph = node.graph
+    assert graph is not None
+    if node.op_type not in OPS:
+        raise GraphError(f"operator {DOMAIN}::{node.op_type}: unknown, expected one of {', '.join(sorted(OPS))}.")
+    operator = OPS[node.op_type]
+    inputs = [*node.inputs, *[None] * (len(operator.inputs) - len(node.inputs))]
+    first = node.inputs[0]
+    body = FunctionBody(len(first.shape) if first is not None and first.shape is not None else None)
+    results = operator.body(body, inputs, operator.complete(attributes(node)))
+    _name(node, body)
+    graph.insert_before(node, body.nodes)
+    for old, new in zip(node.outputs, results, strict=False):
+        new.name, new.type, new.shape = old.name, old.type or new.type, old.shape
+        new.metadata_props.update(old.metadata_props)
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        old.name = None
+    graph.remove(node, safe=True)
+
+
+def attributes(node: ir.Node) -> dict[str, int | float | str]:
+    """The attributes of a node of ours, as Python values."""
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+def _name(node: ir.Node, body: FunctionBody) -> None:
+    """Name nodes and values after the node that they stand for, which keeps profiles and errors readable."""
+    prefix = node.name or (node.outputs[0].name or node.op_type)
+    for number, made in enumerate(body.nodes):
+        made.name = f"{prefix}/{made.op_type}_{number}"
+        for index, output in enumerate(made.outputs):
+            output.name = f"{made.name}_{index}"

@@ -1,0 +1,1 @@
+"""The operator IntAdd: contract, kernels and launch geometry."""

@@ -1,0 +1,1 @@
+"""The operator IntAttention: contract, kernels and launch geometry."""

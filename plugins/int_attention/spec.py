@@ -1,0 +1,103 @@
+"""IntAttention: scores, i-softmax and values of multi-head attention in one operator, from int8 to int8.
+
+The scores are exact in int32. The exponentials of a row are 15-bit integers relative to its maximum, as two planes of
+bytes, so their products with the values are exact too; the row's sum is divided out after the values. So no row is too
+long: every entry above 2^-16 of the largest has its share, and the shares sum to one.
+
+Ranges, for up to 65535 keys: each plane's sum |Σ byte·value| <= 255·128·65535 < 2^31; see `weighted_average` for the
+rest. Scores need depth·2^14 < 2^31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.errors import GraphError
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.function_body import split_heads
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+Integers = integer_math.Integers
+
+
+class IntAttention(Operator):
+    """softmax(query·keyᵀ·scale)·value per head, requantised; `scale` is the real value of one unit of query·key."""
+
+    name = "IntAttention"
+    inputs = (
+        Input("query", ("int8",), "int8 [batch, queries, heads·depth]"),
+        Input("key", ("int8",), "int8 [batch, keys, heads·depth]"),
+        Input("value", ("int8",), "int8 [batch, keys, heads·depth]"),
+        Input("multiplier", ("int32",), "int32 [heads·depth or 1]: from 1/256 of a value's unit to the output's"),
+        Input("shift", ("int32",), "int32 [heads·depth or 1], 0..62"),
+        Input("mask", ("bool",), "bool, broadcastable to [batch, heads, queries, keys], True = keep", optional=True),
+    )
+    attributes = (Attribute("num_heads", int), Attribute("scale", float))
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[context]: int8 [batch, queries, heads·depth]."""
+        query, key, value, multiplier, shift = map(integers, inputs[:5])
+        heads = attributes["num_heads"]
+        _check(query, key, value, heads)
+        scores = _split(query, heads) @ _split(key, heads).swapaxes(-1, -2)
+        mask = None if inputs[5] is None else np.broadcast_to(inputs[5].astype(np.bool_), scores.shape)
+        p = integer_math.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
+        total = p.sum(axis=-1, keepdims=True, dtype=np.int64)
+        average = integer_math.weighted_average(p @ _split(value, heads), total)
+        joined = average.swapaxes(1, 2).reshape(query.shape)
+        y = integer_math.requantize(joined, multiplier, shift)
+        return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """The shape of the query."""
+        return [Output("context", "int8", shapes[0] or ())]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """Products by MatMulInteger, of the probabilities byte by byte; the rest in 64 bits."""
+        query, key, value, multiplier, shift, mask = inputs
+        assert query is not None and key is not None and value is not None
+        assert multiplier is not None and shift is not None
+        import onnx_ir as ir
+
+        heads = attributes["num_heads"]
+        graph.last_axis = 3  # of the scores
+        q = split_heads(graph, query, heads, (0, 2, 1, 3))
+        k = split_heads(graph, key, heads, (0, 2, 3, 1))
+        v = split_heads(graph, value, heads, (0, 2, 1, 3))
+        scores = graph.wide(graph.matmul(q, k))
+        p = graph.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
+        high = graph.divide(p, 256)
+        low = graph.subtract(p, graph.multiply(high, 256))
+        planes = [graph.wide(graph.matmul(graph.cast(plane, ir.DataType.UINT8), v)) for plane in (high, low)]
+        sums = graph.add(graph.multiply(planes[0], 256), planes[1])
+        total = graph.maximum(graph.sum(p), 1)
+        factor = graph.divide(2**integer_math.RECIPROCAL, total)
+        fraction = 2 ** (integer_math.RECIPROCAL - integer_math.AVERAGE_FRACTION)
+        average = graph.clip(graph.round_shift(graph.multiply(sums, factor), fraction), integer_math.INT16)
+        joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
+        y = graph.clip(graph.requantize(joined, multiplier, shift), integer_math.INT8)
+        return [graph.bits(y, 8)]
+
+
+def _split(x: Integers, heads: int) -> Integers:
+    """[batch, length, heads·depth] as [batch, heads, length, depth]."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
+
+
+def _check(query: Integers, key: Integers, value: Integers, heads: int) -> None:
+    shapes = [list(x.shape) for x in (query, key, value)]
+    if any(len(shape) != 3 for shape in shapes) or shapes[1] != shapes[2] or shapes[0][::2] != shapes[1][::2]:
+        raise GraphError(f"IntAttention: query {shapes[0]}, key {shapes[1]}, value {shapes[2]} do not fit together.")
+    if heads < 1 or query.shape[-1] % heads:
+        raise GraphError(f"IntAttention: {query.shape[-1]} channels do not divide into {heads} heads.")

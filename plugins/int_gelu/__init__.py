@@ -1,0 +1,1 @@
+"""The operator IntGelu: contract, kernels and launch geometry."""

@@ -1,0 +1,64 @@
+"""IntGelu: i-GELU (I-BERT, equations 2.8 and 2.9, algorithm 2) of int32 values, as int8.
+
+The input is brought to 16 bits at a scale that is fine enough for the output and wide enough for erf's curve, the
+polynomial is computed there, and the result is brought to 8 bits, with a factor per channel where one is given (which
+spreads outliers into the rows of the next weight).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class IntGelu(Operator):
+    """gelu(x·scale) / out_scale; with `multiplier` and `shift` they take the place of out_scale at the end."""
+
+    name = "IntGelu"
+    inputs = (
+        Input("x", ("int32",), "int32 [..., C]"),
+        Input("multiplier", ("int32",), "int32 [C or 1]", optional=True),
+        Input("shift", ("int32",), "int32 [C or 1], 0..62", optional=True),
+    )
+    attributes = (Attribute("scale", float), Attribute("out_scale", float))
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: int8."""
+        x, multiplier, shift = inputs
+        constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
+        inner = integer_math.requantize(integers(x), constants.multiplier, constants.shift)
+        curve = integer_math.gelu(integer_math.clip(inner, integer_math.INT16), constants)
+        y = integer_math.requantize(
+            curve,
+            constants.out_multiplier if multiplier is None else multiplier,
+            constants.out_shift if shift is None else shift,
+        )
+        return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """The shape of x."""
+        return [Output("y", "int8", shapes[0] or ())]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The same steps in 64 bits."""
+        x, multiplier, shift = inputs
+        assert x is not None
+        constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
+        inner = graph.requantize(graph.wide(x), constants.multiplier, constants.shift)
+        curve = graph.gelu(graph.clip(inner, integer_math.INT16), constants)
+        y = graph.requantize(
+            curve,
+            constants.out_multiplier if multiplier is None else multiplier,
+            constants.out_shift if shift is None else shift,
+        )
+        return [graph.bits(graph.clip(y, integer_math.INT8), 8)]

@@ -1,0 +1,1 @@
+"""The operator IntLayerNorm: contract, kernels and launch geometry."""

@@ -1,0 +1,87 @@
+"""IntLayerNorm: i-LayerNorm (I-BERT, equation 2.15, algorithm 4) over the last axis, from any int32 to int8.
+
+The mean is never rounded (channels·x - sum is exact), each row is normalised by its own power of two before it is
+squared, and the square root is exact, so neither large nor small rows lose bits, and a constant row gives the bias.
+
+The weighted result has 16 bits at `wide_scale`. It is the second output (for the residual branch); the first is it,
+brought to 8 bits, with a factor per channel where one is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.integer_math import LayerNormConstants
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class IntLayerNorm(Operator):
+    """LayerNorm of x·scale with weight·weight_scale and bias·bias_scale, over out_scale.
+
+    A `wide_scale` of 0 stands for out_scale / 256, the finest at which 16 bits hold what 8 bits do at out_scale.
+    `multiplier` and `shift` take the place of wide_scale / out_scale.
+    """
+
+    name = "IntLayerNorm"
+    inputs = (
+        Input("x", ("int32",), "int32 [..., C]"),
+        Input("weight", ("int32",), "int32 [C]"),
+        Input("bias", ("int32",), "int32 [C]"),
+        Input("multiplier", ("int32",), "int32 [C or 1]", optional=True),
+        Input("shift", ("int32",), "int32 [C or 1], 0..62", optional=True),
+    )
+    attributes = (
+        Attribute("scale", float),
+        Attribute("weight_scale", float),
+        Attribute("bias_scale", float),
+        Attribute("out_scale", float),
+        Attribute("wide_scale", float, 0.0),
+        Attribute("epsilon", float, 0.0),
+    )
+
+    def constants(self, channels: int, attributes: Mapping[str, Any]) -> LayerNormConstants:
+        """What the kernels compute with. Raises `GraphError` for scales or channels out of range."""
+        return integer_math.layer_norm_constants(channels, **attributes)
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y, wide]: int8, and int32 holding 16-bit values."""
+        x, weight, bias = map(integers, inputs[:3])
+        multiplier, shift = inputs[3:]
+        constants = self.constants(x.shape[-1], attributes)
+        wide = integer_math.layer_norm(x, weight, bias, constants) if x.size else np.zeros(x.shape, np.int64)
+        y = integer_math.requantize(
+            wide,
+            constants.out_multiplier if multiplier is None else multiplier,
+            constants.out_shift if shift is None else shift,
+        )
+        return [with_bits(integer_math.clip(y, integer_math.INT8), 8), with_bits(wide, 16)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """Both with the shape of x; the second one is optional."""
+        return [Output("y", "int8", shapes[0] or ()), Output("wide", "int32", shapes[0] or ())]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The same steps in 64 bits; the channels are those of the weight, which has to have a fixed shape."""
+        x, weight, bias, multiplier, shift = inputs
+        assert x is not None and weight is not None and bias is not None and weight.shape is not None
+        channels = weight.shape[0]
+        assert isinstance(channels, int)
+        constants = self.constants(channels, attributes)
+        wide = graph.layer_norm(graph.wide(x), weight, bias, constants)
+        y = graph.requantize(
+            wide,
+            constants.out_multiplier if multiplier is None else multiplier,
+            constants.out_shift if shift is None else shift,
+        )
+        return [graph.bits(graph.clip(y, integer_math.INT8), 8), graph.bits(wide, 16)]

@@ -1,0 +1,1 @@
+"""The operator IntLinear: contract, kernels and launch geometry."""

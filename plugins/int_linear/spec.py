@@ -1,0 +1,120 @@
+"""IntLinear: int8 activations times an int8 weight, with what follows a linear layer in its epilogue.
+
+    accumulator = x·weight + bias                               int32
+    bits=32: the accumulator
+    bits=16: 16-bit values, clip(round(accumulator·multiplier / 2^shift))
+    bits=8:  the same in 8 bits
+    activation="gelu": the 16-bit values, which lie at i-GELU's inner scale of out_scale, through i-GELU to 8 bits,
+             by out_multiplier and out_shift where they are given
+
+The sum is exact in int32 for up to 131071 rows of weight, less what the bias takes: 2^14·131071 < 2^31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.errors import GraphError
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.requantize.spec import LIMITS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class IntLinear(Operator):
+    """x·weight + bias, requantised and activated as the attributes say."""
+
+    name = "IntLinear"
+    inputs = (
+        Input("x", ("int8",), "int8 [..., K]"),
+        Input("weight", ("int8",), "int8 [K, N]"),
+        Input("bias", ("int32",), "int32 [N]"),
+        Input("multiplier", ("int32",), "int32 [N or 1]", optional=True),
+        Input("shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
+        Input("out_multiplier", ("int32",), "int32 [N or 1]", optional=True),
+        Input("out_shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
+    )
+    attributes = (
+        Attribute("bits", int, 8, choices=(8, 16, 32)),
+        Attribute("activation", str, "", choices=("", "gelu")),
+        Attribute("out_scale", float, 1.0),
+    )
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked: an activation gives 8 bits."""
+        complete = super().complete(attributes)
+        if complete["activation"] and complete["bits"] != 8:
+            raise GraphError(
+                f"IntLinear: activation={complete['activation']!r} with bits={complete['bits']}, expected 8."
+            )
+        return complete
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: int8, or int32 (the accumulator, or 16-bit values)."""
+        x, weight, bias = map(integers, inputs[:3])
+        if x.shape[-1] != weight.shape[0]:
+            raise GraphError(f"IntLinear: x has {x.shape[-1]} columns, the weight {weight.shape[0]} rows.")
+        accumulator = x @ weight + bias
+        return [finish(accumulator, inputs[3:], attributes)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """[..., N]."""
+        x, weight = shapes[0] or (), shapes[1] or (None,)
+        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", (*x[:-1], weight[-1]))]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """MatMulInteger, and the epilogue in 64 bits."""
+        x, weight, bias, multiplier, shift, out_multiplier, out_shift = inputs
+        assert x is not None and weight is not None and bias is not None
+        bits = attributes["bits"]
+        accumulator = graph.add(graph.wide(graph.matmul(x, weight)), graph.wide(bias))
+        if bits == 32:
+            return [graph.bits(accumulator, 32)]
+        assert multiplier is not None and shift is not None
+        y = graph.requantize(accumulator, multiplier, shift)
+        if attributes["activation"]:
+            constants = gelu_constants(attributes)
+            curve = graph.gelu(graph.clip(y, integer_math.INT16), constants)
+            y = graph.requantize(
+                curve,
+                constants.out_multiplier if out_multiplier is None else out_multiplier,
+                constants.out_shift if out_shift is None else out_shift,
+            )
+        return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
+
+
+def gelu_constants(attributes: Mapping[str, Any]) -> integer_math.GeluConstants:
+    """Those of the epilogue, whose input lies at the inner scale already."""
+    inner = integer_math.gelu_inner_scale(attributes["out_scale"])
+    return integer_math.gelu_constants(inner, attributes["out_scale"])
+
+
+def finish(accumulator: integer_math.Integers, factors: Sequence[Array | None], attributes: Mapping[str, Any]) -> Array:
+    """The epilogue of an int32 accumulator; `factors` are multiplier, shift, out_multiplier, out_shift."""
+    bits = attributes["bits"]
+    if accumulator.size and not -(2**31) <= accumulator.min() <= accumulator.max() < 2**31:
+        raise GraphError("the sum of an integer matrix product leaves int32. Split the rows of the weight.")
+    if bits == 32:
+        return with_bits(accumulator, 32)
+    multiplier, shift, out_multiplier, out_shift = factors
+    if multiplier is None or shift is None:
+        raise GraphError(f"bits={bits} needs the inputs multiplier and shift. Give both, or bits=32.")
+    y = integer_math.requantize(accumulator, multiplier, shift)
+    if attributes["activation"]:
+        constants = gelu_constants(attributes)
+        curve = integer_math.gelu(integer_math.clip(y, integer_math.INT16), constants)
+        y = integer_math.requantize(
+            curve,
+            np.int64(constants.out_multiplier) if out_multiplier is None else out_multiplier,
+            np.int64(constants.out_shift) if out_shift is None else out_shift,
+        )
+    return with_bits(integer_math.clip(y, LIMITS[bits]), bits)

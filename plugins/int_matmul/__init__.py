@@ -1,0 +1,1 @@
+"""The operator IntMatMul: contract, kernels and launch geometry."""

@@ -1,0 +1,59 @@
+"""IntMatMul: the product of two int8 activations, requantised where factors are given.
+
+bits=32: a·b in int32;  bits=16 or 8: clip(round(a·b·multiplier / 2^shift))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from intaglio.errors import GraphError
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, broadcast, integers
+from intaglio.plugins.int_linear.spec import finish
+from intaglio.plugins.requantize.spec import LIMITS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class IntMatMul(Operator):
+    """a·b over the last two axes; the others broadcast as in MatMul."""
+
+    name = "IntMatMul"
+    inputs = (
+        Input("a", ("int8",), "int8 [..., M, K]"),
+        Input("b", ("int8",), "int8 [..., K, N]"),
+        Input("multiplier", ("int32",), "int32 [N or 1]", optional=True),
+        Input("shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
+    )
+    attributes = (Attribute("bits", int, 32, choices=(8, 16, 32)),)
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: int8, or int32 (the accumulator, or 16-bit values)."""
+        a, b = map(integers, inputs[:2])
+        if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+            raise GraphError(f"IntMatMul: shapes {list(a.shape)} and {list(b.shape)} do not multiply.")
+        return [finish(a @ b, [*inputs[2:], None, None], {**attributes, "activation": ""})]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """[..., M, N]."""
+        a, b = shapes[0] or (None, None), shapes[1] or (None, None)
+        shape = (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
+        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", shape)]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """MatMulInteger, and the requantisation in 64 bits."""
+        a, b, multiplier, shift = inputs
+        assert a is not None and b is not None
+        product = graph.matmul(a, b)
+        bits = attributes["bits"]
+        if bits == 32:
+            return [product]
+        assert multiplier is not None and shift is not None
+        y = graph.requantize(graph.wide(product), multiplier, shift)
+        return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]

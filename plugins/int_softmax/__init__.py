@@ -1,0 +1,1 @@
+"""The operator IntSoftmax: contract, kernels and launch geometry."""

@@ -1,0 +1,55 @@
+"""IntSoftmax: i-softmax (I-BERT, algorithm 3) of int32 values over the last axis, as int8.
+
+Exponentials relative to the row's maximum in 15 bits, divided by their exact sum. The 8 bits of the output are its
+limit: at 1/127 an entry below 1/254 is 0, so rows of 256 equal entries vanish. `IntAttention` has no such limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class IntSoftmax(Operator):
+    """softmax(x·scale) / out_scale over the entries that the mask keeps; 0 elsewhere, and in rows without any."""
+
+    name = "IntSoftmax"
+    inputs = (
+        Input("x", ("int32",), "int32 [..., L]"),
+        Input("mask", ("bool",), "bool, broadcastable to x, True = keep", optional=True),
+    )
+    attributes = (Attribute("scale", float), Attribute("out_scale", float))
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: int8."""
+        x = integers(inputs[0])
+        mask = None if inputs[1] is None else np.broadcast_to(inputs[1].astype(np.bool_), x.shape)
+        p = integer_math.masked_exp(x, mask, integer_math.exp_constants(attributes["scale"]))
+        return [with_bits(integer_math.softmax_rescale(p, attributes["out_scale"]), 8)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """The shape of x."""
+        return [Output("y", "int8", shapes[0] or ())]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The same steps in 64 bits."""
+        x, mask = inputs
+        assert x is not None
+        multiplier, shift = integer_math.softmax_constants(attributes["out_scale"])
+        p = graph.masked_exp(graph.wide(x), mask, integer_math.exp_constants(attributes["scale"]))
+        total = graph.maximum(graph.sum(p), 1)
+        product = graph.multiply(p, graph.divide(multiplier << 31, total))
+        y = graph.clip(graph.round_large(product, 2 ** (shift + 31)), integer_math.INT8)
+        return [graph.bits(y, 8)]

@@ -1,0 +1,1 @@
+"""The operator Requantize: contract, kernels and launch geometry."""

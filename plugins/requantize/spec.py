@@ -1,0 +1,52 @@
+"""Requantize: integers at one scale to 8 or 16 bits at another, by a dyadic factor per channel.
+
+    y = clip(round(x·multiplier / 2^shift)), halves rounded up
+
+The product of two 32-bit integers and the rounding are exact in 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from intaglio.plugins import integer_math
+from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+LIMITS = {8: integer_math.INT8, 16: integer_math.INT16}
+
+
+class Requantize(Operator):
+    """x·multiplier / 2^shift, rounded and limited to `bits`."""
+
+    name = "Requantize"
+    inputs = (
+        Input("x", ("int32",), "int32 [..., C]"),
+        Input("multiplier", ("int32",), "int32 [C or 1]"),
+        Input("shift", ("int32",), "int32 [C or 1], 0..62"),
+    )
+    attributes = (Attribute("bits", int, 8, choices=(8, 16)),)
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: int8, or int32 holding 16-bit values."""
+        x, multiplier, shift = map(integers, inputs)
+        bits = attributes["bits"]
+        return [with_bits(integer_math.clip(integer_math.requantize(x, multiplier, shift), LIMITS[bits]), bits)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """The shape of x."""
+        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", shapes[0] or ())]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """One product and one rounded shift."""
+        x, multiplier, shift = inputs
+        assert x is not None and multiplier is not None and shift is not None
+        y = graph.clip(graph.requantize(graph.wide(x), multiplier, shift), LIMITS[attributes["bits"]])
+        return [graph.bits(y, attributes["bits"])]

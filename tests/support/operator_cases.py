@@ -1,0 +1,220 @@
+"""Random, valid inputs of every operator: what the bodies and the kernels are all tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+Array = npt.NDArray[Any]
+Random = np.random.Generator
+
+INT32 = (-(2**31), 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node: its inputs (None for one left out), attributes, and number of outputs."""
+
+    operator: str
+    inputs: tuple[Array | None, ...]
+    attributes: dict[str, Any]
+    outputs: int = 1
+
+
+def int8(random: Random, *shape: int) -> Array:
+    """Any int8; now and then only the two extremes."""
+    low, high = (-128, 128) if random.random() < 0.8 else (-1, 1)
+    values = random.integers(low, high, shape)
+    return (values if low == -128 else np.where(values < 0, -128, 127)).astype(np.int8)
+
+
+def int32(random: Random, *shape: int) -> Array:
+    """int32 of any magnitude, the extremes among them."""
+    bits = int(random.integers(1, 33))
+    values = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), shape)
+    if random.random() < 0.2:
+        values = np.where(random.random(shape) < 0.1, random.choice(INT32, shape), values)
+    return values.astype(np.int32)
+
+
+def factors(random: Random, channels: int, per_channel: bool, limit: int = 2**31) -> tuple[Array, Array]:
+    """multiplier and shift: mostly like a real scale's, now and then any that is allowed."""
+    size = channels if per_channel else 1
+    if random.random() < 0.7:
+        return (
+            random.integers(limit // 2, limit, size).astype(np.int32),
+            random.integers(28, 48, size).astype(np.int32),
+        )
+    return random.integers(-limit + 1, limit, size).astype(np.int32), random.integers(0, 63, size).astype(np.int32)
+
+
+def scale(random: Random, low: float, high: float) -> float:
+    """A scale, evenly drawn in its logarithm."""
+    return float(np.float32(np.exp(random.uniform(np.log(low), np.log(high)))))
+
+
+def leading(random: Random) -> tuple[int, ...]:
+    """Leading axes: none to two, some of length 0."""
+    return tuple(int(length) for length in random.integers(0 if random.random() < 0.1 else 1, 5, random.integers(0, 3)))
+
+
+def width(random: Random) -> int:
+    """A last axis: often odd, now and then long."""
+    return int(random.integers(1, 70)) if random.random() < 0.9 else int(random.choice([384, 511, 1024]))
+
+
+def requantize(random: Random) -> Case:
+    """Any int32, any factors."""
+    channels = width(random)
+    multiplier, shift = factors(random, channels, random.random() < 0.5)
+    x = int32(random, *leading(random), channels)
+    return Case("Requantize", (x, multiplier, shift), {"bits": int(random.choice([8, 16]))})
+
+
+def int_add(random: Random) -> Case:
+    """int8 or int32, broadcast in some axis now and then."""
+    channels = width(random)
+    shape = (*leading(random), channels)
+    other = tuple(1 if random.random() < 0.2 else length for length in shape)
+    make = [int8 if random.random() < 0.5 else int32 for _ in range(2)]
+    x_multiplier, shift = factors(random, channels, random.random() < 0.5, 2**30)
+    y_multiplier, _ = factors(random, channels, random.random() < 0.5, 2**30)
+    inputs = (make[0](random, *shape), make[1](random, *other), x_multiplier, y_multiplier, shift)
+    return Case("IntAdd", inputs, {"bits": int(random.choice([8, 16]))})
+
+
+def int_gelu(random: Random) -> Case:
+    """Any int32, with inputs of 8, 16 and 32 bits' worth of scale."""
+    channels = width(random)
+    attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 1e-4, 10)}
+    final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
+    return Case("IntGelu", (int32(random, *leading(random), channels), *final), attributes)
+
+
+def int_softmax(random: Random) -> Case:
+    """Any int32, with and without masks that leave some rows empty."""
+    channels = width(random)
+    shape = (*leading(random), channels)
+    mask = None
+    if random.random() < 0.5:
+        mask = random.random([length if random.random() < 0.7 else 1 for length in shape]) < random.random()
+    attributes = {"scale": scale(random, 1e-8, 100), "out_scale": scale(random, 1e-4, 1)}
+    return Case("IntSoftmax", (int32(random, *shape), mask), attributes)
+
+
+def int_layer_norm(random: Random) -> Case:
+    """Any int32, constant rows among them."""
+    channels = width(random)
+    x = int32(random, *leading(random), channels)
+    if random.random() < 0.2 and x.size:
+        x.reshape(-1, channels)[0] = int(random.integers(*INT32))
+    bits = int(random.choice([8, 15, 20, 31]))
+    weight = random.integers(-(2**bits), 2**bits, channels).astype(np.int32)
+    attributes = {
+        "scale": scale(random, 1e-6, 1),
+        "weight_scale": float(np.float32(4.0 / 2**bits)),
+        "bias_scale": scale(random, 1e-9, 1e-3),
+        "out_scale": scale(random, 1e-3, 1),
+        "epsilon": float(random.choice([0.0, 1e-12, 1e-5, 1.0])),
+    }
+    if random.random() < 0.5:
+        attributes["wide_scale"] = scale(random, 1e-4, 1e-2)
+    final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
+    inputs = (x, weight, int32(random, channels), *final)
+    return Case("IntLayerNorm", inputs, attributes, int(random.choice([1, 2])))
+
+
+def int_linear(random: Random) -> Case:
+    """Every epilogue; K and N odd, a single row, no row."""
+    k, n = width(random), width(random)
+    bits, activation = random.choice([(32, ""), (16, ""), (8, ""), (8, "gelu")])
+    attributes: dict[str, Any] = {"bits": int(bits), "activation": str(activation)}
+    final: tuple[Array | None, ...] = (None,) * 4
+    if bits != "32":
+        final = (*factors(random, n, random.random() < 0.8), None, None)
+    if activation:
+        attributes["out_scale"] = scale(random, 1e-3, 1)
+        if random.random() < 0.5:
+            final = (*final[:2], *factors(random, n, random.random() < 0.8))
+    bias = random.integers(-(2**20), 2**20, n).astype(np.int32)
+    return Case("IntLinear", (int8(random, *leading(random), k), int8(random, k, n), bias, *final), attributes)
+
+
+def int_matmul(random: Random) -> Case:
+    """Batch axes that broadcast, every epilogue."""
+    m, k, n = width(random), width(random), width(random)
+    batch = leading(random)
+    other = tuple(1 if random.random() < 0.2 else length for length in batch) if random.random() < 0.8 else ()
+    bits = int(random.choice([8, 16, 32]))
+    final = (None, None) if bits == 32 else factors(random, n, random.random() < 0.5)
+    inputs = (int8(random, *batch, m, k), int8(random, *other, k, n), *final)
+    return Case("IntMatMul", inputs, {"bits": bits})
+
+
+def int_attention(random: Random) -> Case:
+    """Heads of odd depth, queries and keys of different number, masks per key, per query, per head."""
+    heads, depth = int(random.integers(1, 5)), int(random.choice([1, 3, 8, 16, 32, 33, 64]))
+    batch, queries, keys = int(random.integers(0, 4)), width(random), width(random)
+    if random.random() < 0.3:
+        keys = queries
+    mask = None
+    if random.random() < 0.6:
+        shape = [length if random.random() < 0.5 else 1 for length in (batch, heads, queries, keys)]
+        mask = random.random(shape) < random.choice([0.1, 0.5, 0.9])
+    channels = heads * depth
+    multiplier = random.integers(2**30, 2**31, channels if random.random() < 0.5 else 1).astype(np.int32)
+    shift = np.full(multiplier.shape, int(random.integers(34, 42)), np.int32)
+    inputs = (int8(random, batch, queries, channels), *(int8(random, batch, keys, channels) for _ in range(2)))
+    return Case(
+        "IntAttention", (*inputs, multiplier, shift, mask), {"num_heads": heads, "scale": scale(random, 1e-6, 1e-1)}
+    )
+
+
+MAKERS: dict[str, Callable[[Random], Case]] = {
+    "Requantize": requantize,
+    "IntAdd": int_add,
+    "IntGelu": int_gelu,
+    "IntSoftmax": int_softmax,
+    "IntLayerNorm": int_layer_norm,
+    "IntLinear": int_linear,
+    "IntMatMul": int_matmul,
+    "IntAttention": int_attention,
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn, operator: str) -> Case:
+    """A random case of an operator."""
+    return MAKERS[operator](np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
+
+
+def longest(operator: str) -> Case:
+    """A case with a last axis of 4096, which the random ones are too small for."""
+    random = np.random.default_rng(0)
+    if operator == "IntAttention":
+        query, key = int8(random, 1, 3, 32), int8(random, 1, 4096, 32)
+        factor = np.array([2**30], np.int32), np.array([38], np.int32)
+        return Case(operator, (query, key, int8(random, 1, 4096, 32), *factor, None), {"num_heads": 2, "scale": 1e-3})
+    if operator in ("IntLinear", "IntMatMul"):
+        bias = (np.zeros(5, np.int32),) if operator == "IntLinear" else ()
+        return Case(operator, (int8(random, 3, 4096), int8(random, 4096, 5), *bias), {"bits": 32})
+    x = random.integers(-20000, 20000, (2, 4096)).astype(np.int32)
+    multiplier, shift = factors(random, 4096, True, 2**30)
+    ones = np.full(4096, 2**14, np.int32)
+    inputs: dict[str, tuple[tuple[Array | None, ...], dict[str, Any]]] = {
+        "Requantize": ((x, multiplier, shift), {"bits": 8}),
+        "IntAdd": ((x, x[:1], multiplier, multiplier, shift), {"bits": 16}),
+        "IntGelu": ((x,), {"scale": 1e-4, "out_scale": 0.05}),
+        "IntSoftmax": ((x,), {"scale": 1e-4, "out_scale": 1 / 127}),
+        "IntLayerNorm": (
+            (x, ones, ones),
+            {"scale": 1e-3, "weight_scale": 2.0**-14, "bias_scale": 2.0**-16, "out_scale": 0.03},
+        ),
+    }
+    arrays, attributes = inputs[operator]
+    return Case(operator, arrays, attributes)
