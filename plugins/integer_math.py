@@ -274,6 +274,8 @@ def layer_norm_constants(
     scale, weight_scale, bias_scale, out_scale, epsilon = (
         float(np.float32(value)) for value in (scale, weight_scale, bias_scale, out_scale, epsilon)
     )
+    if not scale > 0:
+        raise GraphError(f"IntLayerNorm: scale={scale:g}, expected a positive number. Calibrate with other data.")
     wide = float(np.float32(wide_scale)) if wide_scale else out_scale / 256
     half_bits = ((channels - 1).bit_length() + 1) // 2
     fraction = 15 - half_bits
