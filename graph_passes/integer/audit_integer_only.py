@@ -1,0 +1,55 @@
+"""AuditIntegerOnly: proves that no floating-point tensor lies between the embedding and the head, or names those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.region import encoder_region, is_normalization
+
+SHOWN = 3  # nodes that an error names
+
+
+@dataclass(frozen=True)
+class AuditIntegerOnly:
+    """Looks at the dtype of every tensor that the encoder computes; rewrites nothing.
+
+    1. The encoder reaches from the embedding tables to the last normalisation; a DequantizeLinear after that is where
+       the floating-point head begins.
+    2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known; with
+       `allow_float` they are named in the counts instead.
+    """
+
+    name: ClassVar[str] = "audit_integer_only"
+    allow_float: bool = False
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Check `model`."""
+        counts = Counts()
+        region = encoder_region(model)
+        found = [node for node in region if _is_float(node)]
+        normalizations = sum(is_normalization(node) for node in region)
+        counts.rewritten = {
+            "integer nodes": len(region) - len(found),
+            "floating-point nodes": len(found),
+            "normalisations": normalizations,
+        }
+        for node in found:
+            counts.leave(f"{node.op_type} {node.name or node.outputs[0].name} computes in floating point")
+        if found and not self.allow_float:
+            names = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in found[:SHOWN])
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            raise GraphError(
+                f"the encoder is not integer-only: {names}{more} compute in floating point. "
+                "Leave them so with --allow-float, or use the recipe int8-qdq."
+            )
+        return model, counts
+
+
+def _is_float(node: ir.Node) -> bool:
+    known = [value.dtype for value in node.outputs if value.uses()]
+    return any(dtype is None or not (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in known)

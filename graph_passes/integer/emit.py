@@ -1,0 +1,73 @@
+"""Putting one of our operators where a float operator stood, for all the QuantizeLinear nodes that took its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give
+from intaglio.plugins.integer_math import gelu_inner_scale
+
+
+def emit(
+    writer: Writer,
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    like: ir.Value,
+    scale: Scale,
+    takers: Sequence[Quantizer],
+    **attributes: Any,
+) -> ir.Node:
+    """An operator whose integers at `scale` (one, or one per channel) are requantised for what takes its result.
+
+    `inputs` are those before `multiplier` and `shift`. With several takers it makes 16 bits, which a Requantize each
+    brings to the others.
+    """
+    takers = sorted(takers, key=lambda taker: taker.bits, reverse=True)
+    first = takers[0]
+    factors = writer.dyadics(scale / first.scale, f"{like.name}.requantize")
+    node = writer.integer(before, op_type, [*inputs, *factors], like, bits=first.bits, **attributes)
+    share(writer, before, node.outputs[0], first, takers, like)
+    return node
+
+
+def share(
+    writer: Writer,
+    before: ir.Node,
+    integers: ir.Value,
+    made_for: Quantizer,
+    takers: Sequence[Quantizer],
+    like: ir.Value,
+) -> None:
+    """Give `integers`, at the scale of `made_for`, to all takers: as they are, or requantised."""
+    for taker in takers:
+        if taker.bits == made_for.bits and np.array_equal(taker.scale, made_for.scale):
+            give(integers, [taker])
+        else:
+            factors = writer.dyadics(made_for.scale / taker.scale, f"{like.name}.requantize")
+            wide = integers if integers.dtype == ir.DataType.INT32 else _int32(writer, before, integers)
+            other = writer.integer(before, "Requantize", [wide, *factors], like, bits=taker.bits)
+            give(other.outputs[0], [taker])
+
+
+def emit_gelu(
+    writer: Writer, gelu: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], taker: Quantizer, **attributes: Any
+) -> ir.Node:
+    """An operator that ends in i-GELU to 8 bits: one scale for all, or a factor per channel at the end."""
+    out_scale = float(np.float32(taker.scale.max()))
+    factors: tuple[ir.Value | None, ...] = ()
+    if taker.scale.size > 1:
+        factors = writer.dyadics(gelu_inner_scale(out_scale) / taker.scale, f"{gelu.outputs[0].name}.requantize")
+    node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], out_scale=out_scale, **attributes)
+    give(node.outputs[0], [taker])
+    return node
+
+
+def _int32(writer: Writer, before: ir.Node, value: ir.Value) -> ir.Value:
+    cast = writer.node(before, "Cast", [value], f"{value.name}_int32", to=ir.DataType.INT32).outputs[0]
+    cast.dtype, cast.shape = ir.DataType.INT32, value.shape
+    return cast

@@ -1,0 +1,92 @@
+"""Equalize: moves the outliers of activations into the weights that they are multiplied with (as SmoothQuant does)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.activation_statistics import statistics_of
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.integer.region import encoder_region
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Equalize:
+    """x·W = (x / s)·(s·W), with s per channel so that x / s has no channel much larger than the others.
+
+    1. Every activation that MatMuls in the encoder multiply with constant weights [channels, outputs] gets one Mul
+       before them; the weights take the factors in. s = max|x|^strength / max|W|^(1 - strength), over the channel.
+    2. Left: activations that were not calibrated, and channels (s = 1) that are 0 in all texts or weights.
+
+    The Mul costs nothing in integer form: the requantisation before it has one factor per channel anyway.
+    """
+
+    name: ClassVar[str] = "equalize"
+    strength: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise GraphError(f"equalize: strength {self.strength}: expected 0 to 1.")
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for activation, products in linear_inputs(model).items():
+            seen = statistics_of(activation)
+            if seen is None or seen.channel_absmax is None:
+                counts.leave(f"{activation.name} was not calibrated")
+                continue
+            factors = self._factors(seen.channel_absmax.astype(np.float64), [weight_of(node) for node in products])
+            _equalize(writer, activation, products, factors)
+            counts.add("activations")
+        return model, counts
+
+    def _factors(self, activation: Floats, weights: list[npt.NDArray[np.float32]]) -> Floats:
+        weight = np.max([np.abs(each).max(axis=1) for each in weights], axis=0).astype(np.float64)
+        usable = (activation > 0) & (weight > 0)
+        safe = np.where(usable, activation, 1.0), np.where(usable, weight, 1.0)
+        factors: Floats = safe[0] ** self.strength / safe[1] ** (1 - self.strength)
+        return np.where(usable, factors, 1.0)
+
+
+def linear_inputs(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
+    """The activations of the encoder that MatMuls multiply with constant weights, each with those MatMuls."""
+    found: dict[ir.Value, list[ir.Node]] = {}
+    for node in encoder_region(model):
+        if node.op_type == "MatMul" and node.inputs[0] is not None and constant(node.inputs[0]) is None:
+            weight = constant(node.inputs[1])
+            if weight is not None and len(weight.shape) == 2:
+                found.setdefault(node.inputs[0], []).append(node)
+    return found
+
+
+def weight_of(product: ir.Node) -> npt.NDArray[np.float32]:
+    """The constant weight [channels, outputs] of a MatMul."""
+    weight = constant(product.inputs[1])
+    assert weight is not None
+    return weight.numpy().astype(np.float32)
+
+
+def _equalize(writer: Writer, activation: ir.Value, products: list[ir.Node], factors: Floats) -> None:
+    inverse = writer.constant((1 / factors).astype(np.float32), f"{activation.name}.equalizer")
+    first = products[0]
+    scaled = writer.node(first, "Mul", [activation, inverse], f"{activation.name}_equalized").outputs[0]
+    scaled.dtype, scaled.shape = activation.dtype, activation.shape
+    for product in products:
+        weight = product.inputs[1]
+        assert weight is not None
+        changed = (weight_of(product) * factors[:, None]).astype(np.float32)
+        product.replace_input_with(0, scaled)
+        product.replace_input_with(1, writer.constant(changed, f"{weight.name}_equalized"))
+        if weight.is_initializer() and not weight.uses() and not weight.is_graph_output():
+            del writer.model.graph.initializers[str(weight.name)]

@@ -1,0 +1,66 @@
+"""IntegerAdd: sums of two activations (residuals, embeddings) to IntAdd."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.emit import share
+from intaglio.graph_passes.integer.quantized import Quantized, Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+
+
+@dataclass(frozen=True)
+class IntegerAdd:
+    """Add(DQ(x), DQ(y)) → Q becomes IntAdd.
+
+    1. x and y have one scale or one per channel, 8 or 16 bits, and broadcast as they did.
+    2. Left, with the reason: an input or a result that is not in Q/DQ form.
+    """
+
+    name: ClassVar[str] = "integer_add"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            if node.op_type != "Add" or node.domain != "" or node.graph is None:
+                continue
+            terms = [quantized(value) for value in node.inputs]
+            takers = quantizers(node.outputs[0])
+            if terms[0] is None or terms[1] is None:
+                counts.leave(f"{node.outputs[0].name}: not both of its inputs are in integers")
+            elif isinstance(takers, str):
+                counts.leave(takers)
+            else:
+                _replace(writer, node, terms[0], terms[1], takers)
+                counts.add("add")
+        return model, counts
+
+
+def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, takers: list[Quantizer]) -> None:
+    takers = sorted(takers, key=lambda taker: taker.bits, reverse=True)
+    first, like = takers[0], node.outputs[0]
+    factors = multipliers(x.scale / first.scale, y.scale / first.scale)
+    names = ("x_multiplier", "y_multiplier", "shift")
+    constants = [writer.constant(array, f"{like.name}.{name}") for name, array in zip(names, factors, strict=True)]
+    terms = [writer.int32(term.integers, node) for term in (x, y)]
+    made = writer.integer(node, "IntAdd", [*terms, *constants], like, bits=first.bits)
+    share(writer, node, made.outputs[0], first, takers, like)
+
+
+def multipliers(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Integers x_multiplier, y_multiplier and a common shift for two factors (one, or one per channel each).
+
+    The larger one has 30 bits, so both stay below 2^30.
+    """
+    x, y = (np.reshape(factor, -1) for factor in (x, y))
+    shift = 29 - math.frexp(max(x.max(), y.max()))[1]
+    rounded = [np.minimum(np.rint(np.ldexp(factor, shift)), 2**30 - 1).astype(np.int32) for factor in (x, y)]
+    return rounded[0], rounded[1], np.array([shift], np.int32)

@@ -1,0 +1,133 @@
+"""IntegerAttention: the scores, Softmax and values of multi-head attention, to one IntAttention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.emit import share
+from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.scores import Operand, operand, scores_of
+from intaglio.plugins.integer_math import AVERAGE_FRACTION
+
+HEADS_FIRST = (0, 2, 1, 3)  # [batch, length, heads, depth] -> [batch, heads, length, depth]
+DEPTH_SECOND = (0, 2, 3, 1)  # of the keys: [batch, heads, depth, length]
+
+
+@dataclass(frozen=True)
+class IntegerAttention:
+    """Softmax(factor·q·kᵀ + mask)·v → Q becomes IntAttention.
+
+    1. q, k, v are int8 with one scale each, split into heads by Reshape and Transpose, and joined the same way.
+    2. A factor stands at the scores, or at q or k. The mask is 0 or very low; its booleans are taken.
+    3. The probabilities are not rounded to 8 bits, as those of a Softmax on its own are: their Q/DQ pair goes.
+    4. Left, with the reason: everything else, which integer_softmax may take.
+    """
+
+    name: ClassVar[str] = "integer_attention"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            if node.op_type != "Softmax" or node.domain != "" or node.graph is None:
+                continue
+            if reason := _replace(writer, node):
+                counts.leave(reason)
+            else:
+                counts.add("attention")
+        return model, counts
+
+
+def _replace(writer: Writer, softmax: ir.Node) -> str | None:
+    """Put the IntAttention in place; or why not."""
+    scores = scores_of(softmax, writer)
+    if isinstance(scores, str):
+        return scores
+    product = _product_of_probabilities(softmax)
+    if product is None:
+        return f"{softmax.outputs[0].name}: not taken by one matrix product"
+    sides = [operand(scores.product.inputs[0]), operand(scores.product.inputs[1]), operand(product.inputs[1])]
+    for side in sides:
+        if isinstance(side, str):
+            return side
+    query, key, value = (side for side in sides if isinstance(side, Operand))
+    layouts = [_heads(query), _heads(key), _heads(value)]
+    heads = layouts[0][0] if layouts[0] else None
+    if heads is None or layouts != [(heads, HEADS_FIRST), (heads, DEPTH_SECOND), (heads, HEADS_FIRST)]:
+        return f"{softmax.outputs[0].name}: its inputs are not split into heads as [batch, heads, length, depth]"
+    joined = _joined(product)
+    if joined is None:
+        return f"{product.outputs[0].name}: its heads are not joined as [batch, length, heads·depth]"
+    takers = quantizers(joined)
+    if isinstance(takers, str):
+        return takers
+    first = next((taker for taker in takers if taker.bits == 8), None)
+    if first is None:
+        return f"{joined.name}: not taken in 8 bits"
+    before = joined.producer()
+    assert before is not None
+    factors = writer.dyadics(value.factor / 2**AVERAGE_FRACTION / first.scale, f"{joined.name}.requantize")
+    made = writer.integer(
+        before,
+        "IntAttention",
+        [*(side.integers.integers for side in (query, key, value)), *factors, scores.keep],
+        joined,
+        num_heads=heads,
+        scale=scores.factor * query.factor * key.factor,
+    )
+    share(writer, before, made.outputs[0], first, takers, joined)
+    return None
+
+
+def _product_of_probabilities(softmax: ir.Node) -> ir.Node | None:
+    """The MatMul that multiplies the probabilities, perhaps through a Q/DQ pair, with values."""
+    value = softmax.outputs[0]
+    while True:
+        users = [user for user, _ in value.uses()]
+        if len(users) != 1 or value.is_graph_output():
+            return None
+        if users[0].op_type == "MatMul":
+            return users[0] if users[0].inputs[0] is value else None
+        if users[0].op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return None
+        value = users[0].outputs[0]
+
+
+def _heads(side: Operand) -> tuple[int, tuple[int, ...]] | None:
+    """The number of heads that the channels are split into, and how the four axes lie then."""
+    heads, order = None, (0, 1, 2, 3)
+    for node in side.layout:
+        shape = node.outputs[0].shape
+        if node.op_type == "Reshape" and heads is None and shape is not None and len(shape) == 4:
+            source = node.inputs[0].shape if node.inputs[0] is not None else None
+            count, depth = shape[2], shape[3]
+            if source is None or len(source) != 3 or not isinstance(count, int) or not isinstance(depth, int):
+                return None
+            if source[2] != count * depth:
+                return None
+            heads = count
+        elif node.op_type == "Transpose" and heads is not None:
+            order = tuple(order[axis] for axis in node.attributes.get_ints("perm", (3, 2, 1, 0)))
+        else:
+            return None
+    return None if heads is None else (heads, order)
+
+
+def _joined(product: ir.Node) -> ir.Value | None:
+    """The values with their heads joined again, [batch, length, heads·depth]."""
+    value, order = product.outputs[0], (0, 1, 2, 3)
+    while len(users := [user for user, _ in value.uses()]) == 1 and users[0].op_type in LAYOUT:
+        node = users[0]
+        value = node.outputs[0]
+        if node.op_type == "Transpose":
+            order = tuple(order[axis] for axis in node.attributes.get_ints("perm", (3, 2, 1, 0)))
+        else:
+            shape = value.shape
+            return value if order == HEADS_FIRST and shape is not None and len(shape) == 3 else None
+    return None

@@ -1,0 +1,56 @@
+"""IntegerEmbedding: embedding tables to 8 bits, with one scale per table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
+from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.integer.region import encoder_region, is_embedding
+
+
+@dataclass(frozen=True)
+class IntegerEmbedding:
+    """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)).
+
+    1. Every Gather from a constant float32 table of two axes that the encoder begins with.
+    2. Left: tables that something else uses too (a head tied to the words), which would be stored twice.
+    """
+
+    name: ClassVar[str] = "integer_embedding"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            table = node.inputs[0] if is_embedding(node) else None
+            tensor = constant(table)
+            if table is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+                continue
+            if others := sorted({user.op_type for user, _ in table.uses() if user.op_type != "Gather"}):
+                counts.leave(f"{table.name} is used by {', '.join(others)} too")
+            _replace(writer, node, table, tensor.numpy())
+            counts.add("tables")
+        return model, counts
+
+
+def _replace(writer: Writer, node: ir.Node, table: ir.Value, array: np.ndarray) -> None:
+    scale = np.float32((np.abs(array).max(initial=0) or 1.0) / 127)
+    integers = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
+    old = node.outputs[0]
+    stored = writer.constant(integers, f"{table.name}_int8")
+    rows = writer.node(node, "Gather", [stored, node.inputs[1]], f"{old.name}_int8", axis=0).outputs[0]
+    rows.dtype, rows.shape = ir.DataType.INT8, old.shape
+    scales = writer.constant(np.asarray(scale), f"{table.name}_int8.scale")
+    back = writer.node(node, "DequantizeLinear", [rows, scales], f"{old.name}_back").outputs[0]
+    back.dtype, back.shape = old.dtype, old.shape
+    old.replace_all_uses_with(back)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    remove_initializer_if_dead(table)

@@ -1,0 +1,64 @@
+"""IntegerGelu: GELUs that no IntLinear took in, to IntGelu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.emit import emit_gelu, share
+from intaglio.graph_passes.integer.quantized import Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+
+
+@dataclass(frozen=True)
+class IntegerGelu:
+    """DQ → Gelu → Q becomes IntGelu; both forms of Gelu do, as i-GELU is as close to either.
+
+    1. The input has one scale and 8 or 16 bits.
+    2. A result that is taken at several scales is made for the coarsest, then requantised.
+    3. Left, with the reason: an input or a result that is not in Q/DQ form.
+    """
+
+    name: ClassVar[str] = "integer_gelu"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            if node.op_type != "Gelu" or node.domain != "" or node.graph is None:
+                continue
+            x, takers = quantized(node.inputs[0]), quantizers(node.outputs[0])
+            if x is None or x.per_tensor is None:
+                counts.leave(f"{node.outputs[0].name}: its input is not in integers with one scale")
+            elif isinstance(takers, str):
+                counts.leave(takers)
+            else:
+                _replace(writer, node, writer.int32(x.integers, node), x.per_tensor, takers)
+                counts.add("gelu")
+        return model, counts
+
+
+def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, takers: list[Quantizer]) -> None:
+    if len(takers) == 1 and takers[0].bits == 8:
+        emit_gelu(writer, node, "IntGelu", [_wide(writer, node, x)], takers[0], scale=scale)
+        return
+    out_scale = float(np.float32(max(taker.scale.max() * 2.0 ** (taker.bits - 8) for taker in takers)))
+    made = Quantizer(node, np.asarray(out_scale, np.float64), 8)
+    integer = writer.integer(
+        node, "IntGelu", [_wide(writer, node, x)], node.outputs[0], scale=scale, out_scale=out_scale
+    )
+    share(writer, node, integer.outputs[0], made, takers, node.outputs[0])
+
+
+def _wide(writer: Writer, node: ir.Node, x: ir.Value) -> ir.Value:
+    """8-bit inputs as the int32 that IntGelu takes."""
+    if x.dtype == ir.DataType.INT32:
+        return x
+    cast = writer.node(node, "Cast", [x], f"{x.name}_int32", to=ir.DataType.INT32).outputs[0]
+    cast.dtype, cast.shape = ir.DataType.INT32, x.shape
+    return cast

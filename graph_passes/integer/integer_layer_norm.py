@@ -1,0 +1,113 @@
+"""IntegerLayerNorm: LayerNormalization over the last axis to IntLayerNorm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant, rank
+from intaglio.graph_passes.integer.emit import share
+from intaglio.graph_passes.integer.quantized import Quantizer, Writer, give, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+
+WEIGHT_BITS = 15  # so that a normalised 16-bit value times a weight fits in 32 bits
+BIAS_BITS = 24
+
+
+@dataclass(frozen=True)
+class IntegerLayerNorm:
+    """DQ → LayerNormalization → Q's becomes one IntLayerNorm, with an 8-bit and a 16-bit result.
+
+    1. The input has one scale; weight and bias are constants of one axis (a missing bias is 0).
+    2. One 8-bit taker and one 16-bit taker are served by the operator itself, each at its own scale or, for 8 bits,
+       with a scale per channel; further ones are requantised from the 16 bits.
+    3. Left, with the reason: an axis that is not the last, an input or a result that is not in Q/DQ form.
+    """
+
+    name: ClassVar[str] = "integer_layer_norm"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            if node.op_type != "LayerNormalization" or node.domain != "" or node.graph is None:
+                continue
+            if reason := _replace(writer, node):
+                counts.leave(reason)
+            else:
+                counts.add("layer_norm")
+        return model, counts
+
+
+def _replace(writer: Writer, node: ir.Node) -> str | None:
+    """Put the IntLayerNorm in place; or why not."""
+    result = node.outputs[0]
+    x, takers = quantized(node.inputs[0]), quantizers(result)
+    weight, bias = constant(node.inputs[1]), constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    axis, axes = node.attributes.get_int("axis", -1), rank(result)
+    if axis != -1 and (axes is None or axis != axes - 1):
+        return f"{result.name}: normalises over axis {axis}, expected the last one"
+    if x is None or x.per_tensor is None:
+        return f"{result.name}: its input is not in integers with one scale"
+    if isinstance(takers, str):
+        return takers
+    if weight is None or len(weight.shape) != 1 or any(len(output.uses()) for output in node.outputs[1:]):
+        return f"{result.name}: its weight is no constant, or its mean is used"
+    narrow = next((taker for taker in takers if taker.bits == 8), None)
+    wide = next((taker for taker in takers if taker.bits == 16), None)
+    real_weight = weight.numpy().astype(np.float64)
+    real_bias = np.zeros_like(real_weight) if bias is None else bias.numpy().astype(np.float64)
+    weights, weight_scale = _fixed_point(real_weight, WEIGHT_BITS)
+    biases, bias_scale = _fixed_point(real_bias, BIAS_BITS)
+    wide_scale = np.float32(narrow.scale.max() / 256 if wide is None and narrow is not None else _one(wide))
+    out_scale = np.float32(wide_scale * 256 if narrow is None else narrow.scale.max())
+    inputs: list[ir.Value | None] = [
+        writer.int32(x.integers, node) if x.bits == 16 else _cast(writer, node, x.integers),
+        writer.constant(weights, f"{result.name}.weight_int32"),
+        writer.constant(biases, f"{result.name}.bias_int32"),
+    ]
+    if narrow is not None:
+        inputs += writer.dyadics(wide_scale / narrow.scale, f"{result.name}.requantize")
+    made = writer.integer(
+        node,
+        "IntLayerNorm",
+        inputs,
+        result,
+        scale=x.per_tensor,
+        weight_scale=weight_scale,
+        bias_scale=bias_scale,
+        out_scale=float(out_scale),
+        wide_scale=float(wide_scale),
+        epsilon=node.attributes.get_float("epsilon", 1e-5),
+    )
+    if narrow is not None:
+        give(made.outputs[0], [narrow])
+    others = [taker for taker in takers if taker is not narrow]
+    if others:
+        own = Quantizer(node, np.asarray(wide_scale, np.float64), 16)
+        share(writer, node, made.outputs[1], own, others, result)
+    return None
+
+
+def _one(taker: Quantizer | None) -> float:
+    """The largest scale of a 16-bit taker."""
+    assert taker is not None
+    return float(taker.scale.max())
+
+
+def _fixed_point(real: npt.NDArray[np.float64], bits: int) -> tuple[npt.NDArray[np.int32], float]:
+    """Integers below 2^bits and the scale that makes them real."""
+    scale = float(np.float32((np.abs(real).max(initial=0) or 1.0) / (2**bits - 1)))
+    return np.rint(real / scale).astype(np.int32), scale
+
+
+def _cast(writer: Writer, node: ir.Node, x: ir.Value) -> ir.Value:
+    cast = writer.node(node, "Cast", [x], f"{x.name}_int32", to=ir.DataType.INT32).outputs[0]
+    cast.dtype, cast.shape = ir.DataType.INT32, x.shape
+    return cast

@@ -1,0 +1,99 @@
+"""IntegerLinear: matrix products with constant weights, their bias and a GELU after them, to IntLinear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.integer.emit import emit, emit_gelu
+from intaglio.graph_passes.integer.quantized import Quantized, Writer, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.plugins.integer_math import gelu_inner_scale
+
+
+@dataclass(frozen=True)
+class IntegerLinear:
+    """DQ(x)·DQ(W) [+ bias] → Q, and → Q → DQ → Gelu → Q, become one IntLinear each.
+
+    1. W is a constant int8 [inputs, outputs] with a scale per column or one for all; x has one scale.
+    2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W.
+    3. Left, with the reason: an x or a result that is not in Q/DQ form.
+    """
+
+    name: ClassVar[str] = "integer_linear"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            if node.op_type != "MatMul" or node.graph is None:
+                continue
+            x, weight = quantized(node.inputs[0]), quantized(node.inputs[1])
+            if weight is None or constant(weight.integers) is None:
+                continue
+            if x is None or x.bits != 8 or x.per_tensor is None:
+                counts.leave(f"{node.outputs[0].name}: its input is not in 8 bits with one scale")
+                continue
+            if kind := _replace(writer, node, x, weight, counts):
+                counts.add(kind)
+        return model, counts
+
+
+def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, counts: Counts) -> str | None:
+    """Put the IntLinear in place; what it was, or None when the node was left."""
+    assert x.per_tensor is not None
+    result, bias = _bias(node)
+    columns = weight.integers.shape
+    assert columns is not None and isinstance(columns[1], int)
+    accumulator = x.per_tensor * np.broadcast_to(weight.scale, columns[1])
+    rounded = np.rint(np.broadcast_to(bias, columns[1]) / accumulator)
+    integers = np.clip(rounded, -(2**30), 2**30).astype(np.int32)
+    before = _last(node, result)
+    inputs = [x.integers, weight.integers, writer.constant(integers, f"{result.name}.bias_int32")]
+    takers = quantizers(result)
+    if isinstance(takers, str):
+        counts.leave(takers)
+        return None
+    gelu = _gelu(result)
+    outer = quantizers(gelu.outputs[0]) if gelu is not None else []
+    if gelu is not None and not isinstance(outer, str) and [taker.bits for taker in outer] == [8]:
+        out_scale = float(np.float32(outer[0].scale.max()))
+        factors = writer.dyadics(accumulator / gelu_inner_scale(out_scale), f"{result.name}.requantize")
+        emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
+        return "linear with gelu"
+    emit(writer, before, "IntLinear", inputs, result, accumulator, takers)
+    return "linear"
+
+
+def _bias(node: ir.Node) -> tuple[ir.Value, np.ndarray]:
+    """The product with its bias, and the bias; zeros where none follows."""
+    product = node.outputs[0]
+    users = [user for user, _ in product.uses()]
+    if len(users) == 1 and users[0].op_type == "Add" and not product.is_graph_output():
+        add = users[0]
+        bias = constant(add.inputs[1] if add.inputs[0] is product else add.inputs[0])
+        if bias is not None and len(bias.shape) <= 1:
+            return add.outputs[0], bias.numpy().astype(np.float64)
+    return product, np.zeros(1)
+
+
+def _last(node: ir.Node, result: ir.Value) -> ir.Node:
+    producer = result.producer()
+    return node if producer is None else producer
+
+
+def _gelu(value: ir.Value) -> ir.Node | None:
+    """The Gelu that alone uses the value, through one Q/DQ pair."""
+    users = [user for user, _ in value.uses()]
+    for op_type in ("QuantizeLinear", "DequantizeLinear", "Gelu"):
+        if len(users) != 1 or users[0].op_type != op_type:
+            return None
+        last = users[0]
+        users = [user for user, _ in last.outputs[0].uses()]
+    return last

@@ -1,0 +1,114 @@
+"""IntegerSoftmax: attentions that IntAttention does not fit, to IntMatMul, IntSoftmax and IntMatMul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant, remove_if_dead
+from intaglio.graph_passes.integer.emit import emit, share
+from intaglio.graph_passes.integer.quantize_activations import scalar_factor
+from intaglio.graph_passes.integer.quantized import LAYOUT, Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.scores import scores_of
+
+
+@dataclass(frozen=True)
+class IntegerSoftmax:
+    """Matrix products of two activations, and Softmax, each by an operator of its own.
+
+    1. Layout nodes and products with one number after a DequantizeLinear go before it, so they move integers.
+    2. DQ(a)·DQ(b) → factor → mask → Softmax → Q becomes IntMatMul (exact scores) and IntSoftmax.
+    3. DQ(a)·DQ(b) → Q becomes IntMatMul.
+    4. Left, with the reason: an input or a result that is not in Q/DQ form.
+    """
+
+    name: ClassVar[str] = "integer_softmax"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            _sink(writer, node)
+        for node in encoder_region(model):
+            if node.op_type == "Softmax" and node.domain == "" and node.graph is not None:
+                _note(counts, "softmax", _softmax(writer, node))
+        for node in encoder_region(model):
+            if node.op_type == "MatMul" and node.graph is not None and constant(_integers(node.inputs[1])) is None:
+                _note(counts, "matmul", _matmul(writer, node))
+        return model, counts
+
+
+def _note(counts: Counts, kind: str, reason: str | None) -> None:
+    if reason:
+        counts.leave(reason)
+    else:
+        counts.add(kind)
+
+
+def _integers(value: ir.Value | None) -> ir.Value | None:
+    found = quantized(value)
+    return None if found is None else found.integers
+
+
+def _sink(writer: Writer, node: ir.Node) -> None:
+    """Let a layout node move integers instead of the real numbers that they stand for."""
+    factor = scalar_factor(node) if node.op_type in ("Mul", "Div") else None
+    if node.domain != "" or (node.op_type not in LAYOUT and factor is None):
+        return
+    source = next((value for value in node.inputs if value is not None and constant(value) is None), None)
+    found = quantized(source)
+    old = node.outputs[0]
+    if found is None or found.per_tensor is None or old.is_graph_output():
+        return
+    integers = found.integers
+    if factor is None:
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        inputs = [integers, *node.inputs[1:]]
+        integers = writer.node(node, node.op_type, inputs, f"{old.name}_integers", **attributes).outputs[0]
+        integers.dtype, integers.shape = found.integers.dtype, old.shape
+    scale = writer.constant(np.asarray(found.per_tensor * (factor or 1.0), np.float32), f"{old.name}.scale")
+    back = writer.node(node, "DequantizeLinear", [integers, scale], f"{old.name}_back").outputs[0]
+    back.dtype, back.shape = old.dtype, old.shape
+    old.replace_all_uses_with(back)
+    remove_if_dead(node)
+
+
+def _softmax(writer: Writer, node: ir.Node) -> str | None:
+    """Put IntMatMul and IntSoftmax in place; or why not."""
+    scores, takers = scores_of(node, writer), quantizers(node.outputs[0])
+    if isinstance(scores, str):
+        return scores
+    if isinstance(takers, str):
+        return takers
+    a, b = (quantized(value) for value in scores.product.inputs)
+    if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
+        return f"{scores.product.outputs[0].name}: not a product of 8-bit integers"
+    product = writer.integer(
+        scores.product, "IntMatMul", [a.integers, b.integers], scores.product.outputs[0], bits=32
+    ).outputs[0]
+    scale = scores.factor * a.per_tensor * b.per_tensor
+    out_scale = float(np.float32(max(1 / 127, *(taker.scale.max() for taker in takers))))
+    made = writer.integer(
+        node, "IntSoftmax", [product, scores.keep], node.outputs[0], scale=scale, out_scale=out_scale
+    ).outputs[0]
+    share(writer, node, made, Quantizer(node, np.asarray(out_scale, np.float64), 8), takers, node.outputs[0])
+    return None
+
+
+def _matmul(writer: Writer, node: ir.Node) -> str | None:
+    """Put an IntMatMul in place; or why not."""
+    a, b = (quantized(value) for value in node.inputs)
+    if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
+        return f"{node.outputs[0].name}: not a product of 8-bit integers"
+    takers = quantizers(node.outputs[0])
+    if isinstance(takers, str):
+        return takers
+    inputs = [a.integers, b.integers]
+    emit(writer, node, "IntMatMul", inputs, node.outputs[0], np.asarray(a.per_tensor * b.per_tensor), takers)
+    return None

@@ -1,0 +1,71 @@
+"""QuantizeWeights: constant weights of MatMuls to 8 bits, with one scale per output channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
+from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.integer.region import encoder_region
+
+LIMIT = 127  # symmetric: -128 is not used
+
+
+@dataclass(frozen=True)
+class QuantizeWeights:
+    """MatMul(x, W) becomes MatMul(x, DequantizeLinear(integers, scales)), W of shape [inputs, outputs].
+
+    1. `where="encoder"`: the weights between the embedding tables and the last normalisation; "everywhere": all.
+    2. `smallest` is the least number of elements of a weight that is worth it.
+    3. Left: weights that are no constants, not of two axes, or not float32.
+    """
+
+    name: ClassVar[str] = "quantize_weights"
+    where: Literal["encoder", "everywhere"] = "encoder"
+    smallest: int = 0
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        shared: dict[ir.Value, ir.Value] = {}
+        for node in encoder_region(model) if self.where == "encoder" else all_nodes(model):
+            if node.op_type != "MatMul" or node.domain != "" or node.graph is not model.graph:
+                continue
+            weight = node.inputs[1]
+            tensor = constant(weight)
+            if weight is None or tensor is None:
+                continue
+            if len(tensor.shape) != 2 or tensor.dtype != ir.DataType.FLOAT:
+                counts.leave(f"{weight.name} {list(tensor.shape)} {tensor.dtype}: expected float32 with two axes")
+            elif tensor.size >= self.smallest:
+                if weight not in shared:
+                    shared[weight] = _dequantized(writer, node, weight, tensor.numpy())
+                    counts.add("weights")
+                node.replace_input_with(1, shared[weight])
+                remove_initializer_if_dead(weight)
+        return model, counts
+
+
+def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """A weight [inputs, outputs] as int8 and one scale per output, the column's absolute maximum over 127."""
+    largest = np.abs(weight).max(axis=0, initial=0)
+    scales = (np.where(largest > 0, largest, 1) / LIMIT).astype(np.float32)
+    return np.clip(np.rint(weight / scales), -LIMIT, LIMIT).astype(np.int8), scales
+
+
+def _dequantized(writer: Writer, node: ir.Node, weight: ir.Value, array: npt.NDArray[np.float32]) -> ir.Value:
+    integers, scales = quantize_columns(array)
+    inputs = [
+        writer.constant(integers, f"{weight.name}_int8"),
+        writer.constant(scales, f"{weight.name}_int8.scale"),
+    ]
+    made = writer.node(node, "DequantizeLinear", inputs, f"{weight.name}_back", axis=1).outputs[0]
+    made.dtype, made.shape = ir.DataType.FLOAT, ir.Shape(array.shape)
+    return made

@@ -1,0 +1,205 @@
+"""Reading and writing graphs in Q/DQ form, where each integer tensor stands as QuantizeLinear → DequantizeLinear.
+
+A pass that makes an operator integer looks at the DequantizeLinear nodes before it and the QuantizeLinear nodes after
+it, computes the integer factors from their scales, and puts one integer node in the place of all three.
+Tensors of 8 bits are int8. Values of 16 bits are int16 between Q and DQ, and int32 once an operator of ours makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.graph_passes.graphs import Names, add_initializer, constant, remove_if_dead
+from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins.integer_math import dyadic
+from intaglio.plugins.registry import VERSION
+
+Scale = npt.NDArray[np.float64]  # one number, or one per channel of the last axis
+
+BITS = {ir.DataType.INT8: 8, ir.DataType.INT16: 16, ir.DataType.INT32: 16}
+DTYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16}
+LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An integer tensor and the scale that makes it real: what a DequantizeLinear reads."""
+
+    integers: ir.Value
+    scale: Scale
+    bits: int
+
+    @property
+    def per_tensor(self) -> float | None:
+        """The one scale; None where channels have their own."""
+        return float(self.scale.reshape(-1)[0]) if self.scale.size == 1 else None
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A QuantizeLinear of some value, with the scale that it has as seen from there."""
+
+    node: ir.Node
+    scale: Scale
+    bits: int
+
+
+class Writer:
+    """Adds nodes and constants to a model, with names that say what they are for."""
+
+    def __init__(self, model: ir.Model):
+        self.model = model
+        self.names = Names(model)
+
+    def constant(self, array: npt.NDArray[Any], name: str) -> ir.Value:
+        """A new initializer."""
+        return add_initializer(self.model, self.names.new(name), array)
+
+    def node(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        domain: str = "",
+        outputs: int = 1,
+        **attributes: Any,
+    ) -> ir.Node:
+        """A new node before another one; its outputs are named after it."""
+        made = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
+        node = ir.Node(domain, op_type, inputs, made, num_outputs=outputs, name=self.names.new(name))
+        for index, output in enumerate(node.outputs):
+            output.name = self.names.new(str(node.name) if index == 0 else f"{node.name}_{index}")
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        return node
+
+    def integer(
+        self, before: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
+    ) -> ir.Node:
+        """An operator of ours before `before`, named after the value that it stands for, which gives its shape."""
+        self.model.graph.opset_imports[DOMAIN] = VERSION
+        operator = OPS[op_type]
+        inputs = list(inputs)
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        shapes = [None if value is None else shape_of(value) for value in inputs]
+        padded = [*shapes, *[None] * (len(operator.inputs) - len(shapes))]
+        outputs = operator.outputs(padded, operator.complete(attributes))
+        node = self.node(before, op_type, inputs, f"{like.name}_{op_type}", DOMAIN, len(outputs), **attributes)
+        for value, output in zip(node.outputs, outputs, strict=True):
+            value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))
+            value.shape = ir.Shape(like.shape) if like.shape is not None else None
+        return node
+
+    def dyadics(self, real: npt.ArrayLike, name: str) -> tuple[ir.Value, ir.Value]:
+        """Constants `multiplier` and `shift` for factors, one or one per channel. Raises `GraphError`."""
+        pairs = [dyadic(float(factor)) for factor in np.asarray(real, np.float64).reshape(-1)]
+        multiplier, shift = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
+        return self.constant(multiplier, f"{name}.multiplier"), self.constant(shift, f"{name}.shift")
+
+    def int32(self, value: ir.Value, before: ir.Node) -> ir.Value:
+        """`value` as int32: 16-bit values that QuantizeLinear made are int16."""
+        if value.dtype != ir.DataType.INT16:
+            return value
+        cast = self.node(before, "Cast", [value], f"{value.name}_int32", to=ir.DataType.INT32).outputs[0]
+        cast.dtype, cast.shape = ir.DataType.INT32, value.shape
+        return cast
+
+    def quantize_dequantize(self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int) -> ir.Value:
+        """The value after it was rounded to integers of `bits`, by two new nodes behind its producer."""
+        name = f"{value.name}_int{bits}"
+        scales = self.constant(scale, f"{name}.scale")
+        axis = {"axis": -1} if scale.ndim else {}
+        producer = value.producer()
+        assert producer is not None and producer.graph is not None
+        attributes = [
+            ir.convenience.convert_attribute(key, number)
+            for key, number in {**axis, "output_dtype": int(DTYPES[bits])}.items()
+        ]
+        quantize = ir.Node("", "QuantizeLinear", [value, scales], attributes, num_outputs=1, name=self.names.new(name))
+        made = [ir.convenience.convert_attribute(key, number) for key, number in axis.items()]
+        back = ir.Node(
+            "",
+            "DequantizeLinear",
+            [quantize.outputs[0], scales],
+            made,
+            num_outputs=1,
+            name=self.names.new(f"{name}_back"),
+        )
+        producer.graph.insert_after(producer, [quantize, back])
+        for node, dtype in ((quantize, DTYPES[bits]), (back, value.dtype)):
+            node.outputs[0].name, node.outputs[0].dtype = node.name, dtype
+            node.outputs[0].shape = value.shape
+        return back.outputs[0]
+
+
+def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """The axes of a value: numbers, names, or None; None for a value whose rank is not known."""
+    if value.shape is None:
+        return None
+    return tuple(length if isinstance(length, int) else length.value for length in value.shape)
+
+
+def quantized(value: ir.Value | None) -> Quantized | None:
+    """What a value is the real form of, where a DequantizeLinear without zero point makes it."""
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or node.domain != "" or len(node.inputs) > 2:
+        return None
+    integers, scale = node.inputs[0], constant(node.inputs[1])
+    if integers is None or integers.dtype not in BITS or scale is None:
+        return None
+    return Quantized(integers, scale.numpy().astype(np.float64), BITS[integers.dtype])
+
+
+def quantizers(value: ir.Value) -> list[Quantizer] | str:
+    """Every QuantizeLinear that takes the value, directly or after a Mul with constants; or why there is another use.
+
+    round(x·m / s) is round(x / (s/m)), so a factor per channel before a QuantizeLinear becomes part of its scale.
+    """
+    found: list[Quantizer] = []
+    if value.is_graph_output():
+        return f"{value.name} is an output of the graph"
+    for node, _ in value.uses():
+        if node.op_type == "QuantizeLinear" and node.domain == "":
+            scale, dtype = constant(node.inputs[1]), node.outputs[0].dtype
+            if scale is None or dtype not in BITS or len(node.inputs) > 2:
+                return f"{node.name} has no constant scale, or a zero point"
+            found.append(Quantizer(node, scale.numpy().astype(np.float64), BITS[dtype]))
+        elif (factors := channel_factors(node, value)) is not None:
+            scaled = quantizers(node.outputs[0])
+            if isinstance(scaled, str):
+                return scaled
+            found += [Quantizer(each.node, each.scale / factors, each.bits) for each in scaled]
+        else:
+            return f"{value.name} is used by {node.op_type} {node.name}, which is not integer"
+    return found or f"{value.name} is not used"
+
+
+def channel_factors(node: ir.Node, value: ir.Value) -> Scale | None:
+    """The constants, one per channel and all positive, that a Mul multiplies `value` with; None for all else."""
+    if node.op_type != "Mul" or node.domain != "":
+        return None
+    other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+    tensor = constant(other)
+    if tensor is None or len(tensor.shape) > 1 or not (factors := tensor.numpy().astype(np.float64)).min() > 0:
+        return None
+    return factors
+
+
+def give(integers: ir.Value, takers: Sequence[Quantizer]) -> None:
+    """Let `integers` stand for what these QuantizeLinear nodes made, and remove what is dead then."""
+    for taker in takers:
+        taker.node.outputs[0].replace_all_uses_with(integers)
+        remove_if_dead(taker.node)
+
+
+def scale_initializer(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Scales as they are stored."""
+    return np.asarray(values, np.float32)

@@ -1,0 +1,128 @@
+"""Recognising the scores of an attention: MatMul, one factor, a mask, Softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.integer.quantize_activations import scalar_factor
+from intaglio.graph_passes.integer.quantized import LAYOUT, Quantized, Writer, quantized
+
+LOWEST = -1e4  # a mask adds this or less where nothing is to be seen
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One side of a matrix product: integers, behind layout nodes and a factor."""
+
+    integers: Quantized
+    factor: float  # scale and constant factors together
+    layout: list[ir.Node]  # from the integers on
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a Softmax is taken of: factor·(a·b), where the mask keeps it."""
+
+    product: ir.Node
+    factor: float
+    mask: ir.Value | None  # what is added, floating point
+    keep: ir.Value | None  # bool, True where the scores count
+
+
+def operand(value: ir.Value | None) -> Operand | str:
+    """The integers behind `value`; or why there are none."""
+    layout: list[ir.Node] = []
+    factor = 1.0
+    while value is not None and quantized(value) is None:
+        node = value.producer()
+        if node is not None and node.op_type in LAYOUT and node.domain == "":
+            layout.insert(0, node)
+            value = node.inputs[0]
+        elif node is not None and node.op_type in ("Mul", "Div") and (number := scalar_factor(node)) is not None:
+            factor *= number
+            value = next(each for each in node.inputs if each is not None and constant(each) is None)
+        else:
+            return f"{value.name} is not in Q/DQ form"
+    found = quantized(value)
+    if found is None or found.bits != 8 or found.per_tensor is None:
+        return "an input of the attention is not in 8 bits with one scale"
+    return Operand(found, factor * found.per_tensor, layout)
+
+
+def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
+    """The scores that a Softmax over the last axis takes; or why they are none."""
+    value = softmax.inputs[0]
+    axis, shape = softmax.attributes.get_int("axis", -1), None if value is None else value.shape
+    if value is None or (axis != -1 and (shape is None or axis != len(shape) - 1)):
+        return f"{softmax.outputs[0].name}: not over the last axis"
+    factor, mask, keep = 1.0, None, None
+    node = value.producer()
+    while node is not None and node.op_type in ("Add", "Mul", "Div"):
+        number = None if node.op_type == "Add" else scalar_factor(node)
+        if node.op_type == "Add" and mask is None and factor == 1.0:
+            sides = [(node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])]
+            found = next(((rest, side, kept) for rest, side in sides if (kept := keep_mask(side, node, writer))), None)
+            if found is None:
+                return f"{node.outputs[0].name}: what is added to the scores is no mask of 0 and {LOWEST:g} or less"
+            value, mask, keep = found
+        elif number is not None:
+            factor *= number
+            value = next(each for each in node.inputs if each is not None and constant(each) is None)
+        else:
+            return f"{node.outputs[0].name}: {node.op_type} in the scores with more than one number"
+        node = None if value is None else value.producer()
+    if node is None or node.op_type != "MatMul":
+        return f"{softmax.outputs[0].name}: its scores are no matrix product"
+    return Scores(node, factor, mask, keep)
+
+
+def keep_mask(added: ir.Value | None, before: ir.Node, writer: Writer) -> ir.Value | None:
+    """The booleans, True where an additive mask is 0; None for what is no mask.
+
+    1. Where(keep, 0, low), and Where(hide, low, 0), whose condition is turned around.
+    2. (1 - Cast(keep))·low, as older exporters write it.
+    """
+    node = None if added is None else added.producer()
+    if node is None or added is None:
+        return None
+    if node.op_type == "Where":
+        condition, yes, no = node.inputs[0], _number(node.inputs[1]), _number(node.inputs[2])
+        if condition is None or yes is None or no is None:
+            return None
+        if yes == 0 and no <= LOWEST:
+            return condition
+        if no == 0 and yes <= LOWEST:
+            return _bool(writer, before, "Not", [condition], added)
+        return None
+    if node.op_type == "Mul":
+        for first, second in ((0, 1), (1, 0)):
+            difference, low = node.inputs[first], _number(node.inputs[second])
+            subtract = None if difference is None else difference.producer()
+            if low is None or low > LOWEST or subtract is None or subtract.op_type != "Sub":
+                continue
+            if _number(subtract.inputs[0]) == 1 and subtract.inputs[1] is not None:
+                return _bool(writer, before, "Cast", [subtract.inputs[1]], added, to=ir.DataType.BOOL)
+    return None
+
+
+def _bool(
+    writer: Writer, before: ir.Node, op_type: str, inputs: list[ir.Value], like: ir.Value, **attributes: int
+) -> ir.Value:
+    """A new node of booleans, one for all attentions that share the mask."""
+    name = f"{like.name}_keep"
+    for user, _ in inputs[0].uses():
+        if user.op_type == op_type and str(user.name) == name:
+            return user.outputs[0]
+    producer = like.producer()
+    assert producer is not None
+    made = writer.node(producer, op_type, inputs, name, **attributes).outputs[0]
+    made.dtype, made.shape = ir.DataType.BOOL, inputs[0].shape
+    return made
+
+
+def _number(value: ir.Value | None) -> float | None:
+    tensor = constant(value)
+    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
