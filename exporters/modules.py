@@ -30,11 +30,21 @@ class Encoder(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
         named: Mapping[str, Tensor] = dict(zip(self.input_names, inputs, strict=True))
-        output: Any = self.model(**named)
+        output: Any = self.model(**{**named, "attention_mask": self.additive_mask(named["attention_mask"])})
         first: Tensor = output[self.first_output]
         if self.head is None:
             return (first,)
         return first, self.head(first, named["attention_mask"])
+
+    def additive_mask(self, attention_mask: Tensor) -> Tensor:
+        """What is added to attention scores, [batch, 1, 1, sequence]: 0 for tokens, the lowest number for padding.
+
+        `transformers` takes a mask of four axes as it is. The one that it would make from two axes has one row per
+        query, all the same, and some twenty nodes of index arithmetic.
+        """
+        keep = attention_mask[:, None, None, :] != 0
+        dtype = next(self.model.parameters()).dtype
+        return torch.where(keep, torch.zeros((), dtype=dtype), torch.full((), torch.finfo(dtype).min, dtype=dtype))
 
 
 class Pooling(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,13 @@ from onnx_ir.passes.common import CheckerPass
 
 import intaglio
 from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
-from intaglio.errors import GraphError, one_line
+from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
-from intaglio.graph_passes.contract import GraphPass
+from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration import OPTION, CalibrationData
+from intaglio.graph_passes.contract import CalibratedPass, Pass
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
+from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
 from intaglio.model_file import external_data_files, load, parse, save
 from intaglio.plugins import custom_operators
@@ -33,22 +37,35 @@ class Compressed(msgspec.Struct):
     bytes_after: int
 
 
-def compress(bundle: str | Path, output: str | Path, recipe: str | Path, force: bool = False) -> Compressed:
+def compress(
+    bundle: str | Path,
+    output: str | Path,
+    recipe: str | Path,
+    force: bool = False,
+    calibration: str | Path | None = None,
+    allow_float: bool = False,
+) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
     The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph.
-    Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    `calibration` is what passes observe activations on: a UTF-8 file with one text per line, or an .npz file of
+    arrays by input name; it must be given if and only if a pass of the recipe needs it. `allow_float` leaves what an
+    integer-only recipe cannot make integer in floating point, instead of stopping there. Raises `BundleError`,
+    `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(recipe)
+    if allow_float:
+        passes = allowing_float(name, passes)
+    check_calibration(name, passes, calibration)
     check_output_directory(Path(output), force)
     with step("reading"):
         source = Bundle.open(bundle)
+        data = None if calibration is None else CalibrationData.open(calibration, source)
         model = load(source.model_path)
         before = model_bytes(source.model_path)
     records = []
     for graph_pass in passes:
-        with step(graph_pass.name):
-            model, record = apply(graph_pass, model)
+        model, record = apply(graph_pass, model, data)
         records.append(record)
     with step("checking"):
         infer_shapes(model)
@@ -61,9 +78,30 @@ def compress(bundle: str | Path, output: str | Path, recipe: str | Path, force: 
     return Compressed(str(output), name, records, before, after)
 
 
-def apply(graph_pass: GraphPass, model: ir.Model) -> tuple[ir.Model, PassRecord]:
+def allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
+    """The passes, where the one that proves a graph integer-only only reports. Raises `UsageError` without one."""
+    if not any(isinstance(graph_pass, AuditIntegerOnly) for graph_pass in passes):
+        raise UsageError(f"--allow-float: recipe {recipe} is not integer-only anyway. Leave the option out.")
+    return [AuditIntegerOnly(allow_float=True) if isinstance(each, AuditIntegerOnly) else each for each in passes]
+
+
+def check_calibration(recipe: str, passes: Sequence[Pass], calibration: str | Path | None) -> None:
+    """Raise `UsageError` where a pass lacks calibration data, or no pass takes those that were given."""
+    needing = [graph_pass.name for graph_pass in passes if isinstance(graph_pass, CalibratedPass)]
+    if needing and calibration is None:
+        raise UsageError(f"recipe {recipe}: pass {needing[0]} needs real text. Give {OPTION} FILE (one text per line).")
+    if not needing and calibration is not None:
+        raise UsageError(f"{OPTION} {calibration}: no pass of recipe {recipe} needs it. Leave it out.")
+
+
+def apply(graph_pass: Pass, model: ir.Model, data: CalibrationData | None = None) -> tuple[ir.Model, PassRecord]:
     """Run one pass; the rewritten model, and what the manifest says about it."""
-    model, counts = graph_pass(model)
+    if isinstance(graph_pass, CalibratedPass):
+        assert data is not None, "check_calibration comes first"
+        model, counts = graph_pass(model, data)
+    else:
+        with step(graph_pass.name):
+            model, counts = graph_pass(model)
     options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
     return model, PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons)
 
@@ -90,6 +128,7 @@ def manifest(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manif
         layers={path: value for path, value in old.layers.items() if value in values},
         passes=[*old.passes, *records],
         custom_operators=custom_operators(all_nodes(model)),
+        calibration=model.meta.get(RECORD, old.calibration),
         engines=[],
     )
 

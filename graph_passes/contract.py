@@ -3,15 +3,20 @@
 A pass is a frozen dataclass: its fields are its options, its class attribute `name` is what recipes call it.
 Calling it with a model rewrites the model in place and returns it with `Counts`: what was rewritten, and the
 reasons why the candidates that were looked at were left. A pass never leaves a model that fails the checker.
+
+A pass with the class attribute `needs_calibration = True` is called with the calibration data too; what it observes
+it leaves in `meta` of the model's values, for the passes after it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.graph_passes.calibration import CalibrationData
 
 
 @dataclass
@@ -39,3 +44,18 @@ class GraphPass(Protocol):
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model` and return it with what was done."""
         ...
+
+
+@runtime_checkable
+class CalibratedPass(Protocol):
+    """ONNX -> ONNX, in place, with the help of real inputs; it shows its own progress."""
+
+    name: ClassVar[str]
+    needs_calibration: ClassVar[Literal[True]]
+
+    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, or observe it on `data`, and return it with what was done."""
+        ...
+
+
+Pass: TypeAlias = GraphPass | CalibratedPass

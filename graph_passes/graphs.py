@@ -148,6 +148,7 @@ def take_over(old: ir.Value, new: ir.Value) -> None:
     """Let `new` stand wherever `old` stood, under its name and with its type; `old` is left without a name."""
     name, new.type, new.shape = old.name, old.type, old.shape
     new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None
     new.name = name

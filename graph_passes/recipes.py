@@ -11,30 +11,87 @@ import msgspec
 import yaml
 
 from intaglio.errors import GraphError, one_line
+from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
-from intaglio.graph_passes.contract import GraphPass
+from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.h_gelu import HGelu
+from intaglio.graph_passes.integer.integer_add import IntegerAdd
+from intaglio.graph_passes.integer.integer_attention import IntegerAttention
+from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
+from intaglio.graph_passes.integer.integer_gelu import IntegerGelu
+from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
+from intaglio.graph_passes.integer.integer_linear import IntegerLinear
+from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
+from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
+from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
 from intaglio.graph_passes.raise_opset import RaiseOpset
 
 PASSES: dict[str, type] = {
     "raise_opset": RaiseOpset,
     "fold_constants": FoldConstants,
     "canonicalize": Canonicalize,
+    "calibrate": Calibrate,
     "float16": Float16,
+    "equalize": Equalize,
+    "h_gelu": HGelu,
+    "quantize_weights": QuantizeWeights,
+    "quantize_activations": QuantizeActivations,
+    "integer_embedding": IntegerEmbedding,
+    "integer_attention": IntegerAttention,
+    "integer_softmax": IntegerSoftmax,
+    "integer_linear": IntegerLinear,
+    "integer_add": IntegerAdd,
+    "integer_gelu": IntegerGelu,
+    "integer_layer_norm": IntegerLayerNorm,
+    "audit_integer_only": AuditIntegerOnly,
 }
 
-CANONICAL: list[GraphPass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
+CANONICAL: list[Pass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
+
+INT8_ONLY: list[Pass] = [
+    *CANONICAL,
+    Calibrate(),
+    Equalize(),
+    Calibrate(),
+    IntegerEmbedding(),
+    QuantizeWeights(),
+    QuantizeActivations(),
+    IntegerAttention(),
+    IntegerSoftmax(),
+    IntegerLinear(),
+    IntegerGelu(),
+    IntegerAdd(),
+    IntegerLayerNorm(),
+    AuditIntegerOnly(),
+]
+
+# INT8 products between floating-point GELU, softmax and normalisation: what TensorRT fuses by itself.
+INT8_QDQ: list[Pass] = [
+    *CANONICAL,
+    Calibrate(),
+    Equalize(),
+    Calibrate(),
+    QuantizeWeights(),
+    QuantizeActivations(where="products"),
+]
 
 MAX_BYTES = 65536  # of a recipe file
 
-RECIPES: dict[str, list[GraphPass]] = {
+RECIPES: dict[str, list[Pass]] = {
     "canonical": CANONICAL,
     "float16": [*CANONICAL, Float16()],
+    "int8-only": INT8_ONLY,
+    "int8-qdq": INT8_QDQ,
+    "int8-weights": [*CANONICAL, QuantizeWeights(where="everywhere")],
+    "h-gelu": [*CANONICAL, HGelu()],
 }
 
 
-def load_recipe(recipe: str | Path) -> tuple[str, list[GraphPass]]:
+def load_recipe(recipe: str | Path) -> tuple[str, list[Pass]]:
     """The name and the passes of a recipe: one of `RECIPES`, or a YAML file.
 
     A file lists passes by name, with their options where they differ from the defaults:
@@ -71,7 +128,7 @@ def _read(path: Path) -> list[Any]:
     return passes
 
 
-def _parse_pass(entry: Any, where: str) -> GraphPass:
+def _parse_pass(entry: Any, where: str) -> Pass:
     """A pass from `name` or `{name: {option: value}}`."""
     if isinstance(entry, dict) and len(entry) == 1:
         ((name, options),) = entry.items()
@@ -89,7 +146,7 @@ def _parse_pass(entry: Any, where: str) -> GraphPass:
     if unknown := [str(option) for option in options if option not in fields]:
         raise GraphError(f"{where}: {name} has no option {', '.join(unknown)}. Its options: {known}.")
     try:
-        made: GraphPass = msgspec.convert(options, PASSES[name])
+        made: Pass = msgspec.convert(options, PASSES[name])
     except msgspec.ValidationError as error:
         raise GraphError(f"{where}: {name}: {str(error).replace(' - at `$.', ' for `')}. Mend the value.") from error
     return made

@@ -61,6 +61,17 @@ class PassRecord(msgspec.Struct):
     reasons: list[str] = []
 
 
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What activations were observed on, and the largest magnitude that eight bits are to hold of each."""
+
+    file: str = ""  # its name alone
+    sha256: str = ""
+    samples: int = 0  # texts, or rows of arrays; 0 where nothing was calibrated
+    tokens: int = 0  # without padding; 0 for a model without attention mask
+    method: str = ""
+    thresholds: dict[str, float] = {}  # value of the graph that was calibrated -> threshold
+
+
 class EngineRecord(msgspec.Struct):
     """One built engine: a file of the bundle, for one GPU or for the CPU (then `gpu` and `sm` are None)."""
 
@@ -99,7 +110,7 @@ class Manifest(msgspec.Struct):
     truncation: int | None = None  # tokens that longer texts are cut to when asked, where the model has its own idea
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
-    calibration: dict[str, Any] = {}
+    calibration: Calibration = Calibration()
     engines: list[EngineRecord] = []
     files: dict[str, FileRecord] = {}
 

@@ -135,6 +135,14 @@ def atomic_write(path: Path, data: bytes) -> None:
             raise
 
 
+def cache_directory() -> Path:
+    """`$XDG_CACHE_HOME/intaglio`, by default `~/.cache/intaglio`: what it holds can be made again. It may not exist."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG base directory specification: a relative path is to be ignored.
+    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
+    return cache / "intaglio"
+
+
 def read_text(path: Path, what: str) -> str:
     """The UTF-8 text of the user's file `path`; `what` names it in the error, such as "--input"."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 import onnx_ir as ir
 
@@ -11,18 +12,20 @@ from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.registry import DOMAIN, OPS
 
 
-def inline(model: ir.Model) -> Counter[str]:
-    """Put the body of every operator of ours in its place; the number of nodes replaced, by operator.
+def inline(model: ir.Model, operators: Container[str] | None = None) -> Counter[str]:
+    """Put the bodies of our operators, all or those named, in their places; the number of nodes replaced, by operator.
 
-    The model is changed in place, and needs none but ONNX's standard operators afterwards. Raises `GraphError` for an
-    operator that this version does not know.
+    The model is changed in place; with all of them replaced, it needs none but ONNX's standard operators. Raises
+    `GraphError` for an operator that this version does not know.
     """
     replaced: Counter[str] = Counter()
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
-            _replace(node)
-            replaced[node.op_type] += 1
-    model.opset_imports.pop(DOMAIN, None)
+            if operators is None or node.op_type in operators:
+                _replace(node)
+                replaced[node.op_type] += 1
+    if not any(node.domain == DOMAIN for graph in model.graphs() for node in graph):
+        model.opset_imports.pop(DOMAIN, None)
     return replaced
 
 

@@ -9,6 +9,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BuildError, one_line
 from intaglio.extras import load
 from intaglio.model_file import external_data_files, parse
+from intaglio.runtime.custom_operators import runnable
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
 
 
@@ -39,9 +40,9 @@ def optimise(bundle: Bundle, target: str, path: Path) -> None:
         entry = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(entry + "file_name", path.name + ".data")
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
-    with progress.step(f"optimising for {target}"):
+    with progress.step(f"optimising for {target}"), runnable(bundle.model_path, options) as file:
         try:
-            session = onnxruntime.InferenceSession(str(bundle.model_path), options, providers=PROVIDERS[target])
+            session = onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS[target])
         except Exception as error:  # the library's exceptions have no common base but this
             reason = one_line(error)
             raise BuildError(f"{bundle.model_path}: ONNX Runtime cannot optimise it: {reason}") from error

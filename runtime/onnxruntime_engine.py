@@ -10,7 +10,7 @@ from typing import Any
 from intaglio.bundle import Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
-from intaglio.plugins import OPS
+from intaglio.runtime.custom_operators import runnable
 from intaglio.runtime.engine import Array, Engine, check_arrays
 
 # Target -> providers, in order of preference. A provider that the first one falls back to comes after it.
@@ -33,9 +33,14 @@ DTYPES = {
 
 
 class OnnxRuntimeEngine(Engine):
-    """A bundle, or an .onnx file, opened by ONNX Runtime."""
+    """A bundle, or an .onnx file, opened by ONNX Runtime.
 
-    def __init__(self, source: Path | Bundle, target: str = "ort-cpu", threads: int | None = None):
+    `spinning`: idle worker threads wait in a loop, which starts them faster and takes the processor from others.
+    """
+
+    def __init__(
+        self, source: Path | Bundle, target: str = "ort-cpu", threads: int | None = None, spinning: bool = True
+    ):
         onnxruntime = load("onnxruntime")
         providers = PROVIDERS[target]
         available = onnxruntime.get_available_providers()
@@ -45,19 +50,19 @@ class OnnxRuntimeEngine(Engine):
                 "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
             )
         path = source.model_path if isinstance(source, Bundle) else source
-        if isinstance(source, Bundle):
-            _check_operators(source)
-        elif not path.is_file():
+        if not path.is_file():
             raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors only; ours say more than the library's warnings
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(source, Bundle) and (stored := _stored(source, target)):
             path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-        except Exception as error:  # the library's exceptions have no common base but this
-            raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
+        with runnable(path, options) as file:
+            try:
+                self._session = onnxruntime.InferenceSession(str(file), options, providers=providers)
+            except Exception as error:  # the library's exceptions have no common base but this
+                raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
         self.axes: Mapping[str, Axis] = source.manifest.axes if isinstance(source, Bundle) else {}
@@ -117,14 +122,6 @@ def _memory(array: Array) -> tuple[str, int, Any, tuple[int, ...], int]:
 def _spec(value: Any) -> TensorSpec:
     lengths = (length or f"{value.name}_{axis}" for axis, length in enumerate(value.shape))
     return TensorSpec(value.name, DTYPES.get(value.type, value.type), tuple(lengths))
-
-
-def _check_operators(bundle: Bundle) -> None:
-    if unknown := [name for name in bundle.manifest.custom_operators if name not in OPS]:
-        raise EngineError(
-            f"bundle {bundle.path}: needs the custom operators {', '.join(unknown)}, which this version of intaglio "
-            "does not have. Update with: pip install --upgrade intaglio"
-        )
 
 
 def _stored(bundle: Bundle, target: str) -> Path | None:

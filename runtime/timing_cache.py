@@ -7,20 +7,16 @@ TensorRT-RTX times nothing while it builds and needs none.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from intaglio.errors import StorageError
-from intaglio.files import atomic_write
+from intaglio.files import atomic_write, cache_directory
 
 
 def location(library: str, sm: int) -> Path:
     """Where the timings for `library`, such as "tensorrt 11.4.0.106", and a compute capability lie."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: a relative path is to be ignored.
-    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
-    return cache / "intaglio" / f"{library.replace(' ', '-')}-sm{sm}.timing"
+    return cache_directory() / f"{library.replace(' ', '-')}-sm{sm}.timing"
 
 
 def attach(config: Any, path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from intaglio.bounds import Bounds
+from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import Compared, Difference
-from intaglio.validate.inputs import InputsUsed
 
 
 class OutputError(msgspec.Struct):

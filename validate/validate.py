@@ -11,13 +11,13 @@ from intaglio.bundle import Bundle
 from intaglio.errors import StorageError, UsageError, storage_errors
 from intaglio.files import atomic_write
 from intaglio.progress import step
+from intaglio.runtime.inputs import load_inputs
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
 from intaglio.runtime.tensorrt_engine import LIBRARIES
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validate.compare import Array, compare
-from intaglio.validate.inputs import load_inputs
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.sides import PYTORCH, REFERENCE, Side
 

@@ -81,7 +81,7 @@ def _equalize(writer: Writer, activation: ir.Value, products: list[ir.Node], fac
     inverse = writer.constant((1 / factors).astype(np.float32), f"{activation.name}.equalizer")
     first = products[0]
     scaled = writer.node(first, "Mul", [activation, inverse], f"{activation.name}_equalized").outputs[0]
-    scaled.dtype, scaled.shape = activation.dtype, activation.shape
+    scaled.type, scaled.shape = activation.type, activation.shape
     for product in products:
         weight = product.inputs[1]
         assert weight is not None

@@ -101,7 +101,8 @@ def _product_of_probabilities(softmax: ir.Node) -> ir.Node | None:
 
 def _heads(side: Operand) -> tuple[int, tuple[int, ...]] | None:
     """The number of heads that the channels are split into, and how the four axes lie then."""
-    heads, order = None, (0, 1, 2, 3)
+    heads: int | None = None
+    order: tuple[int, ...] = (0, 1, 2, 3)
     for node in side.layout:
         shape = node.outputs[0].shape
         if node.op_type == "Reshape" and heads is None and shape is not None and len(shape) == 4:
@@ -121,7 +122,8 @@ def _heads(side: Operand) -> tuple[int, tuple[int, ...]] | None:
 
 def _joined(product: ir.Node) -> ir.Value | None:
     """The values with their heads joined again, [batch, length, heads·depth]."""
-    value, order = product.outputs[0], (0, 1, 2, 3)
+    value = product.outputs[0]
+    order: tuple[int, ...] = (0, 1, 2, 3)
     while len(users := [user for user, _ in value.uses()]) == 1 and users[0].op_type in LAYOUT:
         node = users[0]
         value = node.outputs[0]

@@ -49,7 +49,7 @@ def _replace(writer: Writer, node: ir.Node, table: ir.Value, array: np.ndarray) 
     rows.dtype, rows.shape = ir.DataType.INT8, old.shape
     scales = writer.constant(np.asarray(scale), f"{table.name}_int8.scale")
     back = writer.node(node, "DequantizeLinear", [rows, scales], f"{old.name}_back").outputs[0]
-    back.dtype, back.shape = old.dtype, old.shape
+    back.type, back.shape = old.type, old.shape
     old.replace_all_uses_with(back)
     assert node.graph is not None
     node.graph.remove(node, safe=True)

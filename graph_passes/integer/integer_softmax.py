@@ -71,10 +71,10 @@ def _sink(writer: Writer, node: ir.Node) -> None:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         inputs = [integers, *node.inputs[1:]]
         integers = writer.node(node, node.op_type, inputs, f"{old.name}_integers", **attributes).outputs[0]
-        integers.dtype, integers.shape = found.integers.dtype, old.shape
+        integers.type, integers.shape = found.integers.type, old.shape
     scale = writer.constant(np.asarray(found.per_tensor * (factor or 1.0), np.float32), f"{old.name}.scale")
     back = writer.node(node, "DequantizeLinear", [integers, scale], f"{old.name}_back").outputs[0]
-    back.dtype, back.shape = old.dtype, old.shape
+    back.type, back.shape = old.type, old.shape
     old.replace_all_uses_with(back)
     remove_if_dead(node)
 

@@ -134,9 +134,11 @@ class Writer:
             name=self.names.new(f"{name}_back"),
         )
         producer.graph.insert_after(producer, [quantize, back])
-        for node, dtype in ((quantize, DTYPES[bits]), (back, value.dtype)):
-            node.outputs[0].name, node.outputs[0].dtype = node.name, dtype
+        for node in (quantize, back):
+            node.outputs[0].name = node.name
             node.outputs[0].shape = value.shape
+        quantize.outputs[0].dtype = DTYPES[bits]
+        back.outputs[0].type = value.type
         return back.outputs[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -109,7 +110,7 @@ def keep_mask(added: ir.Value | None, before: ir.Node, writer: Writer) -> ir.Val
 
 
 def _bool(
-    writer: Writer, before: ir.Node, op_type: str, inputs: list[ir.Value], like: ir.Value, **attributes: int
+    writer: Writer, before: ir.Node, op_type: str, inputs: list[ir.Value], like: ir.Value, **attributes: Any
 ) -> ir.Value:
     """A new node of booleans, one for all attentions that share the mask."""
     name = f"{like.name}_keep"

@@ -13,12 +13,18 @@ Examples:
   intaglio compress bundle -o canonical --recipe canonical
   intaglio compress minilm -o minilm-fp16 --recipe float16
   intaglio compress bundle -o mine --recipe mine.yaml
+  intaglio compress minilm -o minilm-int8 --recipe int8-only --calibration texts.txt
 \b
 A recipe file lists passes in order:
   passes:
     - fold_constants
     - canonicalize
     - float16: {keep: [Softmax]}
+\b
+A pass that needs calibration data observes the activations on them:
+  passes:
+    - canonicalize
+    - calibrate: {method: percentile, percentile: 99.99, samples: 128}
 """
 
 
@@ -26,16 +32,30 @@ A recipe file lists passes in order:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
 @click.option("--recipe", required=True, help="A recipe's name, or a YAML file.")
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Real inputs for the passes that observe activations: UTF-8, one text a line, or .npz arrays by input name.",
+)
+@click.option("--allow-float", is_flag=True, help="Leave in floating point what an integer-only recipe cannot take.")
 @force_option
 @json_option
-def compress_command(bundle: Path, output: Path, recipe: str, force: bool, as_json: bool) -> None:
+def compress_command(
+    bundle: Path,
+    output: Path,
+    recipe: str,
+    calibration: Path | None,
+    allow_float: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Run the passes of a recipe on BUNDLE and write a new bundle.
 
     Each pass reports what it rewrote, and why it left the rest.
     """
     from intaglio.graph_passes import compress
 
-    result = compress(bundle, output, recipe, force=force)
+    result = compress(bundle, output, recipe, force=force, calibration=calibration, allow_float=allow_float)
     if as_json:
         print_json(result)
         return

@@ -111,6 +111,16 @@ def test_compress_reports_every_pass(intaglio: Run, tiny_bundle: Path, tmp_path:
     assert intaglio("validate", tmp_path / "half", "--against", tiny_bundle)[0] == 0
 
 
+def test_compress_calibrates_on_a_file_of_texts(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("passes: [calibrate]")
+    (tmp_path / "texts.txt").write_text("one\n\ntwo\n")
+    arguments = ("compress", tiny_bundle, "-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml", "--json")
+    code, out, err = intaglio(*arguments, "--calibration", tmp_path / "texts.txt")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["passes"][0]["counts"]["samples"] == 2
+    assert json.loads((tmp_path / "out" / "bundle.json").read_text())["calibration"]["file"] == "texts.txt"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
     code, out, _ = intaglio(verb, "--help")
@@ -130,6 +140,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["build", "/nowhere", "--target", "abacus"], "'abacus': expected one of ort-cpu"),
         (["build", "/nowhere", "--target", "tensorrt-rtx", "--axis", "frames"], "expected NAME=MIN:OPT:MAX"),
         (["compress", "/nowhere", "-o", "x", "--recipe", "canonical"], "no such directory"),
+        (["compress", "/nowhere", "-o", "x", "--recipe", "float16", "--calibration", "y"], "no pass of recipe float16"),
         (["run", "/nowhere", "text", "--input", "/file"], "Give one of the two"),
         (["run", "/nowhere", "--input", "/no/file"], "no such file"),
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),

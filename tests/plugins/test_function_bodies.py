@@ -7,48 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_cases import MAKERS, Case, cases, longest
+from operator_models import feeds, node_model
 
-from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins import OPS
 from intaglio.plugins.inlining import inline
 
 onnxruntime = pytest.importorskip("onnxruntime")
-
-
-def node_model(case: Case) -> ir.Model:
-    """One node of ours between inputs of fixed shapes; weights' shapes are what the bodies read."""
-    values = []
-    for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
-        values.append(
-            None
-            if array is None
-            else ir.Value(
-                name=spec.name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-            )
-        )
-    made = [ir.convenience.convert_attribute(name, value) for name, value in case.attributes.items()]
-    node = ir.Node(DOMAIN, case.operator, values, made, num_outputs=case.outputs, name="node")
-    shapes = [None if array is None else array.shape for array in case.inputs]
-    padded = [*shapes, *[None] * (len(OPS[case.operator].inputs) - len(shapes))]
-    for value, output in zip(
-        node.outputs, OPS[case.operator].outputs(padded, OPS[case.operator].complete(case.attributes)), strict=False
-    ):
-        value.name, value.shape = output.name, ir.Shape(output.shape)
-        value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))
-    graph = ir.Graph(
-        [value for value in values if value is not None],
-        node.outputs,
-        nodes=[node],
-        opset_imports={"": 23, DOMAIN: 1},
-        name="g",
-    )
-    return ir.Model(graph, ir_version=10)
-
-
-def feeds(case: Case) -> dict[str, np.ndarray]:
-    named = zip(OPS[case.operator].inputs, case.inputs, strict=False)
-    return {spec.name: array for spec, array in named if array is not None}
 
 
 def run_body(case: Case) -> list[np.ndarray]:

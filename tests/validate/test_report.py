@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import HISTOGRAM_EDGES
-from intaglio.validate.inputs import InputsUsed
 from intaglio.validate.report import environment, now, to_html, to_json
 from intaglio.validate.results import LayerError, OutputError, Report, Side
 

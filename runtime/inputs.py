@@ -1,4 +1,4 @@
-"""What a validation is run on: sentences, or arrays from a file."""
+"""What a validation or a calibration is run on: sentences, or arrays from a file."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ class InputsUsed(msgspec.Struct):
 
 
 def load_inputs(
-    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int
+    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
     """Batches of feeds for `bundle`, and where they came from.
 
     `data` is a UTF-8 text file with a sentence per line (empty lines are passed over, sentences that are longer
     than the model takes are cut), an .npz file of arrays by input name, or None for the sentences that ship with
-    intaglio. Raises `UsageError` for a file that gives no inputs, `EngineError` for arrays that do not fit.
+    intaglio; `option` is what the user gave it by. Raises `UsageError` for a file that gives no inputs, `EngineError`
+    for arrays that do not fit.
     """
     for name, value in (("samples", samples), ("batch size", batch_size)):
         if value < 1:
             raise UsageError(f"{name} {value}: expected at least 1.")
     if data is not None and Path(data).suffix == ".npz":
-        return _arrays(bundle, Path(data), samples, batch_size)
+        return _arrays(bundle, Path(data), samples, batch_size, option)
     if TOKENIZER not in bundle.manifest.files:
-        raise UsageError(f"bundle {bundle.path}: has no tokenizer, so it takes arrays. Give them with --data FILE.npz")
-    lines = sentences() if data is None else _lines(Path(data))
+        raise UsageError(
+            f"bundle {bundle.path}: has no tokenizer, so it takes arrays. Give them with {option} FILE.npz"
+        )
+    lines = sentences() if data is None else _lines(Path(data), option)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest() if data is None else sha256(Path(data))
     used = lines[:samples]
     tokenizer = Tokenizer.open(bundle)
@@ -55,21 +58,23 @@ def load_inputs(
     return feeds, InputsUsed(source, digest, len(used), len(lines), len(feeds))
 
 
-def _lines(path: Path) -> list[str]:
-    lines = [line for line in read_text(path, "--data").splitlines() if line.strip()]
+def _lines(path: Path, option: str) -> list[str]:
+    lines = [line for line in read_text(path, option).splitlines() if line.strip()]
     if not lines:
-        raise UsageError(f"--data {path}: holds no sentence. Write one per line.")
+        raise UsageError(f"{option} {path}: holds no sentence. Write one per line.")
     return lines
 
 
-def _arrays(bundle: Bundle, path: Path, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
+def _arrays(
+    bundle: Bundle, path: Path, samples: int, batch_size: int, option: str
+) -> tuple[list[dict[str, Array]], InputsUsed]:
     """The arrays of an .npz file, cut along their first axis where it is symbolic and common to all."""
-    arrays = _read_arrays(path)
+    arrays = _read_arrays(path, option)
     specs = tuple(bundle.manifest.inputs)
     first_axes = {spec.shape[0] if spec.shape else 1 for spec in specs}
     lengths = {array.shape[0] if array.ndim else None for array in arrays.values()}
     if lengths == {0}:
-        raise UsageError(f"--data {path}: its arrays hold no sample. Give at least one row.")
+        raise UsageError(f"{option} {path}: its arrays hold no sample. Give at least one row.")
     available = lengths.pop() if len(lengths) == len(first_axes) == 1 and isinstance(first_axes.pop(), str) else None
     if available is None:
         used = available = 1
@@ -85,10 +90,10 @@ def _arrays(bundle: Bundle, path: Path, samples: int, batch_size: int) -> tuple[
     return feeds, InputsUsed(str(path), sha256(path), used, available, len(feeds))
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def _read_arrays(path: Path, option: str) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         reason = one_line(error)
-        raise UsageError(f"--data {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error
+        raise UsageError(f"{option} {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error

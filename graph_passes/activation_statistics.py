@@ -1,0 +1,115 @@
+"""What calibration knows of an activation: its range, its channels, and how its magnitudes are distributed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+KEY = "statistics"  # in `ir.Value.meta`
+LOWEST = -100  # exponent of the smallest range of a histogram; what is smaller than a bin of it lies in bin 0
+BLOCK = 1 << 16  # numbers binned at a time: they stay in the processor's cache
+
+Floats = npt.NDArray[np.float32 | np.float64]
+
+
+@dataclass
+class Histogram:
+    """How often magnitudes fall into equal bins over [0, 2**exponent).
+
+    The range is the smallest power of two above all that was added. When it grows, neighbouring bins merge, without
+    any rounding: the counts are those that one look at all numbers would give, in whatever order they came.
+    """
+
+    bins: int  # a power of two
+    exponent: int = LOWEST
+    counts: npt.NDArray[np.int64] = field(init=False)  # [bins]
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros(self.bins, np.int64)
+
+    @property
+    def edges(self) -> npt.NDArray[np.float64]:
+        """[bins + 1], where the bins begin and end."""
+        return np.ldexp(np.arange(self.bins + 1) / self.bins, self.exponent)
+
+    def add(self, numbers: Floats, largest: float) -> None:
+        """Count finite `numbers` (any shape), none of them of a magnitude above `largest`."""
+        self._grow(math.frexp(largest)[1] if largest else LOWEST)
+        flat = numbers.reshape(-1)
+        scale = flat.dtype.type(math.ldexp(self.bins, -self.exponent))  # a power of two: the product is exact
+        for start in range(0, flat.size, BLOCK):
+            places = np.abs(flat[start : start + BLOCK])
+            places *= scale
+            self.counts += np.bincount(places.astype(np.intp), minlength=self.bins)
+
+    def _grow(self, exponent: int) -> None:
+        if exponent <= self.exponent:
+            return
+        merged = min(1 << min(exponent - self.exponent, 63), self.bins)  # so many bins become one
+        self.counts = np.pad(self.counts.reshape(-1, merged).sum(axis=1), (0, self.bins - self.bins // merged))
+        self.exponent = exponent
+
+
+@dataclass
+class Statistics:
+    """What was seen of one activation. `method` and `percentile` say how `threshold` chooses from it."""
+
+    method: str = "absmax"
+    percentile: float = 99.99
+    bins: int = 2048
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    count: int = 0  # numbers seen
+    histogram: Histogram = field(init=False)  # of the magnitudes
+    channel_absmax: Floats | None = None  # [C], over all but the last axis; None where that axis has no fixed length
+    channel_sum: npt.NDArray[np.float64] | None = None  # [C]
+
+    def __post_init__(self) -> None:
+        self.histogram = Histogram(self.bins)
+
+    @property
+    def absmax(self) -> float:
+        """The largest magnitude; 0 before anything was seen."""
+        return max(abs(self.minimum), abs(self.maximum)) if self.count else 0.0
+
+    @property
+    def channel_mean(self) -> npt.NDArray[np.float64] | None:
+        """[C], the mean of each channel (of the last axis); None where that axis has no fixed length."""
+        if self.channel_sum is None:
+            return None
+        return self.channel_sum / max(self.count // self.channel_sum.size, 1)
+
+    def add(self, array: Floats, channels: bool) -> None:
+        """Take in `array` (any shape, finite); `channels`: its last axis has the same length and meaning each time.
+
+        Raises `ValueError` with "NaN" or "infinite" when it is not finite, and takes nothing in then.
+        """
+        if array.size == 0:
+            return
+        smallest, largest = float(array.min()), float(array.max())
+        if not (math.isfinite(smallest) and math.isfinite(largest)):
+            raise ValueError("NaN" if math.isnan(smallest) else "infinite")
+        self.minimum, self.maximum = min(self.minimum, smallest), max(self.maximum, largest)
+        self.count += array.size
+        self.histogram.add(array, max(abs(smallest), abs(largest)))
+        if channels:
+            self._add_channels(array.reshape(-1, array.shape[-1]))
+
+    def _add_channels(self, rows: Floats) -> None:
+        absmax = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+        total = rows.sum(axis=0, dtype=np.float64)
+        if self.channel_absmax is None or self.channel_sum is None:
+            self.channel_absmax, self.channel_sum = absmax, total
+        else:
+            self.channel_absmax = np.maximum(self.channel_absmax, absmax)
+            self.channel_sum += total
+
+
+def statistics_of(value: ir.Value) -> Statistics | None:
+    """What `calibrate`, earlier in the same recipe, saw of `value`; None for what it did not observe."""
+    found: Statistics | None = value.meta.get(KEY)
+    return found

@@ -1,0 +1,228 @@
+"""Calibrate: observes the activations of a floating-point graph on real inputs, for the passes after it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio import interrupts
+from intaglio.bundle import Calibration
+from intaglio.errors import GraphError
+from intaglio.files import temporary_directory
+from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
+from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
+from intaglio.graph_passes.thresholds import Method, threshold
+from intaglio.model_file import save
+from intaglio.plugins import DOMAIN
+from intaglio.progress import track
+from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+
+RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
+MASK = "attention_mask"  # the input that is 0 at padding, [batch, sequence]
+MEMORY = 1 << 30  # bytes of activations that are held at once
+FLOATS = {ir.DataType.FLOAT: 4, ir.DataType.FLOAT16: 2, ir.DataType.DOUBLE: 8}  # dtype -> bytes; what NumPy has
+QUANTISED = {
+    "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
+    "QuantizeLinear",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Runs the graph on calibration data and leaves `Statistics` in `meta` of the values it saw; rewrites nothing.
+
+    1. Observed: the floating-point inputs of the graph, and whatever its nodes give that depends on an input.
+    2. What stands at padding, by the input `attention_mask`, is left out.
+    3. Not observed: values inside the bodies of If, Loop and Scan, and values whose dtype is not known.
+
+    `method` and `percentile` choose the threshold (`thresholds.py`), `bins` is that of a histogram, `samples` the most
+    texts that are read, and `batch` the most that run at a time; fewer run where memory is short. Raises `GraphError`
+    for a graph that is quantised already, and for an activation that is NaN or infinite.
+    """
+
+    name: ClassVar[str] = "calibrate"
+    needs_calibration: ClassVar[Literal[True]] = True
+    method: Method = "absmax"
+    percentile: float = 99.99
+    bins: int = 2048
+    samples: int = 128
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percentile <= 100:
+            raise GraphError(f"calibrate: percentile {self.percentile}: expected more than 0, at most 100.")
+        if self.bins not in (256, 512, 1024, 2048, 4096, 8192, 16384):
+            raise GraphError(f"calibrate: bins {self.bins}: expected a power of two from 256 to 16384.")
+        for option in ("samples", "batch"):
+            if getattr(self, option) < 1:
+                raise GraphError(f"calibrate: {option} {getattr(self, option)}: expected at least 1.")
+
+    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
+        """Observe `model` on `data`."""
+        counts = Counts()
+        _refuse_quantised(model)
+        infer_shapes(model)
+        values = _observable(model, counts)
+        batches, used = data.load(self.samples, self.batch)
+        size = sum(_bytes(model, values, batches))
+        if size > MEMORY and self.batch > 1:
+            batches, used = data.load(self.samples, max(1, self.batch * MEMORY // size))
+        statistics = {value: Statistics(self.method, self.percentile, self.bins) for value in values}
+        for group in _groups(values, _bytes(model, values, batches)):
+            self._observe(model, {value: statistics[value] for value in group}, batches)
+        for value in values:
+            value.meta[KEY] = statistics[value]
+        masks = [batch[MASK] for batch in batches if MASK in batch]
+        tokens = sum(int(np.count_nonzero(mask)) for mask in masks)
+        thresholds = {str(value.name): float(f"{threshold(statistics[value], 8):.6g}") for value in values}
+        model.meta[RECORD] = Calibration(data.path.name, used.sha256, used.samples, tokens, self.method, thresholds)
+        counts.rewritten = {"activations observed": len(values), "samples": used.samples, "tokens": tokens}
+        if not masks:
+            counts.leave(f"the graph has no input {MASK}: padding, if there is any, was observed too")
+        elif isinstance((_mask_axes(model) or [0, 0])[1], int):
+            counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
+        return model, counts
+
+    def _observe(
+        self, model: ir.Model, statistics: dict[ir.Value, Statistics], batches: Sequence[dict[str, Array]]
+    ) -> None:
+        """Run every batch once and take in all of the given activations."""
+        names = _mask_axes(model)
+        inputs = {value: seen for value, seen in statistics.items() if value.is_graph_input()}
+        with _engine(model, [value for value in statistics if value not in inputs]) as engine:
+            for feeds in track(batches, self.name, total=len(batches)):
+                with interrupts.deferred():
+                    arrays = {**feeds, **engine.run(feeds)}
+                mask = feeds[MASK] != 0 if names is not None else None
+                for value, seen in statistics.items():
+                    _add(value, arrays[str(value.name)], seen, mask, names)
+
+
+def _refuse_quantised(model: ir.Model) -> None:
+    found = {node.op_type for node in all_nodes(model) if node.domain == DOMAIN or node.op_type in QUANTISED}
+    if found:
+        raise GraphError(
+            f"calibrate: a graph already quantised ({', '.join(sorted(found))}), expected a floating-point one. "
+            "Start from the bundle that this one was made from."
+        )
+
+
+def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
+    """The activations to observe, in the order of the graph."""
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    depending, observable = set(inputs), [value for value in inputs if _is_float_tensor(value)]
+    for node in model.graph:
+        if depending.isdisjoint(node.inputs) and not has_subgraphs(node):
+            continue
+        if has_subgraphs(node):
+            counts.leave(f"the values inside {node.op_type} {node.name!r} are not observed")
+        for value in node.outputs:
+            if not value.name:
+                continue  # an optional output that nobody takes
+            depending.add(value)
+            if value.dtype is None:
+                counts.leave(f"the dtype of {value.name!r} at {node.op_type} is not known")
+            elif _is_float_tensor(value):
+                observable.append(value)
+    return observable
+
+
+def _is_float_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype in FLOATS
+
+
+def _lengths(value: ir.Value) -> list[Length] | None:
+    """The axes of `value` as the graph states them: a length, a name or None."""
+    if value.shape is None:
+        return None
+    return [length if isinstance(length, int) else length.value for length in value.shape]
+
+
+def _mask_axes(model: ir.Model) -> list[Length] | None:
+    """How the graph calls the two axes of the attention mask; None where it has no such input."""
+    for value in model.graph.inputs:
+        if value.name == MASK and (lengths := _lengths(value)) is not None and len(lengths) == 2:
+            return lengths
+    return None
+
+
+def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[int]:
+    """About how many bytes each value has in the largest batch; an axis of no known length is taken for the longest."""
+    actual: dict[Length, int] = {}
+    for value in model.graph.inputs:
+        for axis, name in enumerate(_lengths(value) or []):
+            longest = max((batch[str(value.name)].shape[axis] for batch in batches if value.name in batch), default=1)
+            actual[name] = max(longest, actual.get(name, 1))
+    longest = max((length for name, length in actual.items() if not isinstance(name, int)), default=1)
+    sizes = []
+    for value in values:
+        lengths = [name if isinstance(name, int) else actual.get(name, longest) for name in _lengths(value) or []]
+        sizes.append(int(np.prod(lengths, dtype=np.int64)) * FLOATS[ir.DataType(value.dtype or ir.DataType.FLOAT)])
+    return sizes
+
+
+def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:
+    """`values` in consecutive groups of at most `MEMORY` bytes each, or of one value that is larger."""
+    groups: list[list[ir.Value]] = []
+    held = 0
+    for value, size in zip(values, sizes, strict=True):
+        if not groups or held + size > MEMORY:
+            groups.append([])
+            held = 0
+        groups[-1].append(value)
+        held += size
+    return groups
+
+
+@contextmanager
+def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
+    """The graph opened by ONNX Runtime with `values` as its outputs; weights go through a temporary file."""
+    outputs = list(model.graph.outputs)
+    with temporary_directory(Path(tempfile.gettempdir()), "intaglio-calibrate-") as directory:
+        model.graph.outputs[:] = values or outputs
+        try:
+            save(model, directory / "model.onnx", external_above=0)
+        finally:
+            model.graph.outputs[:] = outputs
+        with OnnxRuntimeEngine(directory / "model.onnx") as engine:
+            yield engine
+
+
+def _add(
+    value: ir.Value,
+    array: Array,
+    seen: Statistics,
+    mask: npt.NDArray[np.bool_] | None,
+    names: Sequence[Length] | None,
+) -> None:
+    """Take in what `value` was in one run. Raises `GraphError` for NaN and infinities."""
+    lengths = _lengths(value)
+    if lengths is not None and len(lengths) != array.ndim:
+        lengths = None  # the graph states it wrongly
+    channels = bool(lengths and isinstance(lengths[-1], int))
+    numbers: Floats = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
+    parts = iter([numbers])
+    if mask is not None and names is not None:
+        parts = real_parts(numbers, axes_of(numbers, lengths, mask, names), mask)
+    try:
+        for part in parts:
+            seen.add(part, channels)
+    except ValueError as error:
+        producer = value.producer()
+        where = f" of {producer.op_type} {producer.name!r}" if producer is not None else ""
+        raise GraphError(
+            f"calibrate: the activation {value.name!r}{where} is {error}, expected finite numbers. "
+            "Mend the model or the calibration data; a float16 graph may overflow where the float32 one does not."
+        ) from error

@@ -1,0 +1,37 @@
+"""Calibration data: the real text, or the arrays, that activations are observed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from intaglio.bundle import Bundle
+from intaglio.runtime.engine import Array
+from intaglio.runtime.inputs import InputsUsed, load_inputs
+
+OPTION = "--calibration"
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """A file of inputs for a bundle's model, checked when it is opened and read when a pass asks for batches."""
+
+    path: Path
+    bundle: Bundle
+
+    @classmethod
+    def open(cls, path: str | Path, bundle: Bundle) -> Self:
+        """The data in `path`: UTF-8 text with one text per line (blank ones are passed over), or .npz arrays.
+
+        Texts go through the bundle's tokenizer, and are cut to what the model takes. The arrays of an .npz file
+        have the names of the model's inputs; their first axis counts the samples. Raises `UsageError` for a file
+        that is missing, empty or not UTF-8, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
+        """
+        data = cls(Path(path), bundle)
+        data.load(1, 1)
+        return data
+
+    def load(self, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
+        """The first `samples` texts or rows as batches of feeds, and where they came from."""
+        return load_inputs(self.bundle, self.path, samples, batch_size, OPTION)

@@ -1,0 +1,61 @@
+"""Making ONNX Runtime able to run our operators: by the compiled library, or by the operators' bodies."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import BundleError, EngineError
+from intaglio.files import temporary_directory
+from intaglio.model_file import load, parse, save
+from intaglio.plugins import OPS, custom_operators
+from intaglio.plugins import ort as kernels
+from intaglio.plugins.inlining import inline
+
+
+class MissingKernels(UserWarning):
+    """Operators run by their bodies in standard ONNX, which is right but slow."""
+
+
+@contextmanager
+def runnable(path: Path, options: Any) -> Iterator[Path]:
+    """Yield an ONNX file that a session with `options` can open: `path`, if the library has all of its operators.
+
+    Otherwise it is a copy, gone at the end, in which the others are replaced by their bodies, and `MissingKernels` is
+    warned of. Raises `EngineError` for a damaged file, and for operators that this
+    version does not know.
+    """
+    try:
+        needed = set(custom_operators(parse(path).graph.node))
+    except BundleError as error:
+        raise EngineError(str(error)) from error
+    if unknown := sorted(needed - set(OPS)):
+        raise EngineError(
+            f"{path}: needs the custom operators {', '.join(unknown)}, which this version of intaglio does not have. "
+            "Update with: pip install --upgrade intaglio"
+        )
+    available = set(kernels.operators()) if needed and kernels.register(options) else set()
+    missing = needed - available
+    if not missing:
+        yield path
+        return
+    warnings.warn(_message(missing, bool(available)), MissingKernels, stacklevel=4)
+    with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
+        model = load(path)
+        inline(model, missing)
+        save(model, directory / path.name)
+        yield directory / path.name
+
+
+def _message(missing: set[str], library: bool) -> str:
+    names = ", ".join(sorted(missing))
+    if library:
+        return f"no compiled kernels of {names}: they run as standard ONNX operators, which is many times slower."
+    return (
+        f"intaglio was installed without a C++ compiler: {names} run as standard ONNX operators, which is some hundred "
+        "times slower. Install g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
+    )
