@@ -1,0 +1,75 @@
+"""The CPU kernels of our custom operators, as a library that ONNX Runtime loads.
+
+The library is compiled when Intaglio is installed (`build.py`); without a C++ compiler there is none, and the
+operators' bodies in standard ONNX serve instead. `library.cpp` says how to add an operator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intaglio.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["instruction_set", "library", "operators", "register", "supported_instruction_sets"]
+
+
+def library() -> Path | None:
+    """Where the compiled library lies, or None where it was installed without a compiler."""
+    path = Path(__file__).resolve().parent / "_kernels.so"  # beside the sources in every editable installation
+    return path if path.is_file() else None
+
+
+def register(options: onnxruntime.SessionOptions) -> bool:
+    """Give sessions made with `options` our operators; False where there is no library.
+
+    The kernels are those of `instruction_set()`. Raises `UsageError` where INTAGLIO_ISA asks for another than this
+    CPU offers.
+    """
+    path = library()
+    if path is None:
+        return False
+    instruction_set()
+    options.register_custom_ops_library(str(path))
+    return True
+
+
+def instruction_set() -> str | None:
+    """The instruction set of the kernels that a session opened now uses; None where there is no library.
+
+    It is the best one that this CPU offers, or the environment variable INTAGLIO_ISA: portable, avx2, avx512 or
+    avx512vnni. Raises `UsageError` where the variable names another.
+    """
+    name = _text("intaglio_isa")
+    if name is None and library() is not None:
+        offered = ", ".join(supported_instruction_sets())
+        raise UsageError(
+            f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: this CPU offers {offered}. Choose one of them."
+        )
+    return name
+
+
+def supported_instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that this CPU offers and the library has kernels for, the best last."""
+    return tuple((_text("intaglio_supported_isas") or "").split())
+
+
+def operators() -> tuple[str, ...]:
+    """The operators that the library has kernels for."""
+    return tuple((_text("intaglio_operators") or "").split())
+
+
+def _text(function: str) -> str | None:
+    """What a function of the library without arguments returns; None for a null pointer, or without a library."""
+    path = library()
+    if path is None:
+        return None
+    call = getattr(ctypes.CDLL(str(path)), function)
+    call.restype = ctypes.c_char_p
+    text: bytes | None = call()
+    return None if text is None else text.decode()

@@ -1,0 +1,150 @@
+"""Compiles the library of CPU kernels for ONNX Runtime from the C++ sources in plugins/.
+
+    python plugins/ort/build.py [library]      compiles what has changed; the library is plugins/ort/_kernels.so
+
+setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
+of everything that they are made from, so that an unchanged source is never compiled twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+PLUGINS = Path(__file__).resolve().parent.parent
+LIBRARY = Path(__file__).resolve().parent / "_kernels.so"
+ROOT = PLUGINS.parent
+OBJECTS = ROOT / "build" / "kernels"
+
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wextra")
+# GCC takes the undefined operands of its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
+KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+INSTRUCTION_SETS = {
+    "portable": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": AVX512,
+    "avx512vnni": (*AVX512, "-mavx512vnni"),
+}
+
+
+class CompileError(Exception):
+    """There is no compiler, or it refused a source; the message says which."""
+
+
+class Source(NamedTuple):
+    """One compilation: a file, and the instruction set if it is a kernel."""
+
+    path: Path
+    instruction_set: str | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The compiler's options for this source alone."""
+        if self.instruction_set is None:
+            return ()
+        return (*KERNEL_FLAGS, *INSTRUCTION_SETS[self.instruction_set], f"-DINTAGLIO_ISA={self.instruction_set}")
+
+    @property
+    def name(self) -> str:
+        """A readable name for the object file."""
+        return "-".join(filter(None, [self.path.parent.name, self.path.stem, self.instruction_set]))
+
+
+def sources() -> Iterator[Source]:
+    """Every compilation that the library consists of."""
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/ort_binding.cpp")]):
+        yield Source(path)
+    for path in sorted(PLUGINS.glob("*/kernel.cpp")):
+        for instruction_set in INSTRUCTION_SETS if x86 else ("portable",):
+            yield Source(path, instruction_set)
+
+
+def source_files() -> list[Path]:
+    """Every C++ file that the library is made from."""
+    return sorted(set().union(*(included(source.path) for source in sources())))
+
+
+@functools.cache
+def included(path: Path) -> frozenset[Path]:
+    """A C++ file of ours and all of our headers that it includes, directly or not."""
+    names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
+    places = [next((p for p in (path.parent / name, ROOT / name) if p.exists()), None) for name in names]
+    return frozenset([path]).union(*(included(place) for place in places if place))
+
+
+def compiler() -> str:
+    """The C++ compiler: $CXX, or the first of c++, g++ and clang++. Raises `CompileError`."""
+    wish = os.environ.get("CXX")
+    names = [wish] if wish else ["c++", "g++", "clang++"]
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    raise CompileError(f"no C++ compiler ({', '.join(names)}). Install g++ or clang++, or name one in CXX.")
+
+
+def compile_object(source: Source) -> Path:
+    """The object file of a source, compiled unless it is there already. Raises `CompileError`."""
+    cxx = compiler()
+    command = [cxx, *FLAGS, *source.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
+    hasher = hashlib.sha256(repr((command, Path(cxx).resolve().stat().st_mtime_ns)).encode())
+    for path in sorted(included(source.path)):
+        hasher.update(os.path.relpath(path, ROOT).encode() + path.read_bytes())
+    target = OBJECTS / f"{source.name}-{hasher.hexdigest()[:16]}.o"
+    if not target.exists():
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        _run([*command, "-o"], target)
+    return target
+
+
+def build(library: Path = LIBRARY) -> Path:
+    """Compile what has changed and write `library` if it is not the same. Raises `CompileError` and leaves it then."""
+    included.cache_clear()
+    with ThreadPoolExecutor(_cpus()) as pool:
+        objects = list(pool.map(compile_object, sources()))
+    names = " ".join(path.name for path in objects)  # each with the hash of its contents
+    linked = OBJECTS / f"library-{hashlib.sha256(names.encode()).hexdigest()[:16]}.so"
+    if not linked.exists():
+        _run([compiler(), "-shared", *map(str, objects), "-o"], linked)
+    if not library.exists() or library.read_bytes() != linked.read_bytes():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            copy = Path(folder) / library.name
+            shutil.copy2(linked, copy)
+            copy.replace(library)  # a process that has loaded the old one keeps it
+    return library
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run(command: list[str], target: Path) -> None:
+    """Run a compiler, in ROOT, that writes `target`, which changes only when all went well."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        output = Path(folder) / target.name
+        done = subprocess.run([*command, str(output)], capture_output=True, text=True, cwd=ROOT, check=False)
+        if done.returncode != 0:
+            raise CompileError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+        if done.stderr:
+            sys.stderr.write(done.stderr)
+        output.replace(target)
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{build(*map(Path, sys.argv[1:]))}\n")
+    except CompileError as error:
+        sys.exit(str(error))

@@ -1,0 +1,296 @@
+// The ONNX Runtime library of our custom operators: the table of them, and their registration.
+//
+// How to add an operator, here `IntGelu` in plugins/int_gelu/ (plugins/requantize/ is the example to follow):
+//
+// 1. kernel.h         a struct of function pointers over raw pointers, and
+//                     INTAGLIO_DECLARE_KERNEL(IntGeluKernel, int_gelu_kernel).
+// 2. kernel.cpp       the functions, in an anonymous namespace of `namespace intaglio::INTAGLIO_ISA`, written on
+//                     plugins/simd.h, and `const IntGeluKernel int_gelu_kernel = {...};`. It is compiled once for
+//                     each instruction set of plugins/isa.h, which says what may not be in it.
+// 3. ort_binding.cpp  a class derived from Kernel (ort/operator.h) that checks shapes, reads constants once, divides
+//                     the work over threads with Context::parallel_for; and `create_int_gelu`, declared in
+//                     ort/operators.h.
+// 4. here             one row in OPERATORS.
+//
+// `python plugins/ort/build.py` compiles what has changed. A new folder needs nothing else: the build finds
+// plugins/*/kernel.cpp and plugins/*/ort_binding.cpp. The environment variable INTAGLIO_ISA=avx2 (portable, avx2,
+// avx512, avx512vnni) makes sessions registered from then on use that copy of the kernels.
+
+#include <cstdlib>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "plugins/ort/operator.h"
+#include "plugins/ort/operators.h"
+
+#define INTAGLIO_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace intaglio::ort {
+namespace {
+
+constexpr DType INT8 = DType::int8;
+constexpr DType INT32 = DType::int32;
+constexpr DType BOOL = DType::boolean;
+
+const std::vector<Operator> OPERATORS = {
+    {"Requantize",
+     {{"x", {INT32}}, {"multiplier", {INT32}}, {"shift", {INT32}}},
+     {{"y", {INT8, INT32}}},
+     create_requantize},
+    {"IntAdd",
+     {{"x", {INT8, INT32}}, {"y", {INT8, INT32}}, {"x_multiplier", {INT32}}, {"y_multiplier", {INT32}}, {"shift", {INT32}}},
+     {{"sum", {INT8, INT32}}},
+     create_int_add},
+    {"IntGelu",
+     {{"x", {INT32}}, {"multiplier", {INT32}, true}, {"shift", {INT32}, true}},
+     {{"y", {INT8}}},
+     create_int_gelu},
+    {"IntSoftmax",
+     {{"x", {INT32}}, {"mask", {BOOL}, true}},
+     {{"y", {INT8}}},
+     create_int_softmax},
+    {"IntLayerNorm",
+     {{"x", {INT32}}, {"weight", {INT32}}, {"bias", {INT32}}, {"multiplier", {INT32}, true}, {"shift", {INT32}, true}},
+     {{"y", {INT8}}, {"wide", {INT32}, true}},
+     create_int_layer_norm},
+    {"IntLinear",
+     {{"x", {INT8}},
+      {"weight", {INT8}},
+      {"bias", {INT32}},
+      {"multiplier", {INT32}, true},
+      {"shift", {INT32}, true},
+      {"out_multiplier", {INT32}, true},
+      {"out_shift", {INT32}, true}},
+     {{"y", {INT8, INT32}}},
+     create_int_linear},
+    {"IntMatMul",
+     {{"a", {INT8}}, {"b", {INT8}}, {"multiplier", {INT32}, true}, {"shift", {INT32}, true}},
+     {{"y", {INT8, INT32}}},
+     create_int_matmul},
+    {"IntAttention",
+     {{"query", {INT8}},
+      {"key", {INT8}},
+      {"value", {INT8}},
+      {"multiplier", {INT32}},
+      {"shift", {INT32}},
+      {"mask", {BOOL}, true}},
+     {{"context", {INT8}}},
+     create_int_attention},
+};
+
+// --- the instruction set --------------------------------------------------------------------------------------------
+
+constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni"};
+
+// The best instruction set that this CPU and its operating system offer.
+Isa best_isa() {
+#if INTAGLIO_X86
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+        return Isa::avx2;
+    }
+    return __builtin_cpu_supports("avx512vnni") ? Isa::avx512vnni : Isa::avx512;
+#else
+    return Isa::portable;
+#endif
+}
+
+std::string supported_isas() {
+    std::string names;
+    for (int i = 0; i <= int(best_isa()); ++i) names += (i > 0 ? " " : "") + std::string(ISA_NAMES[i]);
+    return names;
+}
+
+// The one that INTAGLIO_ISA asks for, else the best. Throws Error when this CPU cannot run it.
+Isa choose_isa() {
+    const Isa best = best_isa();
+    const char* wish = std::getenv("INTAGLIO_ISA");
+    if (wish == nullptr || *wish == '\0') return best;
+    for (int i = 0; i <= int(best); ++i) {
+        if (ISA_NAMES[i] == std::string(wish)) return Isa(i);
+    }
+    throw Error(std::string("INTAGLIO_ISA=") + wish + ": this CPU offers " + supported_isas() + ". Choose one of them.");
+}
+
+// --- registration ---------------------------------------------------------------------------------------------------
+
+// One operator with one choice of its inputs' types: what ONNX Runtime takes as a kernel.
+struct Registration : OrtCustomOp {
+    const Operator* op;
+    const Api* api;
+    Isa isa;
+    std::vector<DType> input_types;
+};
+
+const Registration& registration(const OrtCustomOp* op) { return *static_cast<const Registration*>(op); }
+
+// A kernel with what its errors are reported with.
+struct Instance {
+    const Registration& registration;
+    std::unique_ptr<Kernel> kernel;
+};
+
+// Runs `work`; what it throws becomes the status that is returned.
+template <typename Work>
+OrtStatus* guarded(const Api& api, const std::string& context, const Work& work) {
+    int code = ERROR_FAIL;
+    std::string message;
+    try {
+        work();
+        return nullptr;
+    } catch (const Error& error) {
+        code = ERROR_INVALID_ARGUMENT;
+        message = context + ": " + error.what();
+    } catch (const std::bad_alloc&) {
+        message = context + ": out of memory";
+    } catch (const std::exception& error) {
+        message = context + ": " + error.what();
+    } catch (...) {
+        message = context + ": an unknown error";
+    }
+    return api.create_status(code, message.c_str());
+}
+
+OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
+    const Registration& self = registration(op);
+    return guarded(*self.api, self.op->name, [&] {
+        try {
+            *kernel = new Instance{self, self.op->create(Node(*self.api, info, self.isa))};
+        } catch (const Error& error) {
+            throw Error("node " + self.api->node_name(info) + ": " + error.what());
+        }
+    });
+}
+
+OrtStatus* compute(void* kernel, OrtKernelContext* context) {  // ONNX Runtime adds the node's name to an error
+    const Instance& instance = *static_cast<const Instance*>(kernel);
+    const Registration& self = instance.registration;
+    return guarded(*self.api, self.op->name, [&] { instance.kernel->compute(Context(*self.api, context)); });
+}
+
+// An output of several types is declared as undefined, and optional: only so does ONNX Runtime take its type from the
+// graph, instead of from an input. The bindings hold the type against the attribute that it depends on.
+int output_type(const Port& port) { return int(port.types.size() == 1 ? port.types[0] : DType::undefined); }
+int output_characteristic(const Port& port) { return port.optional || port.types.size() > 1 ? OPTIONAL : REQUIRED; }
+
+Registration make_registration(const Operator& op, std::vector<DType> input_types, const Api& api, Isa isa) {
+    Registration result{};
+    result.version = CUSTOM_OP_VERSION;
+    result.GetName = [](const OrtCustomOp* op) { return registration(op).op->name; };
+    result.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return "CPUExecutionProvider"; };
+    result.GetInputType = [](const OrtCustomOp* op, size_t index) { return int(registration(op).input_types[index]); };
+    result.GetInputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->inputs.size(); };
+    result.GetOutputType = [](const OrtCustomOp* op, size_t index) { return output_type(registration(op).op->outputs[index]); };
+    result.GetOutputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->outputs.size(); };
+    result.KernelDestroy = [](void* kernel) { delete static_cast<Instance*>(kernel); };
+    result.GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
+        return registration(op).op->inputs[index].optional ? OPTIONAL : REQUIRED;
+    };
+    result.GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) {
+        return output_characteristic(registration(op).op->outputs[index]);
+    };
+    result.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return MEMORY_DEFAULT; };
+    const auto none = [](const OrtCustomOp*) { return 0; };  // no variadic inputs or outputs
+    result.GetVariadicInputMinArity = none;
+    result.GetVariadicInputHomogeneity = none;
+    result.GetVariadicOutputMinArity = none;
+    result.GetVariadicOutputHomogeneity = none;
+    result.CreateKernelV2 = create_kernel;
+    result.KernelComputeV2 = compute;
+    result.op = &op;
+    result.api = &api;
+    result.isa = isa;
+    result.input_types = std::move(input_types);
+    return result;
+}
+
+// Every choice of one type for each input.
+std::vector<std::vector<DType>> type_choices(const std::vector<Port>& ports) {
+    std::vector<std::vector<DType>> choices = {{}};
+    for (const Port& port : ports) {
+        std::vector<std::vector<DType>> longer;
+        for (const std::vector<DType>& choice : choices) {
+            for (const DType type : port.types) {
+                longer.push_back(choice);
+                longer.back().push_back(type);
+            }
+        }
+        choices = std::move(longer);
+    }
+    return choices;
+}
+
+// The domain with every operator for one instruction set. ONNX Runtime keeps pointers into it as long as any session
+// lives, so it is made once and stays.
+class Domain {
+public:
+    Domain(const OrtApi* table, Isa isa) : api_(table) {
+        for (const Operator& op : OPERATORS) {
+            for (std::vector<DType>& types : type_choices(op.inputs)) {
+                registrations_.push_back(std::make_unique<Registration>(make_registration(op, std::move(types), api_, isa)));
+            }
+        }
+        domain_ = api_.create_domain("intaglio");
+        for (const auto& each : registrations_) api_.add_operator(domain_, each.get());
+    }
+    void add_to(OrtSessionOptions* options) const { api_.add_domain(options, domain_); }
+
+private:
+    Api api_;
+    std::vector<std::unique_ptr<Registration>> registrations_;
+    OrtCustomOpDomain* domain_ = nullptr;
+};
+
+const Domain& domain_of(const OrtApi* table, Isa isa) {
+    static std::mutex mutex;
+    static std::unique_ptr<Domain>* const domains = new std::unique_ptr<Domain>[std::size(ISA_NAMES)];
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::unique_ptr<Domain>& domain = domains[int(isa)];
+    if (!domain) domain = std::make_unique<Domain>(table, isa);
+    return *domain;
+}
+
+}  // namespace
+}  // namespace intaglio::ort
+
+// Called by ONNX Runtime for each SessionOptions.register_custom_ops_library.
+INTAGLIO_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+    using namespace intaglio::ort;
+    if (const OrtApi* table = base->GetApi(MINIMUM_API_VERSION)) {
+        return guarded(Api(table), "intaglio", [&] { domain_of(table, choose_isa()).add_to(options); });
+    }
+    const std::string message = std::string("intaglio: ONNX Runtime ") + base->GetVersionString() +
+                                " is too old, expected 1.18 or later. Install a newer one.";
+    return Api(base->GetApi(1)).create_status(ERROR_FAIL, message.c_str());
+}
+
+// The name of the instruction set that a session registered now would use; null if INTAGLIO_ISA asks for another than
+// this CPU offers.
+INTAGLIO_EXPORT const char* intaglio_isa() {
+    try {
+        return intaglio::ort::ISA_NAMES[int(intaglio::ort::choose_isa())];
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+// The instruction sets that this CPU can run, from the plainest to the best, with spaces between.
+INTAGLIO_EXPORT const char* intaglio_supported_isas() {
+    static const std::string names = intaglio::ort::supported_isas();
+    return names.c_str();
+}
+
+// The names of the operators in the table above, with spaces between.
+INTAGLIO_EXPORT const char* intaglio_operators() {
+    static const std::string names = [] {
+        std::string text;
+        for (const auto& op : intaglio::ort::OPERATORS) text += (text.empty() ? "" : " ") + std::string(op.name);
+        return text;
+    }();
+    return names.c_str();
+}

@@ -1,0 +1,280 @@
+#include "plugins/ort/operator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace intaglio::ort {
+
+const char* dtype_name(DType type) {
+    switch (type) {
+        case DType::float32: return "float32";
+        case DType::uint8: return "uint8";
+        case DType::int8: return "int8";
+        case DType::int16: return "int16";
+        case DType::int32: return "int32";
+        case DType::int64: return "int64";
+        case DType::boolean: return "bool";
+        default: return "another type";
+    }
+}
+
+// --- Shape and Tensor -----------------------------------------------------------------------------------------------
+
+Shape::Shape(std::initializer_list<int64_t> axes) {
+    resize(axes.size());
+    std::copy(axes.begin(), axes.end(), axes_);
+}
+
+void Shape::resize(size_t rank) {
+    if (rank > MAXIMUM_RANK) {
+        throw Error("a tensor of " + std::to_string(rank) + " axes, expected at most " + std::to_string(MAXIMUM_RANK));
+    }
+    for (size_t i = rank_; i < rank; ++i) axes_[i] = 1;
+    rank_ = rank;
+}
+
+int64_t Shape::axis(int index) const {
+    const int position = index < 0 ? index + int(rank_) : index;
+    if (position < 0 || position >= int(rank_)) {
+        throw Error("shape " + text() + " has no axis " + std::to_string(index));
+    }
+    return axes_[position];
+}
+
+void Shape::set_axis(int index, int64_t length) {
+    axis(index);
+    axes_[index < 0 ? index + int(rank_) : index] = length;
+}
+
+int64_t Shape::elements() const {
+    int64_t product = 1;
+    for (size_t i = 0; i < rank_; ++i) product *= axes_[i];
+    return product;
+}
+
+int64_t Shape::rows() const {
+    int64_t product = 1;
+    for (size_t i = 0; i + 1 < rank_; ++i) product *= axes_[i];
+    return product;
+}
+
+std::string Shape::text() const {
+    std::string text = "[";
+    for (size_t i = 0; i < rank_; ++i) text += (i > 0 ? ", " : "") + std::to_string(axes_[i]);
+    return text + "]";
+}
+
+bool Shape::operator==(const Shape& other) const {
+    return rank_ == other.rank_ && std::equal(axes_, axes_ + rank_, other.axes_);
+}
+
+Shape broadcast(const Shape& a, const Shape& b) {
+    Shape result;
+    result.resize(std::max(a.rank(), b.rank()));
+    for (size_t i = 1; i <= result.rank(); ++i) {
+        const int64_t length_a = i <= a.rank() ? a.axis(-int(i)) : 1;
+        const int64_t length_b = i <= b.rank() ? b.axis(-int(i)) : 1;
+        if (length_a != length_b && length_a != 1 && length_b != 1) {
+            throw Error("shapes " + a.text() + " and " + b.text() + " do not broadcast");
+        }
+        result.set_axis(-int(i), length_a == 1 ? length_b : length_a);
+    }
+    return result;
+}
+
+void Tensor::check(DType expected) const {
+    if (dtype != expected) {
+        throw Error(std::string("a tensor of ") + dtype_name(dtype) + ", expected " + dtype_name(expected));
+    }
+}
+
+static Tensor view(const Api& api, const OrtValue* value) {
+    Tensor tensor;
+    if (value == nullptr) return tensor;
+    api.tensor_info(value, [&](DType dtype, size_t rank, const auto& dimensions) {
+        tensor.dtype = dtype;
+        tensor.shape.resize(rank);
+        dimensions(tensor.shape.data());
+    });
+    tensor.data = api.data(value);
+    return tensor;
+}
+
+// --- Node -----------------------------------------------------------------------------------------------------------
+
+template <typename T>
+static T required(const Api& api, const OrtKernelInfo* info, const char* name) {
+    T value{};
+    if (!api.attribute(info, name, value)) throw Error(std::string("attribute ") + name + " is missing");
+    return value;
+}
+
+template <typename T>
+static T with_default(const Api& api, const OrtKernelInfo* info, const char* name, T otherwise) {
+    T value{};
+    return api.attribute(info, name, value) ? value : otherwise;
+}
+
+float Node::real(const char* name) const { return required<float>(api_, info_, name); }
+float Node::real(const char* name, float otherwise) const { return with_default(api_, info_, name, otherwise); }
+int64_t Node::integer(const char* name) const { return required<int64_t>(api_, info_, name); }
+int64_t Node::integer(const char* name, int64_t otherwise) const { return with_default(api_, info_, name, otherwise); }
+std::string Node::text(const char* name, const char* otherwise) const {
+    return with_default(api_, info_, name, std::string(otherwise));
+}
+
+Tensor Node::constant(size_t input) const {
+    return input < input_count() ? view(api_, api_.constant_input(info_, input)) : Tensor();
+}
+
+void Node::check_output(size_t output, DType expected) const {
+    const DType declared = api_.output_type(info_, output);
+    if (declared != expected) {
+        throw Error("output " + std::to_string(output) + " is declared as " + dtype_name(declared) + ", expected " +
+                    dtype_name(expected));
+    }
+}
+
+// --- Context --------------------------------------------------------------------------------------------------------
+
+Context::Context(const Api& api, OrtKernelContext* context)
+    : api_(api), context_(context), input_count_(api.input_count(context)) {}
+
+Tensor Context::input(size_t index) const {
+    return index < input_count_ ? view(api_, api_.input(context_, index)) : Tensor();
+}
+
+Tensor Context::output(size_t index, const Shape& shape) const {
+    Tensor tensor;
+    OrtValue* value = api_.output(context_, index, shape.data(), shape.rank());
+    if (value == nullptr) return tensor;
+    tensor = view(api_, value);
+    return tensor;
+}
+
+void Context::run_pieces(int64_t count, int64_t grain, Piece piece, const void* work) const {
+    struct Job {
+        int64_t count, grain;
+        Piece piece;
+        const void* work;
+        std::atomic<bool> failed{false};
+        std::exception_ptr error{};  // of the piece that failed first
+
+        void run(int64_t index) {
+            if (failed.load(std::memory_order_relaxed)) return;
+            try {
+                piece(work, index * grain, std::min(count, (index + 1) * grain));
+            } catch (...) {  // ONNX Runtime's threads must not see it
+                if (!failed.exchange(true)) error = std::current_exception();
+            }
+        }
+    };
+    if (count <= 0) return;
+    Job job{count, std::max<int64_t>(grain, 1), piece, work};
+    const int64_t pieces = (count + job.grain - 1) / job.grain;
+    if (pieces == 1) {
+        piece(work, 0, count);
+        return;
+    }
+    api_.parallel_for(
+        context_, [](void* argument, size_t index) { static_cast<Job*>(argument)->run(int64_t(index)); }, size_t(pieces), &job);
+    if (job.failed) std::rethrow_exception(job.error);
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+constexpr size_t ALIGNMENT = 64;  // a cache line, and the widest vector
+
+static void* allocate(size_t bytes) {
+    const size_t rounded = (std::max<size_t>(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    void* data = std::aligned_alloc(ALIGNMENT, rounded);
+    if (data == nullptr) throw std::bad_alloc();
+    return data;
+}
+
+namespace {
+
+// The blocks that a thread keeps between two uses.
+struct Pool {
+    struct Block {
+        void* data;
+        size_t bytes;
+    };
+    std::vector<Block> blocks;
+
+    ~Pool() {
+        for (const Block& block : blocks) std::free(block.data);
+    }
+};
+
+thread_local Pool pool;
+
+}  // namespace
+
+Scratch::Scratch(size_t bytes) : data_(nullptr), bytes_(bytes) {
+    std::vector<Pool::Block>& blocks = pool.blocks;
+    if (!blocks.empty()) {  // the last one given back: nested uses find their own again
+        const Pool::Block block = blocks.back();
+        blocks.pop_back();
+        if (block.bytes >= bytes) {
+            data_ = block.data;
+            bytes_ = block.bytes;
+            return;
+        }
+        std::free(block.data);
+    }
+    data_ = allocate(bytes);
+}
+
+Scratch::~Scratch() {
+    try {
+        pool.blocks.push_back({data_, bytes_});
+    } catch (...) {
+        std::free(data_);
+    }
+}
+
+Buffer::Buffer(size_t bytes) : data_(allocate(bytes)) {}
+
+void Buffer::Free::operator()(void* data) const { std::free(data); }
+
+// --- checks ---------------------------------------------------------------------------------------------------------
+
+void check_per_channel(const char* name, const Tensor& tensor, int64_t channels) {
+    const int64_t elements = tensor.shape.elements();
+    if (tensor.shape.rank() > 1 || (elements != 1 && elements != channels)) {
+        throw Error(std::string(name) + ": shape " + tensor.shape.text() + ", expected [" + std::to_string(channels) +
+                    "] or [1]");
+    }
+}
+
+void check_shifts(const Tensor& shift) {
+    const int32_t* values = shift.as<int32_t>();
+    for (int64_t i = 0; i < shift.shape.elements(); ++i) {
+        if (values[i] < 0 || values[i] > 62) throw Error("shift: " + std::to_string(values[i]) + ", expected 0 to 62");
+    }
+}
+
+PerChannelValues::PerChannelValues(const Tensor& tensor, int64_t channels) : data_(tensor.as<int32_t>()) {
+    if (tensor.shape.elements() == channels) return;
+    repeated_.assign(size_t(channels), *data_);
+    data_ = repeated_.data();
+}
+
+int bits_of(const Node& node, std::initializer_list<int> allowed, int otherwise) {
+    const int64_t bits = node.integer("bits", otherwise);
+    std::string names;
+    for (const int candidate : allowed) {
+        if (bits == candidate) {
+            node.check_output(0, bits == 8 ? DType::int8 : DType::int32);
+            return candidate;
+        }
+        names += (names.empty() ? "" : " or ") + std::to_string(candidate);
+    }
+    throw Error("bits: " + std::to_string(bits) + ", expected " + names);
+}
+
+}  // namespace intaglio::ort

@@ -1,0 +1,219 @@
+// What a binding writes against: tensors, a node's attributes and constants, threads and scratch memory.
+//
+// A binding (plugins/<operator>/ort_binding.cpp) stands between ONNX Runtime and a kernel. It checks every shape and
+// says what is wrong in one line by throwing Error("shift: shape [3], expected [8] or [1]"); the operator's and the
+// node's name come before it by themselves. It is compiled once, for any CPU: no vector code belongs here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/isa.h"
+#include "plugins/ort/ort_abi.h"
+
+namespace intaglio::ort {
+
+const char* dtype_name(DType type);
+
+template <typename T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<int8_t>() { return DType::int8; }
+template <>
+constexpr DType dtype_of<int32_t>() { return DType::int32; }
+template <>
+constexpr DType dtype_of<float>() { return DType::float32; }
+template <>
+constexpr DType dtype_of<bool>() { return DType::boolean; }
+
+// The lengths of a tensor's axes.
+class Shape {
+public:
+    static constexpr size_t MAXIMUM_RANK = 8;
+
+    Shape() = default;
+    Shape(std::initializer_list<int64_t> axes);
+    void resize(size_t rank);  // throws Error above MAXIMUM_RANK; new axes are 1
+
+    size_t rank() const { return rank_; }
+    int64_t* data() { return axes_; }
+    const int64_t* data() const { return axes_; }
+    // axis(-1) is the last one; throws Error where there is none.
+    int64_t axis(int index) const;
+    void set_axis(int index, int64_t length);
+    int64_t elements() const;  // 1 for a scalar
+    int64_t rows() const;      // elements / last axis: of [2, 3, C] it is 6, also where C is 0
+    std::string text() const;  // "[2, 3]"
+
+    bool operator==(const Shape& other) const;
+    bool operator!=(const Shape& other) const { return !(*this == other); }
+
+private:
+    size_t rank_ = 0;
+    int64_t axes_[MAXIMUM_RANK] = {};
+};
+
+// The shape that both broadcast to by NumPy's rules; throws Error where they do not.
+Shape broadcast(const Shape& a, const Shape& b);
+
+// A view of a tensor in ONNX Runtime's memory.
+struct Tensor {
+    void* data = nullptr;
+    DType dtype = DType::undefined;
+    Shape shape;
+
+    explicit operator bool() const { return dtype != DType::undefined; }  // false: an optional one that is not there
+
+    // The elements; throws Error if they are not of type T.
+    template <typename T>
+    const T* as() const {
+        check(dtype_of<T>());
+        return static_cast<const T*>(data);
+    }
+    template <typename T>
+    T* as_mutable() const {
+        check(dtype_of<T>());
+        return static_cast<T*>(data);
+    }
+    void check(DType expected) const;
+};
+
+// What one node is made from: its attributes, its constant inputs, the types of its outputs. Lives while it is made.
+class Node {
+public:
+    Node(const Api& api, const OrtKernelInfo* info, Isa isa) : api_(api), info_(info), isa_(isa) {}
+
+    Isa isa() const { return isa_; }  // which copy of the kernel to use
+
+    // A missing attribute is the default, or an Error where none is given.
+    float real(const char* name) const;
+    float real(const char* name, float otherwise) const;
+    int64_t integer(const char* name) const;
+    int64_t integer(const char* name, int64_t otherwise) const;
+    std::string text(const char* name, const char* otherwise) const;
+
+    size_t input_count() const { return api_.input_count(info_); }  // those left out at the end are not counted
+    // The value of an input that is a constant of the graph, else a Tensor that is false. Copy what the kernel keeps.
+    Tensor constant(size_t input) const;
+
+    // Throws Error unless the graph declares this output as `expected`.
+    void check_output(size_t output, DType expected) const;
+
+private:
+    const Api& api_;
+    const OrtKernelInfo* info_;
+    Isa isa_;
+};
+
+// One run of a node.
+class Context {
+public:
+    Context(const Api& api, OrtKernelContext* context);
+
+    // False where the node leaves this optional input out.
+    Tensor input(size_t index) const;
+    // Allocates an output. False where the node leaves this optional output out.
+    Tensor output(size_t index, const Shape& shape) const;
+
+    // Calls work(begin, end) on pieces of 0..count-1 on ONNX Runtime's threads, this one included, and returns when all
+    // are done. A piece has `grain` items or, the last one, fewer: choose it for about 10 microseconds or more of work
+    // (a piece costs about 0.1). One piece runs here without waking anybody. What `work` throws is thrown here.
+    template <typename Work>
+    void parallel_for(int64_t count, int64_t grain, const Work& work) const {
+        run_pieces(count, grain, [](const void* argument, int64_t begin, int64_t end) {
+            (*static_cast<const Work*>(argument))(begin, end);
+        }, &work);
+    }
+
+private:
+    using Piece = void (*)(const void* work, int64_t begin, int64_t end);
+    void run_pieces(int64_t count, int64_t grain, Piece piece, const void* work) const;
+
+    const Api& api_;
+    OrtKernelContext* context_;
+    size_t input_count_;
+};
+
+// Memory for one call or one piece of parallel work, aligned to 64 bytes, its contents undefined. Each thread keeps
+// what it once had for its next Scratch, so that a node allocates in its first run only. Does not outlive its block.
+class Scratch {
+public:
+    explicit Scratch(size_t bytes);
+    ~Scratch();
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+
+    template <typename T>
+    T* as() const { return static_cast<T*>(data_); }
+
+private:
+    void* data_;
+    size_t bytes_;
+};
+
+// Memory aligned to 64 bytes that a kernel keeps, such as its packed weight.
+class Buffer {
+public:
+    Buffer() = default;
+    explicit Buffer(size_t bytes);
+
+    explicit operator bool() const { return data_ != nullptr; }
+    template <typename T>
+    T* as() const { return static_cast<T*>(data_.get()); }
+
+private:
+    struct Free {
+        void operator()(void* data) const;
+    };
+    std::unique_ptr<void, Free> data_;
+};
+
+// A node's kernel. `compute` runs on several threads at once, for several requests: it must not change the object.
+class Kernel {
+public:
+    virtual ~Kernel() = default;
+    virtual void compute(const Context& context) const = 0;
+};
+
+// One input or output of an operator.
+struct Port {
+    const char* name;
+    std::vector<DType> types;  // of an output: more than one when it depends on an attribute
+    bool optional = false;
+};
+
+// One row of the table in library.cpp.
+struct Operator {
+    const char* name;
+    std::vector<Port> inputs;
+    std::vector<Port> outputs;
+    std::unique_ptr<Kernel> (*create)(const Node& node);
+};
+
+// --- checks that several bindings need ------------------------------------------------------------------------------
+
+// Throws Error unless `tensor`, of any rank, has one element or `channels`.
+void check_per_channel(const char* name, const Tensor& tensor, int64_t channels);
+
+// Throws Error unless every element is in 0..62.
+void check_shifts(const Tensor& shift);
+
+// The elements of a [channels] or [1] int32 tensor, repeated to [channels] where there is one for all. It may point into
+// the tensor: keep a std::vector of it where the tensor does not stay.
+class PerChannelValues {
+public:
+    PerChannelValues(const Tensor& tensor, int64_t channels);
+    const int32_t* data() const { return data_; }
+
+private:
+    std::vector<int32_t> repeated_;
+    const int32_t* data_;
+};
+
+// The attribute `bits` of operators with an int8 or an int32 output: one of `allowed`, and the output declared so.
+int bits_of(const Node& node, std::initializer_list<int> allowed, int otherwise);
+
+}  // namespace intaglio::ort

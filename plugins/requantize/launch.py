@@ -1,0 +1,17 @@
+"""The launch of Requantize's CUDA kernel: one block for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intaglio.plugins.cuda.geometry import Launch, Tensor, product
+
+THREADS = 128
+
+
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """Rows are all axes but the last."""
+    x, multiplier, shift = (tensor for tensor in inputs if tensor)
+    scalars = (x.shape[-1], multiplier.shape[0], shift.shape[0])
+    return Launch(f"requantize_{attributes['bits']}", (product(x.shape[:-1]), 1, 1), (THREADS, 1, 1), scalars)

@@ -1,0 +1,14 @@
+"""The library of CPU kernels, compiled from the sources as they are now."""
+
+import pytest
+
+from intaglio.plugins.ort import build
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library():
+    try:
+        build.compiler()
+    except build.CompileError as error:
+        pytest.skip(str(error))
+    return build.build()

@@ -1,0 +1,111 @@
+"""How the library is compiled and packed: what may go wrong there shows on another CPU, or without a compiler."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from intaglio.plugins.ort import build
+
+ROOT = build.ROOT
+
+
+def symbols(path: Path) -> list[tuple[str, str]]:
+    """(kind, name) of every symbol of an object file, as `nm` gives them."""
+    nm = shutil.which("nm") or pytest.skip("no nm")
+    lines = subprocess.run([nm, "-C", "-P", str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+    fields = [line.rsplit(maxsplit=3) if line.split()[-1] != "U" else line.rsplit(maxsplit=1) for line in lines]
+    return [(field[1], field[0]) for field in fields]
+
+
+KERNELS = [source for source in build.sources() if source.instruction_set]
+
+
+@pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
+def test_kernels_share_no_symbol_that_the_linker_could_take_from_another_instruction_set(source):
+    """Every definition is local, or in the instruction set's own namespace; a weak one would be merged."""
+    found = symbols(build.compile_object(source))
+    shared = [name for kind, name in found if kind in "WVuvw"]
+    assert shared == []
+    exported = [name for kind, name in found if kind in "TDBRGS"]
+    assert exported and all(name.startswith(f"intaglio::{source.instruction_set}::") for name in exported)
+
+
+@pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
+def test_kernels_call_nothing_but_the_c_library(source):
+    wanted = {name for kind, name in symbols(build.compile_object(source)) if kind == "U"}
+    assert wanted <= {"memcpy", "memset", "memmove", "memcmp", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
+
+
+def test_library_exports_its_few_functions_only(library):
+    lines = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in lines.stdout.splitlines()}
+    assert {name for name in names if not name.startswith("_Z")} == {
+        "RegisterCustomOps",
+        "intaglio_isa",
+        "intaglio_operators",
+        "intaglio_supported_isas",
+    }
+
+
+def test_nothing_is_compiled_twice(library):
+    objects = {path: path.stat().st_mtime_ns for path in build.OBJECTS.iterdir()}
+    before = library.stat().st_mtime_ns
+    build.build()
+    assert {path: path.stat().st_mtime_ns for path in objects} == objects
+    assert library.stat().st_mtime_ns == before
+
+
+def test_a_refused_source_leaves_the_library_as_it_was(library, monkeypatch, tmp_path):
+    kept = tmp_path / "kernels.so"
+    kept.write_bytes(b"the one before")
+    broken = tmp_path / "broken.cpp"
+    broken.write_text("no C++")
+    monkeypatch.setattr(build, "sources", lambda: [build.Source(broken)])
+    with pytest.raises(build.CompileError, match=r"broken\.cpp"):
+        build.build(kept)
+    assert kept.read_bytes() == b"the one before"
+
+
+def make_wheel(folder: Path, compiler: str | None) -> tuple[Path, str]:
+    """Build a wheel from a copy of the sources; the wheel, and what was printed."""
+    copy = folder / "source"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode != 0:
+        pytest.skip("not in a git checkout")
+    for name in listed.stdout.split("\0"):
+        if name and (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "benchmarks/")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    if compiler is None:  # what is compiled already need not be again
+        shutil.copytree(build.OBJECTS, copy / "build" / "kernels")
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **({"CXX": compiler} if compiler else {})}
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-v", "-w", str(folder)]
+    done = subprocess.run([*command, str(copy)], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def test_wheel_holds_the_library_and_is_for_this_platform_only(tmp_path):
+    pytest.importorskip("setuptools")
+    wheel, _ = make_wheel(tmp_path, None)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "intaglio/plugins/ort/_kernels.so" in names
+    assert not [name for name in names if name.endswith((".cpp", ".o"))]
+    assert wheel.stem.split("-")[2:4] == ["py3", "none"] and not wheel.stem.endswith("-any")
+
+
+def test_without_a_compiler_the_wheel_is_made_and_says_so(tmp_path):
+    pytest.importorskip("setuptools")
+    wheel, output = make_wheel(tmp_path, "/nonexistent")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert wheel.stem.endswith("-py3-none-any")
+    assert "no CPU kernels, the integer operators will run slowly: no C++ compiler (/nonexistent)" in output

@@ -1,0 +1,56 @@
+"""Every CPU kernel against its operator's NumPy reference, to the bit, for every instruction set that this CPU has."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_cases import MAKERS, Case, cases, longest
+from operator_models import feeds, node_model
+
+from intaglio.plugins import OPS, ort
+from intaglio.plugins.ort.build import INSTRUCTION_SETS
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ir = pytest.importorskip("onnx_ir")
+
+
+@pytest.fixture(params=INSTRUCTION_SETS)
+def instruction_set(request, monkeypatch):
+    if request.param not in ort.supported_instruction_sets():
+        pytest.skip(f"this CPU has no {request.param}")
+    monkeypatch.setenv("INTAGLIO_ISA", request.param)
+    return request.param
+
+
+def run(case: Case, constants: bool) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    assert ort.register(options)
+    model = ir.to_proto(node_model(case, constants)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds(case, constants))
+
+
+def check(case: Case, constants: bool = False) -> None:
+    expected = OPS[case.operator].reference(case.inputs, case.attributes)
+    for got, want in zip(run(case, constants), expected, strict=False):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_kernel_equals_reference(operator, instruction_set, data):
+    assert ort.instruction_set() == instruction_set
+    check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_kernel_equals_reference_on_rows_of_4096(operator, instruction_set):
+    check(longest(operator))
+
+
+def test_every_operator_has_a_kernel():
+    assert set(ort.operators()) == set(OPS)
