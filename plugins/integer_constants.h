@@ -84,8 +84,11 @@ static inline LayerNormConstants layer_norm_constants(int64_t channels, float sc
                                                       float bias_scale, float out_scale, float wide_scale,
                                                       float epsilon) {
     if (channels < 1 || channels > 65536) throw std::invalid_argument("channels: expected 1 to 65536");
-    if (!(scale > 0)) throw std::invalid_argument("scale: expected a positive number");
     const double wide = wide_scale != 0 ? double(wide_scale) : double(out_scale) / 256;
+    for (const double positive : {double(scale), double(out_scale), wide}) {
+        if (!(positive > 0 && std::isfinite(positive))) throw std::invalid_argument("scales: expected positive numbers");
+    }
+    if (!(epsilon >= 0 && std::isfinite(epsilon))) throw std::invalid_argument("epsilon: expected 0 or a positive number");
     const int half_bits = (bit_length(uint64_t(channels - 1)) + 1) / 2;
     LayerNormConstants constants;
     constants.channels = int32_t(channels);

@@ -274,9 +274,12 @@ def layer_norm_constants(
     scale, weight_scale, bias_scale, out_scale, epsilon = (
         float(np.float32(value)) for value in (scale, weight_scale, bias_scale, out_scale, epsilon)
     )
-    if not scale > 0:
-        raise GraphError(f"IntLayerNorm: scale={scale:g}, expected a positive number. Calibrate with other data.")
     wide = float(np.float32(wide_scale)) if wide_scale else out_scale / 256
+    for name, value in (("scale", scale), ("out_scale", out_scale), ("wide_scale", wide)):
+        if not 0 < value < math.inf:
+            raise GraphError(f"IntLayerNorm: {name}={value:g}, expected a positive number. Calibrate with other data.")
+    if not 0 <= epsilon < math.inf:
+        raise GraphError(f"IntLayerNorm: epsilon={epsilon:g}, expected 0 or a positive number. Mend the model.")
     half_bits = ((channels - 1).bit_length() + 1) // 2
     fraction = 15 - half_bits
     root = math.floor(math.sqrt(channels) * 2.0 ** (31 - half_bits) + 0.5)

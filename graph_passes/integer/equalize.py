@@ -32,10 +32,12 @@ class Equalize:
 
     name: ClassVar[str] = "equalize"
     strength: float = 0.8
+    after_gelu: float = 0.9  # the strength there, where single channels reach ten times the others
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength <= 1:
-            raise GraphError(f"equalize: strength {self.strength}: expected 0 to 1.")
+        for option in ("strength", "after_gelu"):
+            if not 0 <= getattr(self, option) <= 1:
+                raise GraphError(f"equalize: {option} {getattr(self, option)}: expected 0 to 1.")
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
@@ -46,17 +48,22 @@ class Equalize:
             if seen is None or seen.channel_absmax is None:
                 counts.leave(f"{activation.name} was not calibrated")
                 continue
-            factors = self._factors(seen.channel_absmax.astype(np.float64), [weight_of(node) for node in products])
+            producer = activation.producer()
+            strength = self.after_gelu if producer is not None and producer.op_type == "Gelu" else self.strength
+            weights = [weight_of(node) for node in products]
+            factors = _factors(seen.channel_absmax.astype(np.float64), weights, strength)
             _equalize(writer, activation, products, factors)
             counts.add("activations")
         return model, counts
 
-    def _factors(self, activation: Floats, weights: list[npt.NDArray[np.float32]]) -> Floats:
-        weight = np.max([np.abs(each).max(axis=1) for each in weights], axis=0).astype(np.float64)
-        usable = (activation > 0) & (weight > 0)
-        safe = np.where(usable, activation, 1.0), np.where(usable, weight, 1.0)
-        factors: Floats = safe[0] ** self.strength / safe[1] ** (1 - self.strength)
-        return np.where(usable, factors, 1.0)
+
+def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strength: float) -> Floats:
+    """s [channels]: max|x|^strength / max|W|^(1 - strength)."""
+    weight = np.max([np.abs(each).max(axis=1) for each in weights], axis=0).astype(np.float64)
+    usable = (activation > 0) & (weight > 0)
+    safe = np.where(usable, activation, 1.0), np.where(usable, weight, 1.0)
+    factors: Floats = safe[0] ** strength / safe[1] ** (1 - strength)
+    return np.where(usable, factors, 1.0)
 
 
 def linear_inputs(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:

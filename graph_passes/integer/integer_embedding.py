@@ -1,4 +1,4 @@
-"""IntegerEmbedding: embedding tables to 8 bits, with one scale per table."""
+"""IntegerEmbedding: embedding tables to 8 bits, with one scale per channel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
+from intaglio.graph_passes.integer.quantize_weights import quantize_columns
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.integer.region import encoder_region, is_embedding
 
@@ -40,15 +42,14 @@ class IntegerEmbedding:
         return model, counts
 
 
-def _replace(writer: Writer, node: ir.Node, table: ir.Value, array: np.ndarray) -> None:
-    scale = np.float32((np.abs(array).max(initial=0) or 1.0) / 127)
-    integers = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
+def _replace(writer: Writer, node: ir.Node, table: ir.Value, array: npt.NDArray[np.float32]) -> None:
+    integers, scales = quantize_columns(array)
     old = node.outputs[0]
     stored = writer.constant(integers, f"{table.name}_int8")
     rows = writer.node(node, "Gather", [stored, node.inputs[1]], f"{old.name}_int8", axis=0).outputs[0]
     rows.dtype, rows.shape = ir.DataType.INT8, old.shape
-    scales = writer.constant(np.asarray(scale), f"{table.name}_int8.scale")
-    back = writer.node(node, "DequantizeLinear", [rows, scales], f"{old.name}_back").outputs[0]
+    stored_scales = writer.constant(scales, f"{table.name}_int8.scale")
+    back = writer.node(node, "DequantizeLinear", [rows, stored_scales], f"{old.name}_back", axis=-1).outputs[0]
     back.type, back.shape = old.type, old.shape
     old.replace_all_uses_with(back)
     assert node.graph is not None

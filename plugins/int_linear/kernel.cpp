@@ -1,0 +1,146 @@
+#include "plugins/int_linear/kernel.h"
+
+#include "plugins/int8_gemm.h"
+#include "plugins/simd_gelu.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+// How many columns of a panel there are: in its first and in its second vector.
+struct Columns {
+    int first, second;
+};
+
+// Whole vectors are by far the most frequent.
+INTAGLIO_SIMD I32 take(const int32_t* p, int count) { return count == LANES ? load32(p) : load32(p, count); }
+INTAGLIO_SIMD void put(int32_t* y, I32 v, int count) { count == LANES ? store(y, v) : store(y, v, count); }
+INTAGLIO_SIMD void put(int8_t* y, I32 v, int count) {
+    count == LANES ? store_saturated(y, v) : store_saturated(y, v, count);
+}
+INTAGLIO_SIMD I32 limited(I32 v, const int32_t*) { return clip16(v); }
+INTAGLIO_SIMD I32 limited(I32 v, const int8_t*) { return v; }  // put does it
+
+// The factors of a panel.
+struct Factors {
+    Requantizer first, second;
+    bool narrowing;  // all of them, as nearly always, so that requantize_exact may be used
+};
+
+Factors panel_factors(const int32_t* multiplier, const int32_t* shift, Columns n) {
+    const Requantizer first = requantizer(take(multiplier, n.first), take(shift, n.first));
+    const Requantizer second = requantizer(take(multiplier + LANES, n.second), take(shift + LANES, n.second));
+    return {first, second, largest(max(first.x_shift, second.x_shift)) == 0};
+}
+
+template <bool NARROWING>
+INTAGLIO_SIMD I32 scaled(I32 x, const Requantizer& r) { return NARROWING ? requantize_exact(x, r) : requantize(x, r); }
+
+// --- a tile's sums [rows, PANEL] into y, whose rows are `stride` apart ----------------------------------------------
+
+void keep(const int32_t* sums, int64_t rows, Columns n, int32_t* y, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL, y += stride) {
+        put(y, load32(sums), n.first);
+        put(y + LANES, load32(sums + LANES), n.second);
+    }
+}
+
+template <bool NARROWING, typename T>
+void rescale(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, T* y, int64_t stride) {
+    const Requantizer first = factors.first, second = factors.second;
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL, y += stride) {
+        put(y, limited(scaled<NARROWING>(load32(sums), first), y), n.first);
+        put(y + LANES, limited(scaled<NARROWING>(load32(sums + LANES), second), y), n.second);
+    }
+}
+
+template <typename T>
+void rescale(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, T* y, int64_t stride) {
+    if (factors.narrowing) return rescale<true>(sums, rows, n, factors, y, stride);
+    rescale<false>(sums, rows, n, factors, y, stride);
+}
+
+// i-GELU of the requantised sums, in their place.
+template <bool NARROWING>
+void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVectors& constants) {
+    const Requantizer first = factors.first, second = factors.second;
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL) {
+        const I16 v = narrow(scaled<NARROWING>(load32(sums), first), scaled<NARROWING>(load32(sums + LANES), second));
+        store(sums, gelu(v, constants));
+    }
+}
+
+void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVectors& constants) {
+    if (factors.narrowing) return activate<true>(sums, rows, factors, constants);
+    activate<false>(sums, rows, factors, constants);
+}
+
+// --- tasks ----------------------------------------------------------------------------------------------------------
+
+// One task's rows of a panel; multiply(finish) computes its tiles and calls finish(sums, first row, rows) for each.
+template <typename Multiply>
+void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t column, int64_t columns, void* y) {
+    const int64_t left = columns - column;
+    const Columns n = {int(smaller(LANES, left)), int(smaller(LANES, left > LANES ? left - LANES : 0))};
+    int32_t* const y32 = static_cast<int32_t*>(y) + column;
+    int8_t* const y8 = static_cast<int8_t*>(y) + column;
+    if (epilogue.bits == 32) {
+        multiply([&](int32_t* sums, int64_t row, int64_t rows) { keep(sums, rows, n, y32 + row * columns, columns); });
+        return;
+    }
+    const Factors factors = panel_factors(epilogue.multiplier + column, epilogue.shift + column, n);
+    if (epilogue.gelu != nullptr) {
+        const Factors out = panel_factors(epilogue.out_multiplier + column, epilogue.out_shift + column, n);
+        const GeluVectors constants = gelu_vectors(*epilogue.gelu);
+        multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+            activate(sums, rows, factors, constants);
+            rescale(sums, rows, n, out, y8 + row * columns, columns);
+        });
+    } else if (epilogue.bits == 16) {
+        multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+            rescale(sums, rows, n, factors, y32 + row * columns, columns);
+        });
+    } else {
+        multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+            rescale(sums, rows, n, factors, y8 + row * columns, columns);
+        });
+    }
+}
+
+void run(const void* x, const void* weight, int64_t rows, int64_t depth, int64_t columns, const Epilogue& epilogue,
+         void* y, int64_t begin, int64_t end) {
+    const PackedMatrix matrix = packed_matrix(depth, columns, const_cast<void*>(weight));
+    const Tasks tasks(rows, matrix);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t panel = tasks.panel(task), column = panel * PANEL;
+        const auto multiply = [&](const auto& finish) {
+            multiply_panel(static_cast<const int32_t*>(x), tasks.first_row(task), tasks.last_row(task), matrix, panel,
+                           finish);
+        };
+        finish_panel(multiply, epilogue, column, columns, y);
+    }
+}
+
+int64_t count_tasks(int64_t rows, int64_t depth, int64_t columns) {
+    return Tasks(rows, packed_matrix(depth, columns, nullptr)).count();
+}
+
+void pack_weight(const int8_t* weight, const int32_t* bias, int64_t depth, int64_t columns, void* packed) {
+    const PackedMatrix matrix = packed_matrix(depth, columns, packed);
+    for (int64_t panel = 0; panel < matrix.panels; ++panel) pack_rows(matrix, panel, weight, columns);
+    if (bias == nullptr) return;
+    for (int64_t c = 0; c < columns; ++c) matrix.start[c] = int32_t(uint32_t(matrix.start[c]) + uint32_t(bias[c]));
+}
+
+void pack_x(const int8_t* x, int64_t first, int64_t last, int64_t depth, void* packed) {
+    int32_t* const out = static_cast<int32_t*>(packed) + first * left_stride(depth);
+    pack_left(x + first * depth, depth, last - first, depth, out);
+}
+
+int64_t weight_bytes(int64_t depth, int64_t columns) { return packed_bytes(depth, columns); }
+int64_t x_bytes(int64_t rows, int64_t depth) { return left_bytes(rows, depth); }
+
+}  // namespace
+
+const IntLinearKernel int_linear_kernel = {weight_bytes, pack_weight, x_bytes, pack_x, count_tasks, run};
+
+}  // namespace intaglio::INTAGLIO_ISA

@@ -1,0 +1,91 @@
+#include "plugins/integer_constants.h"
+#include "plugins/ort/factors.h"
+#include "plugins/ort/operators.h"
+#include "plugins/ort/product.h"
+
+namespace intaglio::ort {
+namespace {
+
+class IntLinear final : public Kernel {
+public:
+    explicit IntLinear(const Node& node)
+        : kernel_(int_linear_kernel(node.isa())),
+          bits_(bits_of(node, {8, 16, 32}, 8)),
+          gelu_(node.text("activation", "") == "gelu"),
+          constants_(gelu_ ? inner_constants(node.real("out_scale", 1)) : GeluConstants{}) {
+        const std::string activation = node.text("activation", "");
+        if (!activation.empty() && (!gelu_ || bits_ != 8)) {
+            throw Error("activation: '" + activation + "' with bits=" + std::to_string(bits_) +
+                        ", expected 'gelu' with bits=8");
+        }
+        const Tensor weight = node.constant(1), bias = node.constant(2);
+        if (!weight || !bias) return;
+        check_weight(weight, bias);
+        packed_ = Buffer(size_t(kernel_.weight_bytes(weight.shape.axis(0), weight.shape.axis(1))));
+        pack(weight, bias, packed_.as<void>());
+    }
+
+    // x [..., K] int8, weight [K, N] int8, bias [N] int32, optional multiplier, shift, out_multiplier, out_shift
+    // [N|1] int32 -> y [..., N] int8|int32
+    void compute(const Context& context) const override {
+        const Tensor x = context.input(0), weight = context.input(1), bias = context.input(2);
+        const Tensor multiplier = context.input(3), shift = context.input(4);
+        check_weight(weight, bias);
+        check_factors(bits_, multiplier, shift);
+        const int64_t depth = weight.shape.axis(0), columns = weight.shape.axis(1);
+        if (x.shape.rank() < 1 || x.shape.axis(-1) != depth) {
+            throw Error("x: shape " + x.shape.text() + ", expected [..., " + std::to_string(depth) + "] for weight " +
+                        weight.shape.text());
+        }
+        Shape shape = x.shape;
+        shape.set_axis(-1, columns);
+        const int64_t rows = shape.rows();
+        void* const y = context.output(0, shape).data;
+
+        const Factors factors(multiplier, shift, columns, {0, 0});
+        const Dyadic otherwise = {constants_.out_multiplier, constants_.out_shift};
+        const Factors out(context.input(5), context.input(6), columns, otherwise);
+        const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
+                                   out.multiplier(), out.shift()};
+        const Scratch packed_x(size_t(kernel_.x_bytes(rows, depth)));
+        const Scratch packed_here(packed_ ? 0 : size_t(kernel_.weight_bytes(depth, columns)));
+        if (!packed_) pack(weight, bias, packed_here.as<void>());
+        const void* const packed = packed_ ? packed_.as<void>() : packed_here.as<void>();
+        context.parallel_for(rows, packing_grain(depth), [&](int64_t begin, int64_t end) {
+            kernel_.pack_x(x.as<int8_t>(), begin, end, depth, packed_x.as<void>());
+        });
+        const int64_t tasks = kernel_.tasks(rows, depth, columns);
+        context.parallel_for(tasks, product_grain(rows, depth, columns, tasks), [&](int64_t begin, int64_t end) {
+            kernel_.run(packed_x.as<void>(), packed, rows, depth, columns, epilogue, y, begin, end);
+        });
+    }
+
+private:
+    static GeluConstants inner_constants(float out_scale) {
+        return gelu_constants(gelu_inner_scale(out_scale), out_scale);
+    }
+
+    static void check_weight(const Tensor& weight, const Tensor& bias) {
+        if (weight.shape.rank() != 2) throw Error("weight: shape " + weight.shape.text() + ", expected [K, N]");
+        const Shape expected{weight.shape.axis(1)};
+        if (bias.shape != expected) throw Error("bias: shape " + bias.shape.text() + ", expected " + expected.text());
+        check_depth(weight.shape.axis(0));
+    }
+
+    void pack(const Tensor& weight, const Tensor& bias, void* packed) const {
+        const int64_t depth = weight.shape.axis(0), columns = weight.shape.axis(1);
+        kernel_.pack_weight(weight.as<int8_t>(), bias.as<int32_t>(), depth, columns, packed);
+    }
+
+    const IntLinearKernel& kernel_;
+    int bits_;
+    bool gelu_;
+    GeluConstants constants_;
+    Buffer packed_;  // the weight and the bias where both are constants of the graph
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> create_int_linear(const Node& node) { return std::make_unique<IntLinear>(node); }
+
+}  // namespace intaglio::ort

@@ -1,0 +1,105 @@
+// The kernel is int_linear's, without a bias; both sides are packed in each run.
+#include "plugins/ort/broadcast.h"
+#include "plugins/ort/factors.h"
+#include "plugins/ort/operators.h"
+#include "plugins/ort/product.h"
+
+namespace intaglio::ort {
+namespace {
+
+// One side's matrices, which are packed one by one.
+class Side {
+public:
+    // batch: the output's batch axes, and a last axis of 1.
+    Side(const char* name, const Tensor& tensor, const Shape& own_batch, const Shape& batch, int64_t bytes)
+        : data(tensor.as<int8_t>()),
+          matrices(own_batch.elements()),
+          bytes_((bytes + 63) / 64 * 64),  // each begins aligned
+          memory_(size_t(matrices * bytes_)),
+          places_(name, own_batch, batch) {}
+
+    void* packed(int64_t matrix) const { return memory_.as<char>() + matrix * bytes_; }
+    // That of one of the output's matrices.
+    const void* packed_for(int64_t index) const { return packed(places_.start(index)); }
+
+    const int8_t* data;
+    int64_t matrices;
+
+private:
+    int64_t bytes_;
+    Scratch memory_;
+    BroadcastRows places_;
+};
+
+class IntMatMul final : public Kernel {
+public:
+    explicit IntMatMul(const Node& node)
+        : kernel_(int_linear_kernel(node.isa())), bits_(bits_of(node, {8, 16, 32}, 32)) {}
+
+    // a [..., M, K] int8, b [..., K, N] int8, optional multiplier [N|1] and shift [N|1] int32
+    // -> y [..., M, N] int8|int32; the leading axes broadcast
+    void compute(const Context& context) const override {
+        const Tensor a = context.input(0), b = context.input(1);
+        const Tensor multiplier = context.input(2), shift = context.input(3);
+        if (a.shape.rank() < 2 || b.shape.rank() < 2 || a.shape.axis(-1) != b.shape.axis(-2)) {
+            throw Error("shapes " + a.shape.text() + " and " + b.shape.text() + " do not multiply");
+        }
+        check_factors(bits_, multiplier, shift);
+        const int64_t rows = a.shape.axis(-2), depth = a.shape.axis(-1), columns = b.shape.axis(-1);
+        check_depth(depth);
+        const Shape a_batch = batch_of(a.shape), b_batch = batch_of(b.shape), batch = broadcast(a_batch, b_batch);
+        Shape shape = batch;
+        shape.resize(batch.rank() + 1);
+        shape.set_axis(-2, rows);
+        shape.set_axis(-1, columns);
+        const Tensor output = context.output(0, shape);
+        char* const y = static_cast<char*>(output.data);
+        const int64_t matrix_bytes = rows * columns * (bits_ == 8 ? 1 : 4);
+        const Factors factors(multiplier, shift, columns, {0, 0});
+        const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), nullptr, nullptr, nullptr};
+
+        const Side left("a", a, a_batch, batch, kernel_.x_bytes(rows, depth));
+        const Side right("b", b, b_batch, batch, kernel_.weight_bytes(depth, columns));
+        context.parallel_for(left.matrices * rows, packing_grain(depth), [&](int64_t begin, int64_t end) {
+            while (begin < end) {
+                const int64_t matrix = begin / rows, first = begin % rows, last = std::min(rows, first + end - begin);
+                kernel_.pack_x(left.data + matrix * rows * depth, first, last, depth, left.packed(matrix));
+                begin += last - first;
+            }
+        });
+        context.parallel_for(right.matrices, packing_grain(depth * columns), [&](int64_t begin, int64_t end) {
+            for (int64_t matrix = begin; matrix < end; ++matrix) {
+                const int8_t* const from = right.data + matrix * depth * columns;
+                kernel_.pack_weight(from, nullptr, depth, columns, right.packed(matrix));
+            }
+        });
+        const int64_t tasks = kernel_.tasks(rows, depth, columns);
+        const int64_t grain = product_grain(rows, depth, columns, tasks);
+        context.parallel_for(batch.elements() * tasks, grain, [&](int64_t begin, int64_t end) {
+            while (begin < end) {
+                const int64_t index = begin / tasks, first = begin % tasks, last = std::min(tasks, first + end - begin);
+                kernel_.run(left.packed_for(index), right.packed_for(index), rows, depth, columns, epilogue,
+                            y + index * matrix_bytes, first, last);
+                begin += last - first;
+            }
+        });
+    }
+
+private:
+    // The leading axes, and a last one of 1: a row for each matrix.
+    static Shape batch_of(const Shape& shape) {
+        Shape batch = shape;
+        batch.resize(shape.rank() - 1);
+        batch.set_axis(-1, 1);
+        return batch;
+    }
+
+    const IntLinearKernel& kernel_;
+    int bits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> create_int_matmul(const Node& node) { return std::make_unique<IntMatMul>(node); }
+
+}  // namespace intaglio::ort
