@@ -1,0 +1,24 @@
+"""Prints what every kernel uses on every GPU: registers and spills of a thread, shared memory of a block."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from intaglio.plugins.cuda.compiler import SMS, resources
+from intaglio.plugins.cuda.geometry import operators
+
+
+def main() -> None:
+    """Compile everything and print one table."""
+    table = Table("kernel", "sm", "registers", "spilled bytes", "stack bytes", "shared bytes", title="CUDA kernels")
+    for folder in operators():
+        for sm in SMS:
+            for entry, used in resources(folder, sm).items():
+                numbers = (used.registers, used.spilled_bytes, used.stack_bytes, used.shared_bytes)
+                table.add_row(entry, str(sm), *map(str, numbers))
+    Console(width=max(Console().width, 110)).print(table)  # names are not cut, in a file either
+
+
+if __name__ == "__main__":
+    main()

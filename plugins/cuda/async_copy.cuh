@@ -1,0 +1,109 @@
+// Copies of 16 bytes from global to shared memory that go on while a warp computes.
+//
+// From sm_80 they are cp.async: `start` begins one, `commit` closes a group, `wait<N>` waits for all groups but the
+// last N. A T4 has none: there a copy waits in registers between `start` and `finish`, and the other two do nothing.
+// A block has to pass a barrier after `wait` before it reads what other threads copied.
+#pragma once
+
+#include "integer_math.h"
+
+namespace async_copy {
+
+// The bytes [0, count) at `from`, the others zero; `from` may be misaligned.
+__device__ __forceinline__ uint4 load_bytes(const int8_t* from, int count) {
+    uint64_t low = 0, high = 0;
+#pragma unroll 1
+    for (int i = min(count, 16) - 1; i >= 0; --i) {
+        if (i >= 8) high = high << 8 | uint8_t(from[i]);
+        else low = low << 8 | uint8_t(from[i]);
+    }
+    return make_uint4(uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32));
+}
+
+#if __CUDA_ARCH__ >= 800
+
+struct Copy16 {
+    // Copies 16 bytes, or fills with zeros; both addresses are aligned to 16.
+    __device__ __forceinline__ void start(void* to, const int8_t* from, bool zeros) {
+#if defined(__CUDACC__)
+        const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(zeros ? 0 : 16) : "memory");
+#else
+        emulation::begin_copy(to, zeros ? nullptr : from, 16);
+#endif
+    }
+    __device__ __forceinline__ void finish() {}
+};
+
+__device__ __forceinline__ void commit() {
+#if defined(__CUDACC__)
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+    emulation::commit_copies();
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void wait() {
+#if defined(__CUDACC__)
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#else
+    emulation::wait_for_copies(PENDING);
+#endif
+}
+
+#else
+
+struct Copy16 {
+    uint4 value;
+    uint4* target;
+
+    __device__ __forceinline__ void start(void* to, const int8_t* from, bool zeros) {
+        target = static_cast<uint4*>(to);
+        value = zeros ? make_uint4(0, 0, 0, 0) : __ldg(reinterpret_cast<const uint4*>(from));
+    }
+    __device__ __forceinline__ void finish() { *target = value; }
+};
+
+__device__ __forceinline__ void commit() {}
+
+template <int PENDING>
+__device__ __forceinline__ void wait() {}
+
+#endif
+
+// A tile of ROWS rows of COLUMNS bytes, copied by THREADS threads. In global memory its rows lie `pitch` bytes apart, in
+// shared memory where `place(row, column)` says; rows and columns beyond the last become zeros, and are not read.
+template <int ROWS, int COLUMNS, int THREADS>
+struct TileCopy {
+    static constexpr int CHUNKS = COLUMNS / 16, COUNT = ROWS * CHUNKS / THREADS;
+    Copy16 copies[COUNT];
+    bool aligned;  // to 16 bytes: the first row, the pitch, and the columns; else the bytes are copied at once
+
+    template <class Place>
+    __device__ __forceinline__ void start(int8_t* to, const int8_t* from, int64_t pitch, int32_t rows, int32_t columns,
+                                          bool is_aligned, const Place& place) {
+        aligned = is_aligned;
+        if (aligned) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                const int chunk = i * THREADS + threadIdx.x, row = chunk / CHUNKS, column = chunk % CHUNKS * 16;
+                copies[i].start(to + place(row, column), from + row * pitch + column, row >= rows || column >= columns);
+            }
+        } else {
+#pragma unroll 1
+            for (int chunk = threadIdx.x; chunk < ROWS * CHUNKS; chunk += THREADS) {
+                const int row = chunk / CHUNKS, column = chunk % CHUNKS * 16;
+                *reinterpret_cast<uint4*>(to + place(row, column)) =
+                    load_bytes(from + row * pitch + column, row < rows ? columns - column : 0);
+            }
+        }
+    }
+    __device__ __forceinline__ void finish() {
+        if (!aligned) return;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) copies[i].finish();
+    }
+};
+
+}  // namespace async_copy

@@ -1,0 +1,157 @@
+"""Compiling an operator's `kernel.cu` with NVRTC, which needs no GPU, and what its kernels use of one.
+
+A kernel is compiled once for each GPU to PTX, which a TensorRT engine embeds, and to a cubin, which a GPU of that
+kind runs as it is; both are kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio import extras
+from intaglio.errors import EngineError, MissingExtraError, one_line
+from intaglio.plugins.cuda import cache as compiled_before
+from intaglio.plugins.cuda.geometry import PLUGINS
+
+SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GPU it stands for
+OPTIONS = ("--std=c++17", "--ptxas-options=-v", f"--include-path={PLUGINS}")
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """A `kernel.cu` compiled for one GPU; `log` is the assembler's, with what each kernel uses."""
+
+    ptx: bytes
+    cubin: bytes
+    log: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel uses of a GPU: registers and local bytes of a thread, shared bytes of a block.
+
+    Spilled bytes count registers that did not fit, stack bytes also arrays that do not lie in registers: both are
+    in global memory, so a kernel of ours has none.
+    """
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+def compile_kernel(folder: str, sm: int) -> Compiled:
+    """Compile `kernel.cu` of a folder below `plugins`, or of any path, for compute capability `sm`, such as 75.
+
+    Raises `EngineError` with the first error when NVRTC refuses, `MissingExtraError` when there is no NVRTC.
+    """
+    nvrtc, version = _nvrtc()
+    options = (f"--gpu-architecture=sm_{sm}", *OPTIONS)
+    name = f"{Path(folder).name}-sm{sm}-{compiled_before.key(folder, options, version)}.nvrtc"
+
+    def make() -> bytes:
+        return msgspec.msgpack.encode(_compile(nvrtc, folder, options))
+
+    try:
+        return msgspec.msgpack.decode(compiled_before.kept(name, make), type=Compiled)
+    except msgspec.DecodeError:  # a damaged cache
+        return msgspec.msgpack.decode(make(), type=Compiled)
+
+
+def entry_points(folder: str) -> list[str]:
+    """The names of an operator's kernels, in the order of its source."""
+    source = (PLUGINS / folder / "kernel.cu").read_text()
+    return re.findall(r'^extern "C" __global__ void __launch_bounds__\(.*?\)\s+(\w+)\(', source, re.MULTILINE)
+
+
+def only(ptx: bytes, entry: str) -> bytes:
+    """The PTX without the module's other kernels: what an engine embeds of it."""
+    head, *kernels = re.split(r"(?=^\.visible \.entry )", ptx.decode(), flags=re.MULTILINE)
+    found = [kernel for kernel in kernels if kernel.startswith(f".visible .entry {entry}(")]
+    if not found:
+        raise EngineError(f"{entry}: the PTX has no such kernel. Compile the operator that it belongs to.")
+    return (head + found[0]).encode()
+
+
+def parameters(ptx: bytes, entry: str) -> list[str]:
+    """The parameters of a kernel as PTX types: "u64" for a pointer, "u32" for a scalar."""
+    signature = only(ptx, entry).decode().split(f".entry {entry}(")[1].split(")")[0]
+    return re.findall(r"\.param \.(\w+)", signature)
+
+
+def resources(folder: str, sm: int) -> dict[str, Resources]:
+    """What each kernel of an operator uses on a GPU of compute capability `sm`, by the kernel's name."""
+    log = compile_kernel(folder, sm).log
+    used = {}
+    for name, text in re.findall(
+        r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", log, re.DOTALL
+    ):
+        stores, loads = _number(r"(\d+) bytes spill stores", text), _number(r"(\d+) bytes spill loads", text)
+        used[name] = Resources(
+            registers=_number(r"Used (\d+) registers", text),
+            spilled_bytes=stores + loads,
+            stack_bytes=_number(r"(\d+) bytes stack frame", text),
+            # Absent where a kernel has none.
+            shared_bytes=_number(r"(\d+) bytes smem", text) if " smem" in text else 0,
+        )
+    return used
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if not found:
+        raise EngineError(
+            f"NVRTC's log: no {pattern!r} in {one_line(ValueError(text), 200)!r}. Use NVRTC 12.8 or newer."
+        )
+    return int(found[1])
+
+
+@cache
+def _nvrtc() -> tuple[Any, tuple[int, int]]:
+    """The module of NVRTC and the version of its library, which is another package and can be missing."""
+    nvrtc = extras.load("cuda.bindings.nvrtc")
+    try:
+        result, major, minor = nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:
+        raise MissingExtraError(
+            f"NVRTC cannot be loaded ({one_line(error, 200)}). Install it with: pip install nvidia-cuda-nvrtc"
+        ) from error
+    _check(nvrtc, result, "nvrtcVersion")
+    return nvrtc, (major, minor)
+
+
+def _compile(nvrtc: Any, folder: str, options: tuple[str, ...]) -> Compiled:
+    path = PLUGINS / folder / "kernel.cu"
+    result, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), str(path).encode(), 0, [], [])
+    _check(nvrtc, result, "nvrtcCreateProgram")
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0 \n").decode()
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise EngineError(f"{options[0]}: {_first_error(log) or result.name}")
+        return Compiled(_read(nvrtc, program, "PTX").rstrip(b"\0"), _read(nvrtc, program, "CUBIN"), log)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _read(nvrtc: Any, program: Any, what: str) -> bytes:
+    result, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    _check(nvrtc, result, f"nvrtcGet{what}Size")
+    data = bytes(size)
+    (result,) = getattr(nvrtc, f"nvrtcGet{what}")(program, data)
+    _check(nvrtc, result, f"nvrtcGet{what}")
+    return data
+
+
+def _first_error(log: str) -> str:
+    return next((" ".join(line.split()) for line in log.splitlines() if "error" in line), "")
+
+
+def _check(nvrtc: Any, result: Any, call: str) -> None:
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise EngineError(f"{call} failed: {result.name}. Reinstall nvidia-cuda-nvrtc and cuda-python.")

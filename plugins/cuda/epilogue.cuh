@@ -1,0 +1,93 @@
+// What becomes of the sums of a matrix product: a `factors(column)` that is loaded once for each column of a lane, and
+// the function of a sum and those. A bias or factors may be one for all columns: `length` is then 1.
+#pragma once
+
+#include "integer_math.h"
+
+namespace epilogue {
+
+// Dyadic factors, per column or one for all.
+struct Factors {
+    const int32_t* __restrict__ multiplier;
+    const int32_t* __restrict__ shift;
+    int32_t multipliers, shifts;
+};
+
+struct Factor {
+    int32_t multiplier, shift;
+};
+
+__device__ __forceinline__ Factor factor_of(const Factors& factors, int32_t column) {
+    return {factors.multiplier[factors.multipliers == 1 ? 0 : column], factors.shift[factors.shifts == 1 ? 0 : column]};
+}
+
+__device__ __forceinline__ int64_t apply(int32_t x, const Factor& factor) {
+    return intaglio::requantize(x, factor.multiplier, factor.shift);
+}
+
+// The bias of one column; none without a pointer.
+__device__ __forceinline__ int32_t bias_of(const int32_t* __restrict__ bias, int32_t column) { return bias ? bias[column] : 0; }
+
+struct Sum {
+    const int32_t* bias;
+
+    __device__ __forceinline__ int32_t factors(int32_t column) const { return bias_of(bias, column); }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, int32_t column_bias) const { return sum + column_bias; }
+};
+
+template <int BITS>
+struct Requantize {
+    const int32_t* bias;
+    Factors scale;
+
+    struct Column {
+        int32_t bias;
+        Factor scale;
+    };
+    __device__ __forceinline__ Column factors(int32_t column) const { return {bias_of(bias, column), factor_of(scale, column)}; }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
+        const int64_t scaled = apply(sum + column.bias, column.scale);
+        return BITS == 8 ? intaglio::clip8(scaled) : intaglio::clip16(scaled);
+    }
+};
+
+// i-GELU of the sums at its inner scale. `out` holds factors for the columns, or is without pointers: then it is
+// the constants' for all.
+struct Gelu {
+    const int32_t* bias;
+    Factors scale;
+    intaglio::GeluConstants constants;
+    Factors out;
+
+    struct Column {
+        int32_t bias;
+        Factor scale, out;
+    };
+    __device__ __forceinline__ Column factors(int32_t column) const {
+        const Factor one = {constants.out_multiplier, constants.out_shift};
+        return {bias_of(bias, column), factor_of(scale, column), out.multiplier ? factor_of(out, column) : one};
+    }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
+        const int32_t inner = intaglio::clip16(apply(sum + column.bias, column.scale));
+        return intaglio::clip8(apply(intaglio::gelu(inner, constants), column.out));
+    }
+};
+
+// Writes eight results that lie side by side, of which `count` exist; together where `whole`: to is aligned to 8 bytes.
+template <class Out>
+__device__ __forceinline__ void store_eight(Out* __restrict__ to, const int32_t (&results)[8], int32_t count, bool whole) {
+    if (whole && count >= 8) {
+        __align__(8) Out values[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) values[i] = Out(results[i]);
+#pragma unroll
+        for (int i = 0; i < int(sizeof(Out)); ++i)  // of 8 bytes each
+            reinterpret_cast<uint2*>(to)[i] = reinterpret_cast<const uint2*>(values)[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (i < count) to[i] = Out(results[i]);
+    }
+}
+
+}  // namespace epilogue

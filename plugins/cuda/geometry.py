@@ -1,0 +1,90 @@
+"""How a node's kernel is launched: what each operator's `launch.py` says of the shapes of its inputs.
+
+`launch.py` has one function, `launch(inputs, attributes) -> Launch`. The lengths of `inputs` are integers, or the
+symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*` and `//` alone, a symbol on the left.
+Lengths that are known are integers also among symbols.
+A kernel's parameters are the pointers of the inputs that the node has, the scalars, and the pointers of the outputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from intaglio.errors import EngineError
+
+PLUGINS = Path(__file__).parent.parent
+
+# An int, or a symbolic expression of TensorRT that has the four operations.
+Length = Any
+
+WARP = 32
+
+
+class Tensor(NamedTuple):
+    """An input as a kernel's launch sees it; the dtype by NumPy's name."""
+
+    shape: Sequence[Length]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the kernel `entry`. The grid counts blocks, the block threads; scalars are int32."""
+
+    entry: str
+    grid: tuple[Length, Length, Length]
+    block: tuple[int, int, int]
+    scalars: tuple[Length, ...]
+    shared_bytes: Length = 0
+
+
+def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """The launch of an operator's kernel, by the operator's folder; None for an input that the node leaves out."""
+    made: Launch = importlib.import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes)
+    return made
+
+
+def operators() -> list[str]:
+    """The folders of the operators that have a CUDA kernel, sorted."""
+    return sorted(path.parent.name for path in PLUGINS.glob("*/kernel.cu"))
+
+
+def product(lengths: Sequence[Length]) -> Length:
+    """How many elements an array of these lengths has; 1 of none."""
+    known = math.prod(length for length in lengths if isinstance(length, int))
+    symbols = [length for length in lengths if not isinstance(length, int)]
+    if not symbols:
+        return known
+    result, *others = symbols
+    for length in others:
+        result = result * length
+    return result * known
+
+
+def blocks(length: Length, each: int) -> Length:
+    """How many blocks cover `length` when each covers `each`: the quotient rounded up."""
+    return (length + (each - 1)) // each
+
+
+def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Length, Length]:
+    """A shape with leading axes of 1, as cuda/broadcast.cuh takes it. Raises `EngineError` for more than four axes."""
+    if len(lengths) > 4:
+        raise EngineError(f"{name}: {len(lengths)} axes, expected at most 4. Join some of them by a Reshape.")
+    padded: list[Length] = [*[1] * (4 - len(lengths)), *lengths]
+    return padded[0], padded[1], padded[2], padded[3]
+
+
+def broadcast_length(a: Length, b: Length) -> Length:
+    """The length that two axes broadcast to; of two symbols, or a symbol and a number, none stands for a 1."""
+    return b if isinstance(a, int) and a == 1 else a
+
+
+def constants(values: Any) -> tuple[int, ...]:
+    """The integer fields of a dataclass of constants as int32 scalars, in order; unsigned ones by their bits."""
+    integers = (getattr(values, field.name) for field in fields(values))
+    return tuple((value + 2**31) % 2**32 - 2**31 for value in integers if isinstance(value, int))

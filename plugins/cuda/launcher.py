@@ -1,0 +1,109 @@
+"""Launches an operator's CUDA kernel on a GPU, from arrays to arrays: how the kernels are tested where there is one.
+
+Engines do not come this way: TensorRT launches the kernels itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio import extras
+from intaglio.errors import EngineError, one_line
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel
+from intaglio.plugins.cuda.geometry import Launch
+
+Array = npt.NDArray[np.generic]
+
+
+def device_sm() -> int | None:
+    """The compute capability times ten of the first GPU, such as 75; None where there is no GPU or no driver."""
+    try:
+        return _device()
+    except EngineError:
+        return None
+
+
+def run(
+    folder: str,
+    launch: Launch,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[tuple[Sequence[int], npt.DTypeLike]],
+) -> list[Array]:
+    """Run a kernel of the operator in `plugins/<folder>` on the first GPU; the outputs, by shape and dtype.
+
+    An empty grid launches nothing. Raises `EngineError` when there is no GPU that the kernels run on, and for whatever
+    the driver refuses.
+    """
+    function = _function(folder, launch.entry, _device())
+    made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
+    with ExitStack() as held:
+        given = [np.ascontiguousarray(array) for array in inputs if array is not None]
+        pointers = [held.enter_context(_on_device(array)) for array in given]
+        results = [held.enter_context(_on_device(array)) for array in made]
+        values = (*pointers, *launch.scalars, *results)
+        types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
+        types += (ctypes.c_void_p,) * len(results)
+        if 0 not in launch.grid:
+            _call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
+            _call("cuCtxSynchronize")
+        for array, pointer in zip(made, results, strict=True):
+            if array.nbytes:
+                _call("cuMemcpyDtoH", array.ctypes.data, pointer, array.nbytes)
+    return made
+
+
+@contextmanager
+def _on_device(array: Array) -> Iterator[int]:
+    """The address of a copy of `array` in the GPU's memory."""
+    pointer = _call("cuMemAlloc", max(array.nbytes, 1))
+    try:
+        if array.nbytes:
+            _call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
+        yield int(pointer)
+    finally:
+        _call("cuMemFree", pointer)
+
+
+@cache
+def _device() -> int:
+    """Make the first GPU's primary context current; its compute capability times ten."""
+    driver = extras.load("cuda.bindings.driver")
+    try:
+        _call("cuInit", 0)
+    except RuntimeError as error:  # the driver's library is not there
+        raise EngineError(
+            f"no CUDA device: {one_line(error, 200).rstrip('.')}. Run this on a machine with one."
+        ) from error
+    device = _call("cuDeviceGet", 0)
+    attribute = driver.CUdevice_attribute
+    major = _call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = _call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    _call("cuCtxSetCurrent", _call("cuDevicePrimaryCtxRetain", device))
+    return 10 * int(major) + int(minor)
+
+
+@cache
+def _function(folder: str, entry: str, sm: int) -> Any:
+    """The kernel as the driver loaded it: the cubin for a GPU of the same generation, else PTX, which it compiles."""
+    built_for = max((known for known in SMS if known <= sm), default=None)
+    if built_for is None:
+        raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
+    compiled = compile_kernel(folder, built_for)
+    image = compiled.cubin if built_for // 10 == sm // 10 else compiled.ptx + b"\0"
+    return _call("cuModuleGetFunction", _call("cuModuleLoadData", image), entry.encode())
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    """A function of the driver: its result, or `EngineError` with the status."""
+    driver = extras.load("cuda.bindings.driver")
+    status, *results = getattr(driver, name)(*arguments)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise EngineError(f"{name} failed: {status.name}. See that nvidia-smi shows a GPU that is free.")
+    return results[0] if results else None

@@ -1,0 +1,23 @@
+"""The launch of IntAdd's CUDA kernels: one block for each row of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from intaglio.plugins.cuda.geometry import Launch, Tensor, broadcast_length, four_axes, product
+
+THREADS = 128  # as in kernel.cu
+
+
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """At most four axes; rows are all but the last."""
+    x, y, *factors = (tensor for tensor in inputs if tensor)
+    x_axes, y_axes = four_axes(x.shape, "IntAdd"), four_axes(y.shape, "IntAdd")
+    axes = [broadcast_length(a, b) for a, b in zip(x_axes, y_axes, strict=True)]
+    lengths = (factor.shape[0] for factor in factors)
+    sizes = (np.dtype(tensor.dtype).itemsize for tensor in (x, y))
+    scalars = (*lengths, *sizes, *axes, *x_axes, *y_axes)
+    return Launch(f"int_add_{attributes['bits']}", (product(axes[:3]), 1, 1), (THREADS, 1, 1), scalars)

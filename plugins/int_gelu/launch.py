@@ -1,0 +1,22 @@
+"""The launch of IntGelu's CUDA kernels: one block for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intaglio.plugins.cuda.geometry import Launch, Tensor, constants, product
+from intaglio.plugins.integer_math import gelu_constants
+
+THREADS = 128  # as in kernel.cu
+
+
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """Rows are all axes but the last."""
+    x, *factors = (tensor for tensor in inputs if tensor)
+    curve = constants(gelu_constants(attributes["scale"], attributes["out_scale"]))
+    grid, block = (product(x.shape[:-1]), 1, 1), (THREADS, 1, 1)
+    if not factors:
+        return Launch("int_gelu", grid, block, (x.shape[-1], *curve))
+    lengths = (x.shape[-1], *(factor.shape[0] for factor in factors))
+    return Launch("int_gelu_channels", grid, block, (*lengths, *curve[:-2]))

@@ -1,0 +1,177 @@
+"""Every kernel compiled for every GPU, without one: what TensorRT embeds, and what a kernel uses of a GPU."""
+
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from kernel_cases import folder_of, launch_of, outputs_of
+from operator_cases import MAKERS, longest
+
+from intaglio.errors import EngineError, MissingExtraError
+from intaglio.plugins.cuda import compiler
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
+from intaglio.plugins.cuda.emulator import SHARED_BYTES
+from intaglio.plugins.cuda.geometry import operators
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+# Attributes of the records in a cubin's .nv.info: (symbol, value), four bytes each.
+REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
+
+
+def sections(cubin: bytes) -> dict[str, bytes]:
+    """The sections of a 64-bit ELF file by name."""
+    offset, size, count, names = struct.unpack_from("<Q", cubin, 0x28) + struct.unpack_from("<HHH", cubin, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
+    strings = cubin[headers[names][4] :]
+    return {
+        strings[name : strings.index(b"\0", name)].decode(): b"" if kind == 8 else cubin[start : start + length]
+        for name, kind, _, _, start, length in headers
+    }
+
+
+def values_in_cubin(cubin: bytes, attribute: int) -> dict[str, int]:
+    """The value of an attribute for every kernel, read from the cubin itself; not for functions that they call."""
+    found = sections(cubin)
+    info, values, at = found[".nv.info"], {}, 0
+    while at < len(info):
+        kind, code, size = struct.unpack_from("<BBH", info, at)
+        if kind == 4 and code == attribute:
+            symbol, value = struct.unpack_from("<II", info, at + 4)
+            (name,) = struct.unpack_from("<I", found[".symtab"], 24 * symbol)
+            strings = found[".strtab"]
+            symbol_name = strings[name : strings.index(b"\0", name)].decode()
+            if not symbol_name.startswith("$"):
+                values[symbol_name] = value
+        at += 4 + (size if kind == 4 else 0)
+    return values
+
+
+def test_every_operator_with_cases_has_a_kernel():
+    assert operators() == sorted(folder_of(operator) for operator in MAKERS)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("folder", operators())
+def test_no_kernel_spills_and_each_fits_without_asking(folder, sm):
+    used = resources(folder, sm)
+    assert sorted(used) == sorted(entry_points(folder))
+    for entry, one in used.items():
+        assert (one.spilled_bytes, one.stack_bytes) == (0, 0), entry
+        assert one.shared_bytes <= SHARED_BYTES, entry
+        # A block of 128 threads and the 65536 registers of any of these GPUs' multiprocessors.
+        assert 0 < one.registers <= 255, entry
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("folder", operators())
+def test_resources_are_those_in_the_cubin(folder, sm):
+    used, cubin = resources(folder, sm), compile_kernel(folder, sm).cubin
+    assert values_in_cubin(cubin, REGISTER_COUNT) == {entry: one.registers for entry, one in used.items()}
+    assert values_in_cubin(cubin, FRAME_SIZE) == {entry: one.stack_bytes for entry, one in used.items()}
+
+
+def test_the_table_has_every_kernel():
+    done = subprocess.run([sys.executable, "-m", "intaglio.plugins.cuda"], capture_output=True, text=True, check=True)
+    rows = [re.findall(r"[\w.]+", line) for line in done.stdout.splitlines()]
+    for folder in operators():
+        for sm in SMS:
+            for entry, one in resources(folder, sm).items():
+                numbers = (sm, one.registers, one.spilled_bytes, one.stack_bytes, one.shared_bytes)
+                assert [entry, *map(str, numbers)] in rows
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_parameters_are_inputs_then_scalars_then_outputs(operator):
+    random = np.random.default_rng(0)
+    compiled = [compile_kernel(folder_of(operator), sm).ptx for sm in SMS]
+    for case in (longest(operator), *(MAKERS[operator](random) for _ in range(20))):
+        launch = launch_of(case)
+        inputs = sum(array is not None for array in case.inputs)
+        expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(outputs_of(case))
+        assert all(parameters(ptx, launch.entry) == expected for ptx in compiled)
+        assert all(type(value) is int and -(2**31) <= value < 2**31 for value in launch.scalars)
+
+
+@pytest.mark.parametrize("folder", ["int_attention", "int_linear", "int_matmul"])
+def test_each_gpu_gets_its_own_matrix_instruction(folder):
+    for sm in SMS:
+        ptx = compile_kernel(folder, sm).ptx.decode()
+        assert f".target sm_{sm}" in ptx
+        assert ("mma.sync.aligned.m8n8k16" in ptx) == (sm == 75)
+        assert ("mma.sync.aligned.m16n8k32" in ptx) == (sm >= 80)
+        assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
+
+
+def write_kernel(folder, body="y[0] = 1;"):
+    source = f'extern "C" __global__ void __launch_bounds__(32) one(int* y) {{ {body} }}\n'
+    (folder / "kernel.cu").write_text(source)
+    return str(folder)
+
+
+def test_a_kernel_is_compiled_once_until_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_kernel(tmp_path)
+    first = compile_kernel(folder, 75)
+    compiled = []
+    original = compiler._compile
+    monkeypatch.setattr(compiler, "_compile", lambda *arguments: compiled.append(1) or original(*arguments))
+    assert compile_kernel(folder, 75) == first and not compiled
+    write_kernel(tmp_path, "y[0] = 2;")
+    assert compile_kernel(folder, 75) != first and len(compiled) == 1
+    (tmp_path / "header.cuh").write_text("")
+    compile_kernel(folder, 75)
+    assert len(compiled) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert b".entry one(" in compile_kernel(write_kernel(tmp_path), 80).ptx
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_kernel(tmp_path)
+    compile_kernel(folder, 75)
+    (kept,) = (tmp_path / "cache" / "intaglio" / "kernels").iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert b".entry one(" in compile_kernel(folder, 75).ptx
+
+
+def test_an_array_in_local_memory_is_counted(tmp_path):
+    body = (
+        "int values[64]; for (int i = 0; i < 64; ++i) values[i] = y[i]; y[0] = values[y[1] & 63] + values[y[2] & 63];"
+    )
+    assert (
+        resources(write_kernel(tmp_path, f"{body} __syncthreads(); y[values[5]] = values[y[3] & 63];"), 75)[
+            "one"
+        ].stack_bytes
+        > 0
+    )
+
+
+def test_an_error_is_one_line_with_its_place(tmp_path):
+    with pytest.raises(EngineError, match=r"kernel.cu\(1\): error: identifier \"undeclared\" is undefined") as caught:
+        compile_kernel(write_kernel(tmp_path, "y[0] = undeclared;"), 80)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_that_nvrtc_does_not_know_is_refused(tmp_path):
+    with pytest.raises(EngineError, match="sm_12: "):
+        compile_kernel(write_kernel(tmp_path), 12)
+
+
+def test_a_missing_nvrtc_says_what_to_install(monkeypatch):
+    def missing():
+        raise RuntimeError("libnvrtc.so.13 was not found")
+
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)
+    compiler._nvrtc.cache_clear()
+    with pytest.raises(MissingExtraError, match="pip install nvidia-cuda-nvrtc"):
+        resources("requantize", 75)
+    monkeypatch.undo()
+    compiler._nvrtc.cache_clear()

@@ -1,0 +1,349 @@
+"""The emulation finds what a GPU would let pass in silence, and computes what a GPU does."""
+
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import launch_of, outputs_of
+from operator_cases import Case, int8
+
+from intaglio.errors import EngineError, MissingExtraError
+from intaglio.plugins import OPS
+from intaglio.plugins.cuda.emulator import POISON, emulate
+from intaglio.plugins.cuda.geometry import PLUGINS, Launch
+
+KERNELS = """
+#include "cuda/async_copy.cuh"
+#include "cuda/matrix_unit.cuh"
+extern "C" __global__ void __launch_bounds__(1024) some_threads_leave_before_the_barrier(int* y) {
+    if (threadIdx.x == 3) return;
+    __syncthreads();
+    y[threadIdx.x] = 1;
+}
+extern "C" __global__ void __launch_bounds__(1024) two_barriers_where_one_belongs(int* y) {
+    if (threadIdx.x < 32) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+    y[threadIdx.x] = 1;
+}
+extern "C" __global__ void __launch_bounds__(1024) half_a_warp_shuffles(int* y) {
+    if (threadIdx.x < 16) y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1, 1);
+}
+extern "C" __global__ void __launch_bounds__(1024) partial_mask(int* y) {
+    y[threadIdx.x] = __shfl_xor_sync(0x0000ffffu, 1, 1);
+}
+extern "C" __global__ void __launch_bounds__(1024) shared_index(int index, int* y) {
+    __shared__ int values[8];
+    values[index] = 1;
+    __syncthreads();
+    y[threadIdx.x] = values[threadIdx.x % 8];
+}
+extern "C" __global__ void __launch_bounds__(1024) dynamic_index(int index, int* y) {
+    INTAGLIO_DYNAMIC_SHARED(int, values);
+    values[index] = 1;
+    y[threadIdx.x] = values[0];
+}
+extern "C" __global__ void __launch_bounds__(1024) read_at(const int* x, int index, int* y) { y[0] = x[index]; }
+extern "C" __global__ void __launch_bounds__(1024) write_at(int index, int* y) { y[index] = 1; }
+extern "C" __global__ void __launch_bounds__(1024) add(const int* x, int* y) { y[0] = x[0] + x[1]; }
+extern "C" __global__ void __launch_bounds__(1024) load_four(const int* x, int index, int* y) {
+    const int4 four = *reinterpret_cast<const int4*>(x + index);
+    y[0] = four.x + four.w;
+}
+extern "C" __global__ void __launch_bounds__(1024) uninitialised(int* y) {
+    __shared__ int values[64];
+    y[blockIdx.x] = values[0];
+    values[0] = 1;
+}
+extern "C" __global__ void __launch_bounds__(1024) neighbour_without_barrier(int* y) {
+    __shared__ int values[64];
+    values[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = values[threadIdx.x ^ 33];
+}
+extern "C" __global__ void __launch_bounds__(1024) copy_without_wait(const int8_t* x, int wait, int* y) {
+    __shared__ __align__(16) int8_t values[16];
+    async_copy::Copy16 copy;
+    copy.start(values, x, false);
+    copy.finish();
+    async_copy::commit();
+    if (wait) async_copy::wait<0>();
+    y[0] = values[5];
+    async_copy::wait<0>();
+}
+extern "C" __global__ void __launch_bounds__(1024) copies_left_behind(const int8_t* x, int* y) {
+    __shared__ __align__(16) int8_t values[16];
+    async_copy::Copy16 copy;
+    copy.start(values, x, false);
+    y[0] = values[5];
+}
+extern "C" __global__ void __launch_bounds__(1024) positions(int* y) {
+    const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    y[block * 64 + thread] = 1000 * block + thread;
+}
+extern "C" __global__ void __launch_bounds__(1024) warp_functions(const int* x, int* y) {
+    const int value = x[threadIdx.x];
+    int* row = y + 6 * threadIdx.x;
+    row[0] = __shfl_sync(0xffffffffu, value, 5);
+    row[1] = __shfl_xor_sync(0xffffffffu, value, 12);
+    row[2] = __shfl_down_sync(0xffffffffu, value, 4);
+    row[3] = int(__ballot_sync(0xffffffffu, value > 0));
+    row[4] = __any_sync(0xffffffffu, value > 90);
+    row[5] = __all_sync(0xffffffffu, value > -90);
+}
+extern "C" __global__ void __launch_bounds__(1024) atomics(const int* x, int* total) {
+    __shared__ int sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    atomicAdd(&sum, x[threadIdx.x]);
+    __syncthreads();
+    if (threadIdx.x == 0) total[0] = sum;
+}
+namespace {
+template <bool UNSIGNED>
+__device__ __forceinline__ void tile(const int8_t* a, const int8_t* b, int* c) {
+    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    __shared__ __align__(16) int8_t rows[512];
+    for (int i = threadIdx.x; i < 512; i += 32) rows[i] = a[i];
+    __syncwarp();
+    uint32_t left[4], right[2] = {0, 0};
+    matrix_unit::load_fragment(left, rows + threadIdx.x % 16 * 32 + threadIdx.x / 16 * 16);
+    for (int k = 0; k < 4; ++k) {
+        right[0] |= uint32_t(uint8_t(b[(4 * t + k) * 8 + g])) << (8 * k);
+        right[1] |= uint32_t(uint8_t(b[(16 + 4 * t + k) * 8 + g])) << (8 * k);
+    }
+    int sums[4] = {1, 2, 3, 4};
+    matrix_unit::multiply_accumulate<UNSIGNED>(sums, left, right);
+    for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i] - i - 1;
+}
+}
+extern "C" __global__ void __launch_bounds__(32) signed_tile(const int8_t* a, const int8_t* b, int* c) {
+    tile<false>(a, b, c);
+}
+extern "C" __global__ void __launch_bounds__(32) unsigned_tile(const int8_t* a, const int8_t* b, int* c) {
+    tile<true>(a, b, c);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory) -> str:
+    """A folder with small kernels, most of them wrong."""
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "kernel.cu").write_text(KERNELS)
+    return str(folder)
+
+
+def run(folder, entry, inputs=(), scalars=(), outputs=(((64,), np.int32),), threads=64, grid=(1, 1, 1), **options):
+    shared_bytes = options.pop("shared_bytes", 0)
+    block = threads if isinstance(threads, tuple) else (threads, 1, 1)
+    return emulate(folder, Launch(entry, grid, block, tuple(scalars), shared_bytes), inputs, outputs, **options)
+
+
+def fails(match, *arguments, **options):
+    with pytest.raises(EngineError, match=match) as caught:
+        run(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_thread_that_ended_before_the_barrier_is_named(kernels):
+    fails(
+        r"thread \(0, 0, 0\) of block \(0, 0, 0\) waits at __syncthreads in line 6 for thread \(3, 0, 0\), which has",
+        kernels,
+        "some_threads_leave_before_the_barrier",
+    )
+
+
+def test_warps_at_different_barriers_are_told_apart(kernels):
+    fails(
+        r"waits at __syncthreads in line 11 for thread \(32, 0, 0\), which waits at __syncthreads in line 13",
+        kernels,
+        "two_barriers_where_one_belongs",
+    )
+
+
+def test_a_warp_function_that_half_the_warp_reaches(kernels):
+    fails(
+        r"waits at __shfl_xor_sync in line 18 for thread \(16, 0, 0\), which has ended", kernels, "half_a_warp_shuffles"
+    )
+
+
+def test_a_mask_of_half_the_warp_is_refused(kernels):
+    fails("with the mask 0000ffff, expected all 32 lanes", kernels, "partial_mask")
+
+
+def test_a_last_warp_that_is_not_full_is_refused(kernels):
+    inputs = [np.arange(40, dtype=np.int32)]
+    fails(
+        "the last warp has only 8 threads, expected 32",
+        kernels,
+        "warp_functions",
+        inputs,
+        threads=40,
+        outputs=[((240,), np.int32)],
+    )
+
+
+@pytest.mark.parametrize("index", [8, -1])
+def test_an_index_outside_of_shared_memory(kernels, index):
+    fails("indexes outside of an array at kernel.cu:25", kernels, "shared_index", scalars=[index])
+
+
+def test_dynamic_shared_memory_has_an_end(kernels):
+    assert run(kernels, "dynamic_index", scalars=[0], shared_bytes=16)[0][0] == 1
+    fails(
+        "touches byte 16 of its 16 bytes of dynamic shared memory",
+        kernels,
+        "dynamic_index",
+        scalars=[4],
+        shared_bytes=16,
+    )
+    fails("writes outside of its dynamic shared memory", kernels, "dynamic_index", scalars=[-1], shared_bytes=16)
+
+
+@pytest.mark.parametrize(("index", "offset"), [(12, 48), (-1024, -4096)])
+def test_reading_past_an_array_says_which_and_where(kernels, index, offset):
+    x = np.arange(12, dtype=np.int32)
+    fails(rf"touches byte {offset} of array 0 \(48 bytes\)", kernels, "read_at", [x], [index], threads=1)
+
+
+@pytest.mark.parametrize("index", [1, -1])
+def test_writing_beside_an_array_is_found_where_no_page_ends(kernels, index):
+    fails(r"writes outside of array 0 \(4 bytes\)", kernels, "write_at", (), [index], [((1,), np.int32)], threads=1)
+
+
+def test_signed_overflow_is_an_error(kernels):
+    assert run(kernels, "add", [np.array([2**31 - 2, 1], np.int32)], threads=1)[0][0] == 2**31 - 1
+    fails("overflows a signed integer", kernels, "add", [np.array([2**31 - 1, 1], np.int32)], threads=1)
+
+
+def test_a_misaligned_vector_is_an_error(kernels):
+    x = np.arange(16, dtype=np.int32)
+    assert run(kernels, "load_four", [x], [4], threads=1)[0][0] == 4 + 7
+    fails("reads or writes a misaligned address", kernels, "load_four", [x], [1], threads=1)
+
+
+def test_shared_memory_is_poisoned_for_every_block(kernels):
+    assert (run(kernels, "uninitialised", threads=1, grid=(3, 1, 1))[0][:3].view(np.uint8) == POISON).all()
+
+
+def test_a_missing_barrier_shows_in_some_order(kernels):
+    expected = np.arange(64) ^ 33
+    right = [bool((run(kernels, "neighbour_without_barrier", seed=seed)[0] == expected).all()) for seed in range(4)]
+    assert not any(right)
+
+
+def test_an_asynchronous_copy_is_not_there_before_it_is_waited_for(kernels):
+    x = np.arange(16, dtype=np.int8)
+    assert run(kernels, "copy_without_wait", [x], [1], threads=1, sm=80)[0][0] == 5
+    assert run(kernels, "copy_without_wait", [x], [0], threads=1, sm=80)[0][0] == np.uint8(POISON).astype(np.int8)
+    fails("ended with asynchronous copies", kernels, "copies_left_behind", [x], threads=1, sm=80)
+
+
+def test_a_run_after_a_failure_is_whole(kernels):
+    fails("has ended", kernels, "some_threads_leave_before_the_barrier")
+    assert (run(kernels, "positions")[0] == np.arange(64)).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_positions_in_three_dimensions(kernels, seed):
+    (y,) = run(kernels, "positions", outputs=[((24, 64), np.int32)], threads=(4, 8, 2), grid=(2, 3, 4), seed=seed)
+    np.testing.assert_array_equal(y, 1000 * np.arange(24)[:, None] + np.arange(64))
+
+
+def test_functions_of_a_warp(kernels):
+    x = np.random.default_rng(0).integers(-100, 100, 64).astype(np.int32)
+    (y,) = run(kernels, "warp_functions", [x], outputs=[((2, 32, 6), np.int32)], seed=3)
+    for warp, values in zip(y, x.reshape(2, 32), strict=True):
+        lanes = np.arange(32)
+        down = values[np.where(lanes + 4 < 32, lanes + 4, lanes)]
+        votes = np.packbits(values > 0, bitorder="little").view(np.int32)[0]
+        expected = [values[5], values[lanes ^ 12], down, votes, (values > 90).any(), (values > -90).all()]
+        np.testing.assert_array_equal(warp, np.stack([np.broadcast_to(one, 32) for one in expected], axis=1))
+
+
+def test_atomics_add_up(kernels):
+    x = np.arange(64, dtype=np.int32)
+    assert run(kernels, "atomics", [x], outputs=[((1,), np.int32)], seed=2)[0][0] == x.sum()
+
+
+@pytest.mark.parametrize("sm", [75, 80])
+@pytest.mark.parametrize(("entry", "dtype"), [("signed_tile", np.int8), ("unsigned_tile", np.uint8)])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
+    random = np.random.default_rng(seed)
+    a, b = int8(random, 16, 32), int8(random, 32, 8)
+    (c,) = run(kernels, entry, [a, b], outputs=[((16, 8), np.int32)], threads=32, sm=sm, seed=seed)
+    np.testing.assert_array_equal(c, a.view(dtype).astype(np.int32) @ b.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        (Launch("add", (1, 65536, 1), (32, 1, 1), ()), "grid .* expected at most"),
+        (Launch("add", (1, 1, 1), (1024, 2, 1), ()), "2048 threads"),
+        (Launch("add", (1, 1, 1), (32, 1, 1), (), 49153), "49153 bytes of dynamic shared memory"),
+        (Launch("add", (1, 1, 1), (1, 1, 1), (1, 2)), "has 2 parameters, got 3 arguments"),
+        (Launch("no_such_kernel", (1, 1, 1), (1, 1, 1), ()), "no kernel of this name"),
+    ],
+)
+def test_a_launch_that_a_gpu_refuses(kernels, launch, message):
+    with pytest.raises(EngineError, match=message):
+        emulate(kernels, launch, [], [((1,), np.int32)])
+
+
+def test_an_empty_grid_launches_nothing(kernels):
+    assert run(kernels, "positions", outputs=[((0,), np.int32)], grid=(0, 1, 1))[0].shape == (0,)
+
+
+def test_a_kernel_that_does_not_compile_names_its_line(tmp_path):
+    (tmp_path / "kernel.cu").write_text("int broken = ;")
+    fails(r"kernel.cu:\d+:\d+: error", str(tmp_path), "broken")
+
+
+def test_no_compiler_is_said_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / "kernel.cu").write_text("")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MissingExtraError, match="the emulation of CUDA needs it"):
+        run(str(tmp_path), "anything")
+
+
+MUTATIONS = {
+    "no barrier before a stage is read": ("cuda/gemm.cuh", "__syncthreads();  // this tile", "// this tile"),
+    "no wait for the copies": ("cuda/gemm.cuh", "async_copy::wait<STAGES - 2>();", ""),
+    "no guard of the last columns": ("cuda/epilogue.cuh", "if (i < count) to[i]", "to[i]"),
+    "no guard of the last rows": ("cuda/gemm.cuh", "if (row >= problem.m) continue;", ""),
+    "no zeros beyond the last k": (
+        "cuda/gemm.cuh",
+        "problem.n, problem.k - first_k, problem",
+        "problem.n, TILE_K, problem",
+    ),
+    "one swizzle wrong": ("cuda/gemm.cuh", "(column ^ (row / 2 % 4 * 16))", "column"),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mistake_in_the_matrix_product_is_found(tmp_path, mutation):
+    header, old, new = MUTATIONS[mutation]
+    (tmp_path / "cuda").mkdir()
+    shutil.copy(PLUGINS / "int_linear" / "kernel.cu", tmp_path)
+    text = (PLUGINS / header).read_text()
+    assert text.count(old) == 1
+    (tmp_path / header).write_text(text.replace(old, new))
+    assert any(is_wrong(str(tmp_path), k, n, seed) for k, n in [(208, 144), (200, 131)] for seed in range(2))
+
+
+def is_wrong(folder, k, n, seed):
+    random = np.random.default_rng(0)
+    case = Case("IntLinear", (int8(random, 70, k), int8(random, k, n), np.zeros(n, np.int32)), {"bits": 32})
+    try:
+        (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed)
+    except EngineError as error:
+        assert "error:" not in str(error), "it does not compile"
+        return True
+    return not np.array_equal(got, OPS["IntLinear"].reference(case.inputs, case.attributes)[0])
