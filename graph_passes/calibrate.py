@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
 MASK = "attention_mask"  # the input that is 0 at padding, [batch, sequence]
 MEMORY = 1 << 30  # bytes of activations that are held at once
-FLOATS = {ir.DataType.FLOAT: 4, ir.DataType.FLOAT16: 2, ir.DataType.DOUBLE: 8}  # dtype -> bytes; what NumPy has
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE}  # what NumPy has
 QUANTISED = {
     "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
     "QuantizeLinear",
@@ -80,8 +80,7 @@ class Calibrate:
         if size > MEMORY and self.batch > 1:
             batches, used = data.load(self.samples, max(1, self.batch * MEMORY // size))
         statistics = {value: Statistics(self.method, self.percentile, self.bins) for value in values}
-        for group in _groups(values, _bytes(model, values, batches)):
-            self._observe(model, {value: statistics[value] for value in group}, batches)
+        _observe(model, statistics, batches, lambda feeds: track(feeds, self.name, total=len(feeds)))
         for value in values:
             value.meta[KEY] = statistics[value]
         masks = [batch[MASK] for batch in batches if MASK in batch]
@@ -95,19 +94,34 @@ class Calibrate:
             counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
         return model, counts
 
-    def _observe(
-        self, model: ir.Model, statistics: dict[ir.Value, Statistics], batches: Sequence[dict[str, Array]]
-    ) -> None:
-        """Run every batch once and take in all of the given activations."""
-        names = _mask_axes(model)
-        inputs = {value: seen for value, seen in statistics.items() if value.is_graph_input()}
-        with _engine(model, [value for value in statistics if value not in inputs]) as engine:
-            for feeds in track(batches, self.name, total=len(batches)):
+
+def observe(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[Statistics]:
+    """What each of `values`, floating point or integer, was on `batches`, padding left out.
+
+    Raises `GraphError` for an activation that is NaN or infinite.
+    """
+    statistics = {value: Statistics() for value in values}
+    _observe(model, statistics, batches, iter)
+    return list(statistics.values())
+
+
+def _observe(
+    model: ir.Model,
+    statistics: dict[ir.Value, Statistics],
+    batches: Sequence[dict[str, Array]],
+    shown: Callable[[Sequence[dict[str, Array]]], Iterable[dict[str, Array]]],
+) -> None:
+    """Run every batch and take in all of the given activations, as many at a time as fit in memory."""
+    axes = _mask_axes(model)
+    values = list(statistics)
+    for group in _groups(values, _bytes(model, values, batches)):
+        with _engine(model, [value for value in group if not value.is_graph_input()]) as engine:
+            for feeds in shown(batches):
                 with interrupts.deferred():
                     arrays = {**feeds, **engine.run(feeds)}
-                mask = feeds[MASK] != 0 if names is not None else None
-                for value, seen in statistics.items():
-                    _add(value, arrays[str(value.name)], seen, mask, names)
+                mask = feeds[MASK] != 0 if axes is not None else None
+                for value in group:
+                    _add(value, arrays[str(value.name)], statistics[value], mask, axes)
 
 
 def _refuse_quantised(model: ir.Model) -> None:
@@ -169,7 +183,7 @@ def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[s
     sizes = []
     for value in values:
         lengths = [name if isinstance(name, int) else actual.get(name, longest) for name in _lengths(value) or []]
-        sizes.append(int(np.prod(lengths, dtype=np.int64)) * FLOATS[ir.DataType(value.dtype or ir.DataType.FLOAT)])
+        sizes.append(int(np.prod(lengths, dtype=np.int64)) * int((value.dtype or ir.DataType.FLOAT).itemsize))
     return sizes
 
 

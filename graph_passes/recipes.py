@@ -17,6 +17,7 @@ from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
 from intaglio.graph_passes.integer.h_gelu import HGelu
 from intaglio.graph_passes.integer.integer_add import IntegerAdd
@@ -47,6 +48,7 @@ PASSES: dict[str, type] = {
     "integer_add": IntegerAdd,
     "integer_gelu": IntegerGelu,
     "integer_layer_norm": IntegerLayerNorm,
+    "correct_biases": CorrectBiases,
     "audit_integer_only": AuditIntegerOnly,
 }
 
@@ -67,6 +69,7 @@ INT8_ONLY: list[Pass] = [
     IntegerAdd(),
     IntegerLayerNorm(),
     AuditIntegerOnly(),
+    CorrectBiases(),
 ]
 
 # INT8 products between floating-point GELU, softmax and normalisation: what TensorRT fuses by itself.

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
 from intaglio.graph_passes.integer.emit import emit, emit_gelu
 from intaglio.graph_passes.integer.quantized import Quantized, Writer, quantized, quantizers
 from intaglio.graph_passes.integer.region import encoder_region
 from intaglio.plugins.integer_math import gelu_inner_scale
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
     before = _last(node, result)
     inputs = [x.integers, weight.integers, writer.constant(integers, f"{result.name}.bias_int32")]
     takers = quantizers(result)
+    seen = statistics_of(result)
+    means = None if seen is None else seen.channel_mean
     if isinstance(takers, str):
         counts.leave(takers)
         return None
@@ -65,13 +72,20 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
     if gelu is not None and not isinstance(outer, str) and [taker.bits for taker in outer] == [8]:
         out_scale = float(np.float32(outer[0].scale.max()))
         factors = writer.dyadics(accumulator / gelu_inner_scale(out_scale), f"{result.name}.requantize")
-        emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
+        made = emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
+        _remember(made, means, accumulator)
         return "linear with gelu"
-    emit(writer, before, "IntLinear", inputs, result, accumulator, takers)
+    _remember(emit(writer, before, "IntLinear", inputs, result, accumulator, takers), means, accumulator)
     return "linear"
 
 
-def _bias(node: ir.Node) -> tuple[ir.Value, np.ndarray]:
+def _remember(node: ir.Node, means: Floats | None, accumulator: Floats) -> None:
+    """Note on the node what it has to be right about on average, for correct_biases."""
+    if means is not None:
+        node.meta[KEY] = FloatMeans(means, accumulator)
+
+
+def _bias(node: ir.Node) -> tuple[ir.Value, Floats]:
     """The product with its bias, and the bias; zeros where none follows."""
     product = node.outputs[0]
     users = [user for user, _ in product.uses()]

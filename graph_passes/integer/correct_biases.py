@@ -1,0 +1,101 @@
+"""CorrectBiases: takes the mean error of integer linear layers, as measured on real text, out of their biases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.graph_passes.calibrate import observe
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.progress import track
+
+KEY = "float_means"  # in `ir.Node.meta` of an IntLinear
+LIMIT = 2**30  # of a bias
+
+
+@dataclass(frozen=True)
+class FloatMeans:
+    """What an IntLinear has to be right about on average."""
+
+    mean: npt.NDArray[np.float64]  # [N], of the floating-point layer over the calibration's tokens, bias included
+    unit: npt.NDArray[np.float64]  # [N], the real value of one unit of the accumulator
+
+
+@dataclass(frozen=True)
+class CorrectBiases:
+    """Shifts the bias of every IntLinear so that its outputs are right on average, channel by channel.
+
+    Rounding, clipping and i-GELU are a little off in one direction; what that adds to a layer's output on average can
+    be measured, and a bias can take it away, at no run-time cost. A layer's error depends on those before it, so they
+    are corrected one after the other, each with the layers before it right already; `samples` texts are read for each.
+
+    1. Corrected: IntLinear nodes that integer_linear made from calibrated layers in the same recipe.
+    2. Left: those whose floating-point means are not known, or whose bias other nodes share.
+    """
+
+    name: ClassVar[str] = "correct_biases"
+    needs_calibration: ClassVar[Literal[True]] = True
+    samples: int = 128
+    batch: int = 8
+
+    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on `data`."""
+        counts = Counts()
+        nodes = [node for node in model.graph if node.op_type == "IntLinear" and _correctable(node, counts)]
+        if not nodes:
+            return model, counts
+        batches, _ = data.load(self.samples, self.batch)
+        for layers in track(_levels(nodes), self.name, total=len(_levels(nodes))):
+            probes = _probes(model, layers)
+            try:
+                seen = observe(model, [probe.outputs[0] for probe in probes], batches)
+            finally:
+                model.graph.remove(probes, safe=True)
+            for node, statistics in zip(layers, seen, strict=True):
+                assert statistics.channel_mean is not None
+                _shift(node, statistics.channel_mean)
+        counts.add("linear", len(nodes))
+        return model, counts
+
+
+def _correctable(node: ir.Node, counts: Counts) -> bool:
+    bias = node.inputs[2]
+    if KEY not in node.meta:
+        counts.leave(f"{node.name}: its floating-point means are not known")
+    elif bias is None or constant(bias) is None or len(bias.uses()) != 1:
+        counts.leave(f"{node.name}: its bias is shared, or no constant")
+    else:
+        return True
+    return False
+
+
+def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
+    """The nodes in the graph's order, those with the same input together: none of them depends on another."""
+    levels: dict[ir.Value | None, list[ir.Node]] = {}
+    for node in nodes:
+        levels.setdefault(node.inputs[0], []).append(node)
+    return list(levels.values())
+
+
+def _probes(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """For each node one beside it that gives its accumulator."""
+    writer = Writer(model)
+    return [writer.integer(node, "IntLinear", node.inputs[:3], node.outputs[0], bits=32) for node in nodes]
+
+
+def _shift(node: ir.Node, accumulator: npt.NDArray[np.float64]) -> None:
+    """Let the mean of the accumulator become that of the floating-point layer."""
+    known: FloatMeans = node.meta[KEY]
+    bias = node.inputs[2]
+    assert bias is not None and bias.const_value is not None
+    missing = known.mean / known.unit - accumulator
+    shifted = np.clip(bias.const_value.numpy() + np.rint(missing), -LIMIT, LIMIT).astype(np.int32)
+    bias.const_value = ir.tensor(shifted, name=bias.name)

@@ -1,0 +1,21 @@
+// i-GELU of a matrix: int32 brought to 16 bits at the inner scale, the polynomial there, and its result to int8.
+#pragma once
+
+#include <cstdint>
+
+#include "plugins/integer_math.h"
+#include "plugins/isa.h"
+
+namespace intaglio {
+
+// x: [rows, channels] int32
+// multiplier, shift: [channels] int32, shift in 0..62: from the inner scale to y's
+// y: [rows, channels] int8
+struct IntGeluKernel {
+    void (*gelu)(const int32_t* x, int64_t rows, int64_t channels, const GeluConstants& constants,
+                 const int32_t* multiplier, const int32_t* shift, int8_t* y);
+};
+
+}  // namespace intaglio
+
+INTAGLIO_DECLARE_KERNEL(IntGeluKernel, int_gelu_kernel)

@@ -1,0 +1,94 @@
+#include <algorithm>
+
+#include "plugins/int_layer_norm/kernel.h"
+#include "plugins/integer_constants.h"
+#include "plugins/ort/factors.h"
+#include "plugins/ort/operators.h"
+
+namespace intaglio::ort {
+namespace {
+
+constexpr int64_t BLOCK = 16384;  // elements of a piece of parallel work, 5 to 10 microseconds
+
+class IntLayerNorm final : public Kernel {
+public:
+    explicit IntLayerNorm(const Node& node)
+        : kernel_(int_layer_norm_kernel(node.isa())),
+          scale_(node.real("scale")),
+          weight_scale_(node.real("weight_scale")),
+          bias_scale_(node.real("bias_scale")),
+          out_scale_(node.real("out_scale")),
+          wide_scale_(node.real("wide_scale", 0)),
+          epsilon_(node.real("epsilon", 0)) {
+        const Inputs inputs = {node.constant(1), node.constant(2), node.constant(3), node.constant(4)};
+        const bool constant = inputs.weight && inputs.bias &&
+                              (node.input_count() <= 3 || inputs.multiplier) && (node.input_count() <= 4 || inputs.shift);
+        if (!constant) return;
+        const Prepared prepared(*this, inputs, inputs.weight.shape.elements());
+        table_ = Buffer(prepared.bytes());
+        vectors_ = kernel_.prepare(prepared.parameters, table_.as<void>());
+    }
+
+    // x [..., C] int32, weight [C] int32, bias [C] int32, optional multiplier [C|1] int32 and shift [C|1] int32
+    // -> y [..., C] int8, optional wide [..., C] int32
+    void compute(const Context& context) const override {
+        const Tensor x = context.input(0);
+        const Inputs inputs = {context.input(1), context.input(2), context.input(3), context.input(4)};
+        const int64_t channels = x.shape.axis(-1);
+        const Prepared prepared(*this, inputs, channels);
+        const Scratch made(table_ ? 0 : prepared.bytes());
+        const void* table = table_ ? table_.as<void>() : made.as<void>();
+        if (!(table_ ? vectors_ : kernel_.prepare(prepared.parameters, made.as<void>()))) table = nullptr;
+        const int32_t* data = x.as<int32_t>();
+        int8_t* y = context.output(0, x.shape).as_mutable<int8_t>();
+        const Tensor second = context.output(1, x.shape);
+        int32_t* wide = second ? second.as_mutable<int32_t>() : nullptr;
+        context.parallel_for(x.shape.rows(), std::max<int64_t>(BLOCK / channels, 1), [&](int64_t begin, int64_t end) {
+            const Scratch scratch(size_t(channels + 64) * sizeof(int16_t));
+            for (int64_t row = begin; row < end; ++row) {
+                const int64_t start = row * channels;
+                kernel_.row(data + start, prepared.parameters, table, scratch.as<int16_t>(), y + start,
+                            wide == nullptr ? nullptr : wide + start);
+            }
+        });
+    }
+
+private:
+    struct Inputs {
+        Tensor weight, bias, multiplier, shift;
+    };
+
+    // The constants for so many channels, and the other inputs checked.
+    struct Prepared {
+        Prepared(const IntLayerNorm& node, const Inputs& inputs, int64_t channels)
+            : constants(layer_norm_constants(channels, node.scale_, node.weight_scale_, node.bias_scale_, node.out_scale_,
+                                             node.wide_scale_, node.epsilon_)),
+              factors(inputs.multiplier, inputs.shift, channels, {constants.out_multiplier, constants.out_shift}),
+              kernel(node.kernel_) {
+            for (const auto& [name, tensor] : {std::pair("weight", &inputs.weight), std::pair("bias", &inputs.bias)}) {
+                if (tensor->shape != Shape{channels}) {
+                    throw Error(std::string(name) + ": shape " + tensor->shape.text() + ", expected " + Shape{channels}.text());
+                }
+            }
+            parameters = {constants, inputs.weight.as<int32_t>(), inputs.bias.as<int32_t>(), factors.multiplier(),
+                          factors.shift()};
+        }
+        size_t bytes() const { return size_t(kernel.table_bytes(constants.channels)); }
+
+        LayerNormConstants constants;
+        Factors factors;
+        const IntLayerNormKernel& kernel;
+        LayerNormParameters parameters;
+    };
+
+    const IntLayerNormKernel& kernel_;
+    float scale_, weight_scale_, bias_scale_, out_scale_, wide_scale_, epsilon_;
+    Buffer table_;  // made once where all but x is constant
+    bool vectors_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> create_int_layer_norm(const Node& node) { return std::make_unique<IntLayerNorm>(node); }
+
+}  // namespace intaglio::ort
