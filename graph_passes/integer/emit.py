@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give
+from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Scale, Writer, give
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 
@@ -59,9 +59,8 @@ def emit_gelu(
 ) -> ir.Node:
     """An operator that ends in i-GELU to 8 bits: one scale for all, or a factor per channel at the end."""
     out_scale = float(np.float32(taker.scale.max()))
-    factors: tuple[ir.Value | None, ...] = ()
-    if taker.scale.size > 1:
-        factors = writer.dyadics(gelu_inner_scale(out_scale) / taker.scale, f"{gelu.outputs[0].name}.requantize")
+    ratio = gelu_inner_scale(out_scale) / taker.scale
+    factors = writer.dyadics(ratio, f"{gelu.outputs[0].name}.requantize", SHORT)
     node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], out_scale=out_scale, **attributes)
     give(node.outputs[0], [taker])
     return node

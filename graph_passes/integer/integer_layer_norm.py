@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.integer.emit import share
-from intaglio.graph_passes.integer.quantized import Quantizer, Writer, give, quantized, quantizers
+from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Writer, give, quantized, quantizers
 from intaglio.graph_passes.integer.region import encoder_region
 
 WEIGHT_BITS = 15  # so that a normalised 16-bit value times a weight fits in 32 bits
@@ -73,7 +73,7 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
         writer.constant(biases, f"{result.name}.bias_int32"),
     ]
     if narrow is not None:
-        inputs += writer.dyadics(wide_scale / narrow.scale, f"{result.name}.requantize")
+        inputs += writer.dyadics(wide_scale / narrow.scale, f"{result.name}.requantize", SHORT)
     made = writer.integer(
         node,
         "IntLayerNorm",

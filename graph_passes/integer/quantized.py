@@ -24,6 +24,7 @@ Scale = npt.NDArray[np.float64]  # one number, or one per channel of the last ax
 
 BITS = {ir.DataType.INT8: 8, ir.DataType.INT16: 16, ir.DataType.INT32: 16}
 DTYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16}
+SHORT = 15  # bits of a multiplier for 16-bit values: their product stays within 32 bits, which kernels make use of
 LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
 
 
@@ -98,9 +99,9 @@ class Writer:
             value.shape = ir.Shape(like.shape) if like.shape is not None else None
         return node
 
-    def dyadics(self, real: npt.ArrayLike, name: str) -> tuple[ir.Value, ir.Value]:
-        """Constants `multiplier` and `shift` for factors, one or one per channel. Raises `GraphError`."""
-        pairs = [dyadic(float(factor)) for factor in np.asarray(real, np.float64).reshape(-1)]
+    def dyadics(self, real: npt.ArrayLike, name: str, bits: int = 31) -> tuple[ir.Value, ir.Value]:
+        """Constants `multiplier`, of `bits`, and `shift` for factors, one or one per channel. Raises `GraphError`."""
+        pairs = [dyadic(float(factor), bits) for factor in np.asarray(real, np.float64).reshape(-1)]
         multiplier, shift = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
         return self.constant(multiplier, f"{name}.multiplier"), self.constant(shift, f"{name}.shift")
 

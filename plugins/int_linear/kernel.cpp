@@ -74,6 +74,38 @@ void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVec
     activate<false>(sums, rows, factors, constants);
 }
 
+// Factors of 16-bit values that fit into 32 bits with them: 0 <= multiplier < 2^15 and shift <= 30.
+struct ShortFactors {
+    I32 multiplier, half, shift;
+};
+
+INTAGLIO_SIMD bool is_short(const int32_t* multiplier, const int32_t* shift, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+        if (multiplier[i] < 0 || multiplier[i] >= 1 << 15 || shift[i] > 30) return false;
+    }
+    return true;
+}
+
+INTAGLIO_SIMD ShortFactors short_factors(const int32_t* multiplier, const int32_t* shift, int count) {
+    const I32 shifts = take(shift, count);
+    return {take(multiplier, count), shift_right(shift_left(set32(1), shifts), set32(1)), shifts};
+}
+
+INTAGLIO_SIMD I32 scaled(I32 x, const ShortFactors& f) { return shift_right(x * f.multiplier + f.half, f.shift); }
+
+// i-GELU of the requantised sums, brought to 8 bits without leaving the registers.
+template <bool NARROWING>
+void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, const GeluVectors& constants,
+                    const ShortFactors& first_out, const ShortFactors& second_out, int8_t* y, int64_t stride) {
+    const Requantizer first = factors.first, second = factors.second;
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL, y += stride) {
+        const I16 v = narrow(scaled<NARROWING>(load32(sums), first), scaled<NARROWING>(load32(sums + LANES), second));
+        const I16 curve = gelu(v, constants);
+        put(y, scaled(low32(curve), first_out), n.first);
+        put(y + LANES, scaled(high32(curve), second_out), n.second);
+    }
+}
+
 // --- tasks ----------------------------------------------------------------------------------------------------------
 
 // One task's rows of a panel; multiply(finish) computes its tiles and calls finish(sums, first row, rows) for each.
@@ -89,8 +121,18 @@ void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t co
     }
     const Factors factors = panel_factors(epilogue.multiplier + column, epilogue.shift + column, n);
     if (epilogue.gelu != nullptr) {
-        const Factors out = panel_factors(epilogue.out_multiplier + column, epilogue.out_shift + column, n);
+        const int32_t *out_multiplier = epilogue.out_multiplier + column, *out_shift = epilogue.out_shift + column;
         const GeluVectors constants = gelu_vectors(*epilogue.gelu);
+        if (is_short(out_multiplier, out_shift, smaller(PANEL, left))) {
+            const ShortFactors first = short_factors(out_multiplier, out_shift, n.first);
+            const ShortFactors second = short_factors(out_multiplier + LANES, out_shift + LANES, n.second);
+            const auto activated = factors.narrowing ? activate_short<true> : activate_short<false>;
+            multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+                activated(sums, rows, n, factors, constants, first, second, y8 + row * columns, columns);
+            });
+            return;
+        }
+        const Factors out = panel_factors(out_multiplier, out_shift, n);
         multiply([&](int32_t* sums, int64_t row, int64_t rows) {
             activate(sums, rows, factors, constants);
             rescale(sums, rows, n, out, y8 + row * columns, columns);

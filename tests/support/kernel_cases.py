@@ -15,7 +15,7 @@ Output = tuple[tuple[int, ...], np.dtype[Any]]
 
 def folder_of(operator: str) -> str:
     """The folder that holds an operator's spec and kernels."""
-    return type(OPS[operator]).__module__.split(".")[-2]
+    return OPS[operator].folder
 
 
 def launch_of(case: Case) -> Launch:

@@ -45,6 +45,8 @@ def int32(random: Random, *shape: int) -> Array:
 def factors(random: Random, channels: int, per_channel: bool, limit: int = 2**31) -> tuple[Array, Array]:
     """multiplier and shift: mostly like a real scale's, now and then any that is allowed."""
     size = channels if per_channel else 1
+    if random.random() < 0.2:  # short ones, for which kernels have a path of their own
+        return random.integers(0, 2**15, size).astype(np.int32), random.integers(0, 31, size).astype(np.int32)
     if random.random() < 0.7:
         return (
             random.integers(limit // 2, limit, size).astype(np.int32),
