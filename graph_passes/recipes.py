@@ -26,6 +26,7 @@ from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
 from intaglio.graph_passes.integer.integer_gelu import IntegerGelu
 from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
 from intaglio.graph_passes.integer.integer_linear import IntegerLinear
+from intaglio.graph_passes.integer.integer_requantize import IntegerRequantize
 from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
 from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
 from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
@@ -48,6 +49,7 @@ PASSES: dict[str, type] = {
     "integer_add": IntegerAdd,
     "integer_gelu": IntegerGelu,
     "integer_layer_norm": IntegerLayerNorm,
+    "integer_requantize": IntegerRequantize,
     "correct_biases": CorrectBiases,
     "audit_integer_only": AuditIntegerOnly,
 }
@@ -68,6 +70,7 @@ INT8_ONLY: list[Pass] = [
     IntegerGelu(),
     IntegerAdd(),
     IntegerLayerNorm(),
+    IntegerRequantize(),
     AuditIntegerOnly(),
     CorrectBiases(),
 ]

@@ -20,8 +20,8 @@ class AuditIntegerOnly:
 
     1. The encoder reaches from the embedding tables to the last normalisation; a DequantizeLinear after that is where
        the floating-point head begins.
-    2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known; with
-       `allow_float` they are named in the counts instead.
+    2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known (not
+       the DequantizeLinear before such a node); with `allow_float` they are named in the counts instead.
     """
 
     name: ClassVar[str] = "audit_integer_only"
@@ -38,11 +38,12 @@ class AuditIntegerOnly:
             "floating-point nodes": len(found),
             "normalisations": normalizations,
         }
-        for node in found:
+        culprits = [node for node in found if node.op_type != "DequantizeLinear"] or found
+        for node in culprits:
             counts.leave(f"{node.op_type} {node.name or node.outputs[0].name} computes in floating point")
         if found and not self.allow_float:
-            names = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in found[:SHOWN])
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            names = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in culprits[:SHOWN])
+            more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
             raise GraphError(
                 f"the encoder is not integer-only: {names}{more} compute in floating point. "
                 "Leave them so with --allow-float, or use the recipe int8-qdq."

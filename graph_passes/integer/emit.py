@@ -49,7 +49,7 @@ def share(
             give(integers, [taker])
         else:
             factors = writer.dyadics(made_for.scale / taker.scale, f"{like.name}.requantize")
-            wide = integers if integers.dtype == ir.DataType.INT32 else _int32(writer, before, integers)
+            wide = writer.int32(integers, before)
             other = writer.integer(before, "Requantize", [wide, *factors], like, bits=taker.bits)
             give(other.outputs[0], [taker])
 
@@ -64,9 +64,3 @@ def emit_gelu(
     node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], out_scale=out_scale, **attributes)
     give(node.outputs[0], [taker])
     return node
-
-
-def _int32(writer: Writer, before: ir.Node, value: ir.Value) -> ir.Value:
-    cast = writer.node(before, "Cast", [value], f"{value.name}_int32", to=ir.DataType.INT32).outputs[0]
-    cast.dtype, cast.shape = ir.DataType.INT32, value.shape
-    return cast

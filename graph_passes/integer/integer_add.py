@@ -50,7 +50,7 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, takers: 
     factors = multipliers(x.scale / first.scale, y.scale / first.scale)
     names = ("x_multiplier", "y_multiplier", "shift")
     constants = [writer.constant(array, f"{like.name}.{name}") for name, array in zip(names, factors, strict=True)]
-    terms = [writer.int32(term.integers, node) for term in (x, y)]
+    terms = [each.integers if each.bits == 8 else writer.int32(each.integers, node) for each in (x, y)]
     made = writer.integer(node, "IntAdd", [*terms, *constants], like, bits=first.bits)
     share(writer, node, made.outputs[0], first, takers, like)
 

@@ -51,6 +51,7 @@ def _replace(writer: Writer, node: ir.Node, table: ir.Value, array: npt.NDArray[
     stored_scales = writer.constant(scales, f"{table.name}_int8.scale")
     back = writer.node(node, "DequantizeLinear", [rows, stored_scales], f"{old.name}_back", axis=-1).outputs[0]
     back.type, back.shape = old.type, old.shape
+    back.meta.update(old.meta)
     old.replace_all_uses_with(back)
     assert node.graph is not None
     node.graph.remove(node, safe=True)

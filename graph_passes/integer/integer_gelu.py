@@ -45,20 +45,9 @@ class IntegerGelu:
 
 def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, takers: list[Quantizer]) -> None:
     if len(takers) == 1 and takers[0].bits == 8:
-        emit_gelu(writer, node, "IntGelu", [_wide(writer, node, x)], takers[0], scale=scale)
+        emit_gelu(writer, node, "IntGelu", [x], takers[0], scale=scale)
         return
     out_scale = float(np.float32(max(taker.scale.max() * 2.0 ** (taker.bits - 8) for taker in takers)))
     made = Quantizer(node, np.asarray(out_scale, np.float64), 8)
-    integer = writer.integer(
-        node, "IntGelu", [_wide(writer, node, x)], node.outputs[0], scale=scale, out_scale=out_scale
-    )
+    integer = writer.integer(node, "IntGelu", [x], node.outputs[0], scale=scale, out_scale=out_scale)
     share(writer, node, integer.outputs[0], made, takers, node.outputs[0])
-
-
-def _wide(writer: Writer, node: ir.Node, x: ir.Value) -> ir.Value:
-    """8-bit inputs as the int32 that IntGelu takes."""
-    if x.dtype == ir.DataType.INT32:
-        return x
-    cast = writer.node(node, "Cast", [x], f"{x.name}_int32", to=ir.DataType.INT32).outputs[0]
-    cast.dtype, cast.shape = ir.DataType.INT32, x.shape
-    return cast

@@ -68,7 +68,7 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
     wide_scale = np.float32(narrow.scale.max() / 256 if wide is None and narrow is not None else _one(wide))
     out_scale = np.float32(wide_scale * 256 if narrow is None else narrow.scale.max())
     inputs: list[ir.Value | None] = [
-        writer.int32(x.integers, node) if x.bits == 16 else _cast(writer, node, x.integers),
+        writer.int32(x.integers, node),
         writer.constant(weights, f"{result.name}.weight_int32"),
         writer.constant(biases, f"{result.name}.bias_int32"),
     ]
@@ -105,9 +105,3 @@ def _fixed_point(real: npt.NDArray[np.float64], bits: int) -> tuple[npt.NDArray[
     """Integers below 2^bits and the scale that makes them real."""
     scale = float(np.float32((np.abs(real).max(initial=0) or 1.0) / (2**bits - 1)))
     return np.rint(real / scale).astype(np.int32), scale
-
-
-def _cast(writer: Writer, node: ir.Node, x: ir.Value) -> ir.Value:
-    cast = writer.node(node, "Cast", [x], f"{x.name}_int32", to=ir.DataType.INT32).outputs[0]
-    cast.dtype, cast.shape = ir.DataType.INT32, x.shape
-    return cast

@@ -75,6 +75,7 @@ def _sink(writer: Writer, node: ir.Node) -> None:
     scale = writer.constant(np.asarray(found.per_tensor * (factor or 1.0), np.float32), f"{old.name}.scale")
     back = writer.node(node, "DequantizeLinear", [integers, scale], f"{old.name}_back").outputs[0]
     back.type, back.shape = old.type, old.shape
+    back.meta.update(old.meta)
     old.replace_all_uses_with(back)
     remove_if_dead(node)
 

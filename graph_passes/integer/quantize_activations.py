@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant
-from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantized
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, channel_factors, quantized
+from intaglio.graph_passes.integer.region import encoder_region, is_embedding
 from intaglio.graph_passes.thresholds import threshold
 from intaglio.plugins.integer_math import gelu_inner_scale
 
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
-OTHERS = {"Add", "Gelu", "LayerNormalization"}
+EXACT = {"Softmax", "QuantizeLinear", "DequantizeLinear", *LAYOUT}  # what takes its input as it is
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,14 @@ class QuantizeActivations:
     """Puts QuantizeLinear → DequantizeLinear, with static symmetric scales, on the activations of the encoder.
 
     1. 8 bits before every matrix product, on both sides where both are activations.
-    2. `where="everything"`: 16 bits before every Add of two activations, Gelu and LayerNormalization, and on what
-       leaves the encoder. `where="products"`: nothing else (Q/DQ INT8 for TensorRT).
+    2. `where="everything"`: 16 bits before every other operator (sums of two activations, Gelu, LayerNormalization,
+       and what no integer operator stands for, so that it alone stays in floating point), and on what leaves the
+       encoder. `where="products"`: nothing else (Q/DQ INT8 for TensorRT).
     3. Reshape, Transpose and a product with one number do not change what integers an activation has, so the nodes
-       stand before those. What stands in Q/DQ form already (embeddings) stays.
-    4. Not touched: adding a bias, and the scores of an attention, which stay exact between two products.
+       stand before those. What stands in Q/DQ form already (embeddings) stays, but for an operator other than Add it
+       is rounded again where its channels have scales of their own.
+    4. Not touched: adding a bias, a factor per channel (which becomes part of the scale after it), and the scores of
+       an attention, which stay exact between two products.
 
     Raises `GraphError` for an activation that was not calibrated.
     """
@@ -51,14 +56,15 @@ class QuantizeActivations:
             source = node.inputs[index]
             assert source is not None
             root, user = _root(source, node)
-            if quantized(root) is None:
+            known = quantized(root)
+            if known is None or (known.per_tensor is None and node.op_type != "Add"):
                 if (root, bits) not in made:
-                    made[root, bits] = writer.quantize_dequantize(root, _scale(root, bits, region), bits)
+                    made[root, bits] = writer.quantize_dequantize(root, _scale(root, bits), bits)
                     counts.add(f"{bits}-bit activations")
                 _rewire(user, root, made[root, bits])
         if self._everything:
             for value in _leaving(region):
-                back = writer.quantize_dequantize(value, _scale(value, 16, region), 16)
+                back = writer.quantize_dequantize(value, _scale(value, 16), 16)
                 _rewire_head(value, back, set(region))
                 counts.add("16-bit activations")
         return model, counts
@@ -90,25 +96,33 @@ def _wanted(node: ir.Node) -> list[tuple[int, int]]:
     activations = [index for index, value in enumerate(node.inputs) if value is not None and _is_activation(value)]
     if node.op_type in PRODUCTS:
         return [(index, 8) for index in activations]
-    if node.op_type in OTHERS and not is_bias_add(node) and not is_mask_add(node):
-        return [(index, 16) for index in activations[: 2 if node.op_type == "Add" else 1]]
-    return []
+    passing = node.op_type in EXACT or is_embedding(node) or is_scalar_product(node)
+    scaling = any(channel_factors(node, value) is not None for value in node.inputs if value is not None)
+    if passing or scaling or is_bias_add(node) or is_mask_add(node):
+        return []
+    return [(index, 16) for index in activations]
 
 
 def _is_activation(value: ir.Value) -> bool:
-    if constant(value) is not None:
+    if constant(value) is not None or value.dtype not in FLOATS:
         return False
     back = quantized(value)
     return back is None or constant(back.integers) is None
 
 
 def _root(value: ir.Value, user: ir.Node) -> tuple[ir.Value, ir.Node]:
-    """Where the integers of `value` are made, behind layout nodes and products with one number, and who uses that."""
-    producer = value.producer()
+    """Where the integers of `value` are made, behind layout nodes and products with one number, and who uses that.
+
+    The values of an attention are made integer where their heads are joined again, and have channels.
+    """
+    root, taker = value, user
+    producer = root.producer()
     while producer is not None and (producer.op_type in LAYOUT or is_scalar_product(producer)):
         source = next(each for each in producer.inputs if each is not None and constant(each) is None)
-        value, user, producer = source, producer, source.producer()
-    return value, user
+        root, taker, producer = source, producer, source.producer()
+    if producer is not None and producer.op_type in PRODUCTS and len(_wanted(producer)) == 2:
+        return value, user
+    return root, taker
 
 
 def is_scalar_product(node: ir.Node) -> bool:
@@ -150,12 +164,11 @@ def _rewire_head(value: ir.Value, new: ir.Value, region: set[ir.Node]) -> None:
 def _leaving(region: list[ir.Node]) -> list[ir.Value]:
     """The values of the encoder that something after it uses, floating point only."""
     inside = set(region)
-    floats = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
     return [
         value
         for node in region
         for value in node.outputs
-        if value.dtype in floats
+        if value.dtype in FLOATS
         and quantized(value) is None
         and (
             value.is_graph_output()
@@ -164,7 +177,7 @@ def _leaving(region: list[ir.Node]) -> list[ir.Value]:
     ]
 
 
-def _scale(value: ir.Value, bits: int, region: list[ir.Node]) -> np.ndarray:
+def _scale(value: ir.Value, bits: int) -> npt.NDArray[np.float32]:
     """The scale of a value at `bits`."""
     if bits == 16 and (gelu := _only_gelu(value)) is not None:
         # i-GELU computes at this scale; values that come at it need no rounding of their own.

@@ -106,8 +106,8 @@ class Writer:
         return self.constant(multiplier, f"{name}.multiplier"), self.constant(shift, f"{name}.shift")
 
     def int32(self, value: ir.Value, before: ir.Node) -> ir.Value:
-        """`value` as int32: 16-bit values that QuantizeLinear made are int16."""
-        if value.dtype != ir.DataType.INT16:
+        """`value` as int32, by a Cast where it is not: 16-bit values that QuantizeLinear made are int16."""
+        if value.dtype == ir.DataType.INT32:
             return value
         cast = self.node(before, "Cast", [value], f"{value.name}_int32", to=ir.DataType.INT32).outputs[0]
         cast.dtype, cast.shape = ir.DataType.INT32, value.shape

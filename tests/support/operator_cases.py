@@ -127,8 +127,17 @@ def int_layer_norm(random: Random) -> Case:
     if random.random() < 0.5:
         attributes["wide_scale"] = scale(random, 1e-4, 1e-2)
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
-    inputs = (x, weight, int32(random, channels), *final)
+    inputs = (x, weight, int32(random, channels), *final, *residual(random, x))
     return Case("IntLayerNorm", inputs, attributes, int(random.choice([1, 2])))
+
+
+def residual(random: Random, x: Array) -> tuple[Array | None, ...]:
+    """IntLayerNorm's residual of either dtype and its factors; in half of the cases none."""
+    if random.random() < 0.5:
+        return (None,) * 4
+    made = (int8 if random.random() < 0.5 else int32)(random, *x.shape)
+    x_multiplier, shift = factors(random, 1, False, 2**30)
+    return made, x_multiplier, factors(random, 1, False, 2**30)[0], shift
 
 
 def int_linear(random: Random) -> Case:

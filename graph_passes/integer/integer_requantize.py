@@ -1,0 +1,45 @@
+"""IntegerRequantize: integers that are taken at another scale than they were made at, to Requantize."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
+from intaglio.graph_passes.integer.region import encoder_region
+
+
+@dataclass(frozen=True)
+class IntegerRequantize:
+    """DQ(x) → Q becomes Requantize(x), with a factor per channel where either scale has one.
+
+    1. Every DequantizeLinear in the encoder that only QuantizeLinear nodes take.
+    """
+
+    name: ClassVar[str] = "integer_requantize"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        writer = Writer(model)
+        for node in encoder_region(model):
+            source = quantized(node.outputs[0])
+            takers = quantizers(node.outputs[0]) if source is not None else []
+            if source is None or isinstance(takers, str):
+                continue
+            for taker in takers:
+                made = _requantize(writer, node, source.scale / taker.scale, taker)
+                give(made, [taker])
+                counts.add("requantize")
+        return model, counts
+
+
+def _requantize(writer: Writer, node: ir.Node, ratio: Scale, taker: Quantizer) -> ir.Value:
+    integers, like = node.inputs[0], node.outputs[0]
+    assert integers is not None
+    factors = writer.dyadics(ratio, f"{like.name}.requantize")
+    inputs = [writer.int32(integers, node), *factors]
+    return writer.integer(node, "Requantize", inputs, like, bits=taker.bits).outputs[0]

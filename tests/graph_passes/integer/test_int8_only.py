@@ -1,0 +1,169 @@
+"""The recipe int8-only as users run it: on bundles, with real text, by every way to compute the result."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from click.testing import CliRunner
+
+from intaglio.bundle import Bundle
+from intaglio.cli import main
+from intaglio.errors import GraphError
+from intaglio.graph_passes import compress
+from intaglio.plugins import ort
+from intaglio.runtime import open_engine
+from intaglio.runtime.custom_operators import MissingKernels
+from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.sentences import sentences
+from intaglio.validate.runners import ReferenceRunner
+
+Array = npt.NDArray[Any]
+
+TEXTS = ["a cat", "one rather longer sentence, with a tail", "x", "12 words; or fewer (it depends)", "dogs and cats"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(TEXTS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_int8(tiny_bundle: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("int8") / "tiny"
+    compress(tiny_bundle, path, "int8-only", calibration=texts)
+    return path
+
+
+def feeds(bundle: Path) -> dict[str, Array]:
+    return Tokenizer.open(Bundle.open(bundle)).feeds(TEXTS)
+
+
+def test_it_records_what_it_did(tiny_int8: Path) -> None:
+    manifest = Bundle.open(tiny_int8).manifest
+    assert manifest.custom_operators == ["IntAdd", "IntAttention", "IntLayerNorm", "IntLinear"]
+    counts = {record.name: record.counts for record in manifest.passes}
+    assert counts["integer_linear"] == {"linear": 10, "linear with gelu": 2}
+    assert counts["integer_attention"] == {"attention": 2}
+    assert counts["audit_integer_only"]["floating-point nodes"] == 0
+    assert counts["correct_biases"] == {"linear": 12}
+    assert manifest.calibration.samples == len(TEXTS)
+
+
+def test_library_bodies_and_references_agree_to_the_bit(tiny_int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last hidden state is the last integers times one scale, so equal integers are equal numbers."""
+    assert ort.library() is not None, "make kernels"
+    with open_engine(tiny_int8) as engine:
+        compiled = engine.run(feeds(tiny_int8))
+    runner = ReferenceRunner(tiny_int8 / "model.onnx", "reference")
+    runner.activate()
+    reference = runner.infer(feeds(tiny_int8))
+    runner.deactivate()
+    monkeypatch.setattr(ort, "library", lambda: None)
+    with pytest.warns(MissingKernels, match=r"installed without a C\+\+ compiler"):
+        engine = open_engine(tiny_int8)
+    with engine:
+        bodies = engine.run(feeds(tiny_int8))
+    for name in ("last_hidden_state",):
+        np.testing.assert_array_equal(compiled[name], bodies[name])
+        np.testing.assert_array_equal(compiled[name], reference[name])
+
+
+def test_compiled_kernels_give_no_warning(tiny_int8: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_engine(tiny_int8).close()
+
+
+def test_padding_changes_nothing(tiny_int8: Path) -> None:
+    tokenizer = Tokenizer.open(Bundle.open(tiny_int8))
+    with open_engine(tiny_int8) as engine:
+        together = engine.run(tokenizer.feeds(TEXTS))["last_hidden_state"]
+        for index, text in enumerate(TEXTS):
+            alone = engine.run(tokenizer.feeds([text]))["last_hidden_state"][0]
+            np.testing.assert_array_equal(together[index, : len(alone)], alone)
+
+
+def test_a_quantised_bundle_is_refused(tiny_int8: Path, texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="a graph already quantised"):
+        compress(tiny_int8, tmp_path / "twice", "int8-only", calibration=texts)
+    assert not (tmp_path / "twice").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--calibration", "{empty}"], ["--calibration", "{missing}"]])
+def test_missing_or_empty_calibration_data_is_one_line(tiny_bundle: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "empty.txt").write_text("\n  \n")
+    given = [each.format(empty=tmp_path / "empty.txt", missing=tmp_path / "none.txt") for each in arguments]
+    command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "out"), "--recipe", "int8-only", *given]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2 and len(result.stderr.strip().splitlines()) == 1, result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_nan_weights_name_the_activation(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    import onnx_ir as ir
+
+    from intaglio.bundle import create
+    from intaglio.model_file import load, save
+
+    source = Bundle.open(tiny_bundle)
+    model = load(source.model_path)
+    value = next(v for name, v in model.graph.initializers.items() if name.endswith("word_embeddings.weight"))
+    broken = value.const_value.numpy().copy()
+    broken[2:] = np.nan
+    value.const_value = ir.tensor(broken, name=value.name)
+    with create(tmp_path / "nan") as draft:
+        draft.copy_companions(source)
+        draft.manifest = source.manifest
+        save(model, draft.model_path)
+    with pytest.raises(GraphError, match="is NaN, expected finite numbers"):
+        compress(tmp_path / "nan", tmp_path / "out", "int8-only", calibration=texts)
+
+
+def test_allow_float_is_refused_where_it_means_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
+    command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "o"), "--recipe", "canonical", "--allow-float"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2 and "not integer-only anyway" in result.stderr
+
+
+def test_the_real_model_keeps_its_meaning_in_a_quarter_of_the_bytes(minilm_bundle: Path, tmp_path: Path) -> None:
+    """Calibrated on a third of the sentences, judged on the others; no training."""
+    calibration, held_out = tmp_path / "texts.txt", sentences()[32:]
+    calibration.write_text("\n".join(sentences()[:32]))
+    result = compress(minilm_bundle, tmp_path / "int8", "int8-only", calibration=calibration)
+    assert result.bytes_after <= 0.27 * result.bytes_before
+    tokenizer = Tokenizer.open(Bundle.open(minilm_bundle))
+    found = []
+    for bundle in (minilm_bundle, tmp_path / "int8"):
+        with open_engine(bundle) as engine:
+            found.append(
+                np.concatenate([engine.run(tokenizer.feeds([text]))["sentence_embedding"] for text in held_out])
+            )
+    cosines = (found[0] * found[1]).sum(axis=1)
+    assert cosines.mean() >= 0.995 and cosines.min() >= 0.98, (cosines.mean(), cosines.min())
+    pairs = np.triu_indices(len(held_out), 1)
+    ranks = [np.argsort(np.argsort((each @ each.T)[pairs])) for each in found]
+    assert np.corrcoef(*ranks)[0, 1] >= 0.995
+
+
+def test_the_command_line_reports_the_passes(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "o"), "--recipe", "int8-only"]
+    result = CliRunner().invoke(main, [*command, "--calibration", str(texts), "--json"])
+    assert result.exit_code == 0, result.output
+    names = [record["name"] for record in json.loads(result.stdout)["passes"]]
+    assert names[-2:] == ["audit_integer_only", "correct_biases"]
+
+
+@pytest.mark.parametrize("recipe", ["int8-qdq", "int8-weights", "h-gelu"])
+def test_the_recipes_beside_it_stay_close(tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str) -> None:
+    compress(tiny_bundle, tmp_path / "o", recipe, calibration=texts if recipe == "int8-qdq" else None)
+    with open_engine(tiny_bundle) as before, open_engine(tmp_path / "o") as after:
+        a, b = (engine.run(feeds(tiny_bundle))["sentence_embedding"] for engine in (before, after))
+    assert 0.97 < (a * b).sum(axis=1).min() < 1 - 1e-7

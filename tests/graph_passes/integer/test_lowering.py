@@ -1,0 +1,207 @@
+"""A float encoder becomes integer operators that compute the same within what eight bits can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+from observed import ATTENTION, OUTPUT, lower, run_integer, values
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.graphs import infer_shapes
+from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+
+Array = npt.NDArray[Any]
+Encoder = Callable[..., ir.Model]
+Feeds = dict[str, Array]
+
+INTEGER = {
+    "IntAttention": 1,
+    "IntLinear": 6,
+    "IntAdd": 2,
+    "IntLayerNorm": 3,
+    "Requantize": 1,  # of the embedding, whose channels have scales of their own
+}
+
+
+def count(model: ir.Model) -> dict[str, int]:
+    names = [node.op_type for node in model.graph if node.domain]
+    return {name: names.count(name) for name in names}
+
+
+def close(model: ir.Model, feeds: Feeds, expected: Array, tolerance: float = 0.15) -> None:
+    """Where there are tokens: padding's own queries mean nothing."""
+    (got,) = run_integer(model, feeds)
+    tokens = feeds["m"] == 1
+    difference = np.abs(got - expected)[tokens]
+    assert difference.max() < tolerance and difference.mean() < tolerance / 5, (difference.max(), difference.mean())
+
+
+def test_an_encoder_becomes_integer_only(encoder: Encoder, feeds: Feeds) -> None:
+    model = encoder()
+    expected = values(model, ["z"], feeds)[0]
+    reasons = lower(model, feeds, equalize=True)
+    assert not any(reasons.values()), reasons
+    assert count(model) == INTEGER
+    AuditIntegerOnly()(model)
+    close(model, feeds, expected)
+
+
+def test_equalizing_changes_nothing_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
+    from observed import observe
+
+    from intaglio.graph_passes.integer.equalize import Equalize
+
+    model = encoder()
+    expected = values(model, ["z"], feeds)[0]
+    _, counts = Equalize()(observe(model, feeds))
+    assert counts.rewritten == {"activations": 4} and not counts.reasons
+    np.testing.assert_allclose(values(model, ["z"], feeds)[0], expected, atol=1e-5)
+
+
+def test_equalizing_leaves_channels_that_were_always_zero(parse: Callable[..., ir.Model]) -> None:
+    from observed import observe
+
+    from intaglio.graph_passes.integer.equalize import Equalize
+
+    table = np.ones((4, 3), np.float32)
+    table[:, 1] = 0
+    ones = np.ones(3, np.float32)
+    model = parse(
+        "(int64[n] ids) => (float[n, 2] y) { x = Gather(t, ids) h = MatMul(x, w) y = LayerNormalization(h, g) }",
+        {"t": table, "w": np.full((3, 2), 0.25, np.float32), "g": ones[:2]},
+    )
+    observe(model, {"ids": np.arange(4)})
+    Equalize(strength=0.5)(model)
+    factors = next(v.const_value.numpy() for name, v in model.graph.initializers.items() if "equalizer" in name)
+    np.testing.assert_allclose(factors, [0.5, 1, 0.5])  # 1 / √(1 / 0.25), but 1 for the channel of zeros
+
+
+MASKS = {
+    "where": "  keep = Cast <to = 9> (m) keep4 = Unsqueeze(keep, axes) mask = Where(keep4, zero, low)\n",
+    "turned around": "  kept = Cast <to = 9> (m) h = Not(kept) h4 = Unsqueeze(h, axes) mask = Where(h4, low, zero)\n",
+    "difference": "  real = Cast <to = 1> (m) r4 = Unsqueeze(real, axes) left = Sub(one, r4) mask = Mul(left, low)\n",
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_masks_of_every_form_hide_what_they_hid(encoder: Encoder, feeds: Feeds, mask: str) -> None:
+    model = encoder(mask=mask)
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    assert count(model) == INTEGER
+    AuditIntegerOnly()(model)
+    close(model, feeds, expected)
+    other = {**feeds, "ids": np.where(feeds["m"] == 1, feeds["ids"], 3)}
+    tokens = feeds["m"] == 1
+    np.testing.assert_array_equal(run_integer(model, feeds)[0][tokens], run_integer(model, other)[0][tokens])
+
+
+def change(text: str, old: str, new: str) -> str:
+    assert old in text, old
+    return text.replace(old, new)
+
+
+FACTORS = {
+    "at the queries": ("sm = Mul(s, half)", "sm = Identity(s)", "qt = Transpose <perm = [0, 2, 1, 3]> (qr)",
+                       "qh = Mul(qr, half) qt = Transpose <perm = [0, 2, 1, 3]> (qh)"),
+    "a division": ("sm = Mul(s, half)", "sm = Div(s, two)", "kr", "kr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FACTORS)
+def test_the_factor_of_the_scores_may_stand_elsewhere(encoder: Encoder, feeds: Feeds, form: str) -> None:
+    old, new, second, replaced = FACTORS[form]
+    attention = change(change(ATTENTION, old, new), second, replaced)
+    attention = attention.replace("sm = Identity(s) sa = Add(sm", "sa = Add(s").replace("two", "half")
+    model = encoder(attention=attention)
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    assert count(model) == INTEGER
+    close(model, feeds, expected)
+
+
+def test_an_attention_without_a_mask(encoder: Encoder, feeds: Feeds) -> None:
+    model = encoder(attention=change(ATTENTION, "sa = Add(sm, mask) p = Softmax(sa)", "p = Softmax(sm)"), mask="")
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    assert count(model) == INTEGER
+    close(model, feeds, expected)
+
+
+def test_one_head_without_splitting_becomes_softmax_and_products(encoder: Encoder, feeds: Feeds) -> None:
+    attention = """
+      q = MatMul(e, wq) k = MatMul(e, wk) kt = Transpose <perm = [0, 2, 1]> (k) v = MatMul(e, wv)
+      s = MatMul(q, kt) sm = Mul(s, half) sa = Add(sm, mask) p = Softmax(sa) cr = MatMul(p, v)
+    """
+    mask = "  keep = Cast <to = 9> (m) row = Unsqueeze(keep, first) mask = Where(row, zero, low)\n"
+    model = encoder(attention=attention, mask=mask.replace("first", "axis1"))
+    expected = values(model, ["z"], feeds)[0]
+    reasons = lower(model, feeds)
+    assert "not split into heads" in reasons["integer_attention"][0]
+    assert count(model) == {
+        "IntMatMul": 2,
+        "IntSoftmax": 1,
+        "IntLinear": 6,
+        "IntAdd": 2,
+        "IntLayerNorm": 3,
+        "Requantize": 1,
+    }
+    AuditIntegerOnly()(model)
+    close(model, feeds, expected, 0.25)
+
+
+def test_a_gelu_that_something_else_reads_stays_on_its_own(encoder: Encoder, feeds: Feeds) -> None:
+    output = change(OUTPUT, "d = MatMul(a, wd)", "ag = Add(a, fb) d = MatMul(ag, wd)")
+    model = encoder(output=output)
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    assert count(model)["IntGelu"] == 1 and count(model)["IntAdd"] == 3
+    AuditIntegerOnly()(model)
+    close(model, feeds, expected, 0.25)
+
+
+def test_an_operator_without_integer_form_is_named_or_left(encoder: Encoder, feeds: Feeds) -> None:
+    model = encoder(output=change(OUTPUT, "a = Gelu(fb)", "a = Tanh(fb)"))
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    with pytest.raises(GraphError, match=r"not integer-only: .*Tanh.* --allow-float"):
+        AuditIntegerOnly()(model)
+    _, counts = AuditIntegerOnly(allow_float=True)(model)
+    assert len(counts.reasons) == 1 and "Tanh" in counts.reasons[0]
+    assert count(model)["IntLinear"] == 6, "only the operator itself stays in floating point"
+    close(model, feeds, expected)
+
+
+def test_the_head_stays_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
+    model = encoder(head="t = Tanh(y) z = Mul(t, half)")
+    expected = values(model, ["z"], feeds)[0]
+    lower(model, feeds)
+    AuditIntegerOnly()(model)
+    assert {"Tanh", "Mul"} <= {node.op_type for node in model.graph}
+    close(model, feeds, expected)
+
+
+def test_a_graph_without_embedding_is_no_encoder(parse: Callable[..., ir.Model]) -> None:
+    ones = np.ones(2, np.float32)
+    model = parse("(float[n, 2] x) => (float[n, 2] y) { y = LayerNormalization(x, g) }", {"g": ones})
+    with pytest.raises(GraphError, match="expected an encoder"):
+        AuditIntegerOnly()(model)
+
+
+def test_activations_that_were_not_calibrated_stop_the_recipe(encoder: Encoder) -> None:
+    from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
+
+    model = encoder()
+    infer_shapes(model)
+    with pytest.raises(GraphError, match=r"was not calibrated\. Put the pass calibrate before"):
+        QuantizeActivations()(model)
+
+
+def test_audit_names_a_float_island(encoder: Encoder, feeds: Feeds) -> None:
+    with pytest.raises(GraphError, match=r"and \d+ more compute in floating point"):
+        AuditIntegerOnly()(encoder())
