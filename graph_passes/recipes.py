@@ -19,6 +19,7 @@ from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.fuse_residual import FuseResidual
 from intaglio.graph_passes.integer.h_gelu import HGelu
 from intaglio.graph_passes.integer.integer_add import IntegerAdd
 from intaglio.graph_passes.integer.integer_attention import IntegerAttention
@@ -49,6 +50,7 @@ PASSES: dict[str, type] = {
     "integer_add": IntegerAdd,
     "integer_gelu": IntegerGelu,
     "integer_layer_norm": IntegerLayerNorm,
+    "fuse_residual": FuseResidual,
     "integer_requantize": IntegerRequantize,
     "correct_biases": CorrectBiases,
     "audit_integer_only": AuditIntegerOnly,
@@ -70,6 +72,7 @@ INT8_ONLY: list[Pass] = [
     IntegerGelu(),
     IntegerAdd(),
     IntegerLayerNorm(),
+    FuseResidual(),
     IntegerRequantize(),
     AuditIntegerOnly(),
     CorrectBiases(),

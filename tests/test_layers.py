@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("plugins", "runtime", "exporters", "graph_passes", "validate", "cli")
+STAGES = ("plugins", "runtime", "exporters", "graph_passes", "training", "validate", "cli")
 # Folder -> the stages that it may import besides itself and the shared part.
 MAY_IMPORT = {
     "intaglio": set(),
@@ -19,12 +19,13 @@ MAY_IMPORT = {
     "runtime": {"plugins"},
     "exporters": {"plugins", "runtime"},
     "graph_passes": {"plugins", "runtime"},
-    "validate": {"plugins", "runtime", "exporters", "graph_passes"},
-    "intaglio/cli": {"plugins", "runtime", "exporters", "graph_passes", "validate"},
+    "training": {"plugins", "runtime"},
+    "validate": {"plugins", "runtime", "exporters", "graph_passes", "training"},
+    "intaglio/cli": {"plugins", "runtime", "exporters", "graph_passes", "training", "validate"},
 }
 FILES = sorted(
     path
-    for top in ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "validate")
+    for top in ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
     for path in (ROOT / top).rglob("*.py")
 )
 

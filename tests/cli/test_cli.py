@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -15,23 +14,6 @@ import pytest
 from intaglio.cli import VERBS, main
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def intaglio(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run the program on arguments; return exit code, standard output, standard error."""
-
-    def run(*arguments: object, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["intaglio", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def test_export_prints_one_object(intaglio: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""FuseResidual: residual sums into the IntLayerNorm that takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import remove_if_dead
+from intaglio.graph_passes.integer.quantized import shape_of
+from intaglio.plugins import DOMAIN
+
+FACTORS = 2  # the first of IntAdd's inputs that are factors
+RESIDUAL = 5  # the first of IntLayerNorm's inputs that a residual needs
+
+
+@dataclass(frozen=True)
+class FuseResidual:
+    """IntAdd → IntLayerNorm becomes one IntLayerNorm with a residual, which computes the same to the bit.
+
+    1. The sum has 16 bits and one factor for each term, and nothing but the normalisation takes it; both terms have
+       the same shape, and one of them is int32.
+    2. Left, with the reason: all other sums that an IntLayerNorm takes.
+    """
+
+    name: ClassVar[str] = "fuse_residual"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        for node in list(model.graph):
+            if (node.domain, node.op_type) != (DOMAIN, "IntLayerNorm"):
+                continue
+            x = node.inputs[0]
+            total = None if x is None else x.producer()
+            if total is None or (total.domain, total.op_type) != (DOMAIN, "IntAdd"):
+                continue
+            if reason := _obstacle(node, total):
+                counts.leave(f"{total.outputs[0].name}: {reason}")
+            else:
+                _fuse(node, total)
+                counts.add("residual")
+        return model, counts
+
+
+def _obstacle(node: ir.Node, total: ir.Node) -> str | None:
+    """Why this sum stays on its own."""
+    result = total.outputs[0]
+    shapes = [None if term is None else shape_of(term) for term in total.inputs[:FACTORS]]
+    if len(node.inputs) > RESIDUAL:
+        return "what takes it has a residual already"
+    if len(result.uses()) > 1 or result.is_graph_output():
+        return "not only an IntLayerNorm takes it"
+    if total.attributes.get_int("bits", 16) != 16:
+        return "it has 8 bits"
+    if any(factor is None or factor.shape != (1,) for factor in total.inputs[FACTORS:]):
+        return "its factors are per channel"
+    if shapes[0] is None or shapes[0] != shapes[1] or None in shapes[0]:
+        return f"its terms have shapes {shapes[0]} and {shapes[1]}, expected one shape"
+    if all(term is None or term.dtype != ir.DataType.INT32 for term in total.inputs[:FACTORS]):
+        return "both of its terms are int8"
+    return None
+
+
+def _fuse(node: ir.Node, total: ir.Node) -> None:
+    x, residual, x_multiplier, residual_multiplier, shift = total.inputs
+    if x is not None and x.dtype != ir.DataType.INT32:
+        x, residual, x_multiplier, residual_multiplier = residual, x, residual_multiplier, x_multiplier
+    node.resize_inputs(RESIDUAL + 4)
+    node.replace_input_with(0, x)
+    for index, value in enumerate((residual, x_multiplier, residual_multiplier, shift), RESIDUAL):
+        node.replace_input_with(index, value)
+    remove_if_dead(total)

@@ -1,0 +1,45 @@
+"""The torch operators: the integers of the references to the bit, and the gradients of the functions they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operator_cases import MAKERS, Case, cases, longest
+
+from intaglio.plugins import OPS
+from intaglio.training.operators import OPERATORS
+
+
+def compute(case: Case) -> list[npt.NDArray[Any]]:
+    operator = OPS[case.operator]
+    inputs = [None if array is None else torch.from_numpy(array) for array in operator.check_inputs(case.inputs)]
+    return [tensor.numpy() for tensor in OPERATORS[case.operator](inputs, operator.complete(case.attributes))]
+
+
+def check(case: Case) -> None:
+    expected = OPS[case.operator].reference(case.inputs, case.attributes)
+    for got, want in zip(compute(case), expected, strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got.astype(np.int64), want)
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_integers_are_those_of_the_reference(operator: str, data: st.DataObject) -> None:
+    check(data.draw(cases(operator)))
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_rows_of_4096_are_exact(operator: str) -> None:
+    check(longest(operator))
+
+
+def test_every_operator_can_be_trained() -> None:
+    assert list(OPERATORS) == list(OPS)
