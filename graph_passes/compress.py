@@ -134,11 +134,11 @@ def manifest(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manif
 
 
 def _weight_dtype(model: ir.Model) -> str | None:
-    """The floating-point dtype that most of the weights have, by number of elements."""
+    """The dtype that most of the weights have, by number of elements: a floating-point one, or int8."""
     elements: Counter[str] = Counter()
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is not None and tensor.dtype.is_floating_point():
+        if tensor is not None and (tensor.dtype.is_floating_point() or tensor.dtype == ir.DataType.INT8):
             elements[tensor.dtype.numpy().name] += tensor.size
     return max(elements, key=lambda name: elements[name], default=None)
 

@@ -93,6 +93,11 @@ BOUNDS = {
         cosine=CosineFloor(0.999, "8 bits of mantissa; observed 0.99988"),
         layer=Relative(8e-2, "8 bits of mantissa; observed 2.6e-2, after attention"),
     ),
+    "int8": Bounds(
+        output=Relative(0.3, "8-bit weights and activations through 6 layers; observed 0.11"),
+        cosine=CosineFloor(0.93, "8-bit weights and activations; observed 0.978 of the worst token, 0.992 of sentences"),
+        layer=Relative(0.3, "8-bit weights and activations; observed 0.11"),
+    ),
 }
 INTEGER = Exact("integers and booleans have no rounding")
 
@@ -112,7 +117,7 @@ def bounds_for(dtype: str, max_abs: float | None = None, cosine: float | None = 
             raise UsageError(
                 f"bundle of dtype {dtype!r}: there are bounds for {', '.join(BOUNDS)}. Give --max-abs and --cosine."
             )
-        bounds = BOUNDS["bfloat16"]  # its layer bound, the widest; the others are replaced below
+        bounds = BOUNDS["int8"]  # its layer bound, the widest; the others are replaced below
     if max_abs is not None:
         bounds = replace(bounds, output=Absolute(max_abs, "given with --max-abs"))
     if cosine is not None:

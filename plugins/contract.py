@@ -57,6 +57,11 @@ class Operator(ABC):
     inputs: ClassVar[tuple[Input, ...]]
     attributes: ClassVar[tuple[Attribute, ...]]
 
+    @property
+    def folder(self) -> str:
+        """The folder below `plugins` that holds this operator's spec and kernels."""
+        return type(self).__module__.split(".")[-2]
+
     @abstractmethod
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """The outputs for checked inputs (None for one left out) and complete attributes."""

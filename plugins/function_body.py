@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.plugins import integer_math
+from intaglio.plugins import constant_folding, integer_math
 from intaglio.plugins.integer_math import ExpConstants, GeluConstants, LayerNormConstants
 
-Number = int | npt.NDArray[Any]
+Number = int | float | npt.NDArray[Any]
 
 OFFSET = 2**62
 POWERS = 2 ** np.arange(63, dtype=np.int64)
@@ -34,10 +34,14 @@ class FunctionBody:
 
     def __init__(self, rank: int | None = None) -> None:
         self.nodes: list[ir.Node] = []
+        self._constants: dict[ir.Value | None, npt.NDArray[Any]] = {}
         self.last_axis = -1 if rank is None else rank - 1
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of a standard operator: its output, or a tuple of them."""
+        """One node of a standard operator: its output, or a tuple of them; a constant where that is all it makes."""
+        folded = constant_folding.compute(op_type, [self._known(value) for value in inputs], attributes)
+        if folded is not None:
+            return self.constant(folded, folded.dtype.type)
         made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         node = ir.Node("", op_type, inputs, made, num_outputs=outputs)
         self.nodes.append(node)
@@ -45,8 +49,17 @@ class FunctionBody:
 
     def constant(self, value: Number, dtype: type[np.generic] = np.int64) -> ir.Value:
         """A constant, of 64-bit integers unless told."""
-        output: ir.Value = self.op("Constant", value=ir.tensor(np.asarray(value, dtype)))
+        array = np.asarray(value, dtype)
+        output: ir.Value = self.op("Constant", value=ir.tensor(array))
+        self._constants[output] = array
         return output
+
+    def needed(self, results: Sequence[ir.Value]) -> list[ir.Node]:
+        """The nodes without the constants that nothing uses any more, `results` being used."""
+        return [node for node in self.nodes if any(value.uses() or value in results for value in node.outputs)]
+
+    def _known(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        return self._constants[value] if value in self._constants else constant_folding.known(value)
 
     def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
         """`x` in another dtype."""
@@ -242,9 +255,16 @@ class FunctionBody:
         return self.clip(self.add(scaled, shifted), integer_math.INT16)
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The product of 8-bit integers (a signed or unsigned) in int32."""
+        """The product of two int8 matrices in int32; a may be unsigned."""
         output: ir.Value = self.op("MatMulInteger", a, b)
         return output
+
+    def weighted_sums(self, p: ir.Value, values: ir.Value) -> ir.Value:
+        """The product of Q15 weights (0..32767 in 64 bits) and int8 values in 64 bits: byte by byte of the weights."""
+        high = self.divide(p, 256)
+        low = self.subtract(p, self.multiply(high, 256))
+        planes = [self.wide(self.matmul(self.cast(plane, ir.DataType.UINT8), values)) for plane in (high, low)]
+        return self.add(self.multiply(planes[0], 256), planes[1])
 
     def _arithmetic(self, op_type: str, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
         output: ir.Value = self.op(op_type, self._value(a), self._value(b))
@@ -256,7 +276,7 @@ class FunctionBody:
 
 def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
     """[batch, length, heads·depth] as [batch, length, heads, depth], its axes then put in `order`."""
-    depth = graph.divide(graph.op("Shape", x, start=2, end=3), num_heads)
+    depth = graph.op("Div", graph.op("Shape", x, start=2, end=3), graph.constant(num_heads))
     shape = graph.op("Concat", graph.constant(np.array([0, 0, num_heads])), depth, axis=0)
     output: ir.Value = graph.op("Transpose", graph.op("Reshape", x, shape), perm=list(order))
     return output

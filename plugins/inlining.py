@@ -3,44 +3,67 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from intaglio.errors import GraphError
+from intaglio.errors import EngineError, GraphError
+from intaglio.plugins.contract import Operator
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.registry import DOMAIN, OPS
 
 
-def inline(model: ir.Model, operators: Container[str] | None = None) -> Counter[str]:
+def inline(
+    model: ir.Model, operators: Container[str] | None = None, body: type[FunctionBody] = FunctionBody
+) -> Counter[str]:
     """Put the bodies of our operators, all or those named, in their places; the number of nodes replaced, by operator.
 
-    The model is changed in place; with all of them replaced, it needs none but ONNX's standard operators. Raises
-    `GraphError` for an operator that this version does not know.
+    The model is changed in place; with all of them replaced, it needs none but ONNX's standard operators. `body`
+    says how they are written: a `FunctionBody` gives the operators' integers exactly, a `FloatBody` nearly, for
+    runtimes that have no integer matrix product. Raises `GraphError` with the node's name for an operator that this
+    version does not know, and for attributes that it does not take.
     """
     replaced: Counter[str] = Counter()
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             if operators is None or node.op_type in operators:
-                _replace(node)
+                with naming(node):
+                    _replace(node, body)
                 replaced[node.op_type] += 1
     if not any(node.domain == DOMAIN for graph in model.graphs() for node in graph):
         model.opset_imports.pop(DOMAIN, None)
     return replaced
 
 
-def _replace(node: ir.Node) -> None:
-    graph = node.graph
-    assert graph is not None
+@contextmanager
+def naming(node: ir.Node) -> Iterator[None]:
+    """Let what is raised about a node be a `GraphError` that names it."""
+    name = node.name or f"with output {node.outputs[0].name}"
+    try:
+        yield
+    except (EngineError, GraphError) as error:
+        raise GraphError(f"node {name}: {error}") from error
+
+
+def operator_of(node: ir.Node) -> Operator:
+    """The operator of a node of ours. Raises `GraphError` for one that this version does not know."""
     if node.op_type not in OPS:
         raise GraphError(f"operator {DOMAIN}::{node.op_type}: unknown, expected one of {', '.join(sorted(OPS))}.")
-    operator = OPS[node.op_type]
+    return OPS[node.op_type]
+
+
+def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
+    graph = node.graph
+    assert graph is not None
+    operator = operator_of(node)
     inputs = [*node.inputs, *[None] * (len(operator.inputs) - len(node.inputs))]
     first = node.inputs[0]
-    body = FunctionBody(len(first.shape) if first is not None and first.shape is not None else None)
+    body = body_type(len(first.shape) if first is not None and first.shape is not None else None)
     results = operator.body(body, inputs, operator.complete(attributes(node)))
-    _name(node, body)
-    graph.insert_before(node, body.nodes)
+    needed = body.needed(results)
+    _name(node, needed)
+    graph.insert_before(node, needed)
     for old, new in zip(node.outputs, results, strict=False):
         new.name, new.type, new.shape = old.name, old.type or new.type, old.shape
         new.metadata_props.update(old.metadata_props)
@@ -54,10 +77,10 @@ def attributes(node: ir.Node) -> dict[str, int | float | str]:
     return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
-def _name(node: ir.Node, body: FunctionBody) -> None:
+def _name(node: ir.Node, body: list[ir.Node]) -> None:
     """Name nodes and values after the node that they stand for, which keeps profiles and errors readable."""
     prefix = node.name or (node.outputs[0].name or node.op_type)
-    for number, made in enumerate(body.nodes):
+    for number, made in enumerate(body):
         made.name = f"{prefix}/{made.op_type}_{number}"
         for index, output in enumerate(made.outputs):
             output.name = f"{made.name}_{index}"

@@ -36,6 +36,11 @@ INTAGLIO_INLINE int64_t requantize(int32_t x, int32_t multiplier, int32_t shift)
     return round_shift(int64_t(x) * multiplier, shift);
 }
 
+// round((x·x_multiplier + y·y_multiplier) / 2^shift) of multipliers below 2^30.
+INTAGLIO_INLINE int64_t scaled_sum(int32_t x, int32_t x_multiplier, int32_t y, int32_t y_multiplier, int32_t shift) {
+    return round_shift(int64_t(x) * x_multiplier + int64_t(y) * y_multiplier, shift);
+}
+
 INTAGLIO_INLINE int32_t clip(int64_t value, int32_t low, int32_t high) {
     return value < low ? low : value > high ? high : int32_t(value);
 }

@@ -63,6 +63,14 @@ def requantize(x: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike
     return round_shift(np.asarray(x, np.int64) * np.asarray(multiplier, np.int64), shift)
 
 
+def scaled_sum(
+    x: npt.ArrayLike, x_multiplier: npt.ArrayLike, y: npt.ArrayLike, y_multiplier: npt.ArrayLike, shift: npt.ArrayLike
+) -> Integers:
+    """round((x·x_multiplier + y·y_multiplier) / 2^shift), halves up; multipliers below 2^30, so within ±2^62."""
+    left = np.asarray(x, np.int64) * np.asarray(x_multiplier, np.int64)
+    return round_shift(left + np.asarray(y, np.int64) * np.asarray(y_multiplier, np.int64), shift)
+
+
 def clip(value: Integers, bounds: tuple[int, int]) -> Integers:
     """`value` limited to `bounds`, both included."""
     return np.clip(value, *bounds)

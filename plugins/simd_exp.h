@@ -46,8 +46,9 @@ INTAGLIO_SIMD const int8_t* bytes(const bool* mask) { return (const int8_t*)mask
     int64_t i = 0;
     if (mask == nullptr) {
         for (; i + LANES <= n; i += LANES) top = max(top, load32(x + i));
+        if (i < n && n >= LANES) top = max(top, load32(x + n - LANES));  // the rest, and some for the second time
         int32_t result = largest(top);
-        for (; i < n; ++i) result = x[i] > result ? x[i] : result;
+        for (; i < n && n < LANES; ++i) result = x[i] > result ? x[i] : result;
         return result;
     }
     for (; i + LANES <= n; i += LANES) {
@@ -61,10 +62,10 @@ INTAGLIO_SIMD const int8_t* bytes(const bool* mask) { return (const int8_t*)mask
 
 // The first n of 2·LANES entries of a mask as 0 or 1, all 1 where it is null; 0 beyond.
 INTAGLIO_SIMD I16 kept_entries(const bool* mask, int n) {
-    if (mask != nullptr) return load16(bytes(mask), n);
-    int8_t ones[2 * LANES];
-    std::memset(ones, 1, sizeof(ones));
-    return load16(ones, n);
+    static constexpr int8_t ONES_THEN_ZEROS[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                   1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static_assert(4 * LANES <= 64, "the window slides over 2·LANES of each");
+    return mask != nullptr ? load16(bytes(mask), n) : load16(ONES_THEN_ZEROS + 32 - n);
 }
 
 // p[i] = exp((x[i] - top)·scale) in Q15, 0 where the mask [n] is false; mask may be null. `top` is the row's largest

@@ -17,6 +17,7 @@ from intaglio.runtime.gpus import Gpu
 from intaglio.runtime.profiles import Range
 from intaglio.runtime.tensorrt_builder import Network
 from intaglio.runtime.tensorrt_library import LIBRARIES
+from intaglio.runtime.tensorrt_operators import parsable
 
 TARGETS = ("ort-cpu", "ort-cuda", *LIBRARIES)
 
@@ -101,9 +102,10 @@ def _build_tensorrt(
     _check_free(bundle, [path.name for path in paths.values()], force)
     inputs = bundle.manifest.inputs
     shapes = profiles.shapes(inputs, profiles.ranges(inputs, bundle.manifest.axes, asked))
-    network = Network(trt, bundle.model_path, bundle.manifest, ", ".join(gpu.name for gpu in chosen))
-    for gpu, path in paths.items():
-        network.compile(gpu, shapes, path)
+    with parsable(bundle.model_path, target, chosen[0].sm) as model:
+        network = Network(trt, model, bundle.manifest, ", ".join(gpu.name for gpu in chosen))
+        for gpu, path in paths.items():
+            network.compile(gpu, shapes, path)
     return [
         EngineRecord(
             f"engines/{path.name}", target, network.library, path.stat().st_size, gpu.name, gpu.sm, profiles=shapes

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +11,9 @@ from intaglio.bundle import Manifest, TensorSpec
 from intaglio.errors import BuildError
 from intaglio.runtime import tensorrt_refusals, timing_cache
 from intaglio.runtime.gpus import Gpu
-from intaglio.runtime.tensorrt_library import DTYPES, LIBRARIES, Log, library_name, logger
+from intaglio.runtime.tensorrt_library import DTYPES, LIBRARIES, STDERR, STDOUT, Log, library_name, logger, silent
 from intaglio.runtime.tensorrt_progress import interruptible, monitor
 
-STDOUT, STDERR = 1, 2  # file descriptors
 Shapes = Mapping[str, Mapping[str, list[int]]]  # input -> {"min", "opt", "max"} -> shape
 
 
@@ -35,11 +30,9 @@ class Network:
             _check_dtype(spec, self.library)
         self._log: Log = logger(trt)
         self._builder = trt.Builder(self._log)
-        # From TensorRT 11 every network is strongly typed and the flag is deprecated; TensorRT-RTX counts from 1.
-        flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if _major(trt) < 11 else 0
-        self._network = self._builder.create_network(flags)
+        self._network = self._builder.create_network(_network_flags(trt))
         self._parser = trt.OnnxParser(self._network, self._log)  # owns weights that the network refers to
-        with _silent(STDOUT, STDERR):
+        with silent(STDOUT, STDERR):
             parsed = self._parser.parse_from_file(str(model))
         if not parsed:
             raise tensorrt_refusals.error(self.library, gpus, tensorrt_refusals.of_parser(self._parser, model))
@@ -63,7 +56,7 @@ class Network:
         self._log.errors.clear()
         with progress.fraction(f"compiling for {gpu.name}") as show, interruptible() as interrupted:
             config.progress_monitor = monitor(trt, show, interrupted)
-            with _silent(STDOUT):  # standard error shows the progress
+            with silent(STDOUT):  # standard error shows the progress
                 engine = self._builder.build_serialized_network(self._network, config)
         if engine is None:
             refusals = tensorrt_refusals.of_builder(self._log.errors, self._model)
@@ -81,22 +74,13 @@ def _check_dtype(spec: TensorSpec, library: str) -> None:
         )
 
 
-def _major(trt: Any) -> int:
-    return int(trt.__version__.split(".")[0])
+def _network_flags(trt: Any) -> int:
+    """Strong typing: from TensorRT 11 every network has it and the flag is deprecated; TensorRT-RTX counts from 1.
 
-
-@contextmanager
-def _silent(*descriptors: int) -> Iterator[None]:
-    """Keep off the terminal, and out of our output, what the library's C++ prints past the logger."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = {descriptor: os.dup(descriptor) for descriptor in descriptors}
-    try:
-        with tempfile.TemporaryFile() as file:
-            for descriptor in descriptors:
-                os.dup2(file.fileno(), descriptor)
-            yield
-    finally:
-        for descriptor, original in kept.items():
-            os.dup2(original, descriptor)
-            os.close(original)
+    Plugins made in Python are to be those that need none in the engine; TensorRT-RTX has no such flag.
+    """
+    known = trt.NetworkDefinitionCreationFlag.__members__
+    wanted = ["PREFER_AOT_PYTHON_PLUGINS"]
+    if int(trt.__version__.split(".")[0]) < 11:
+        wanted.append("STRONGLY_TYPED")
+    return sum(1 << int(known[name]) for name in wanted if name in known)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
+
+STDOUT, STDERR = 1, 2  # file descriptors
 
 # Target -> the module that builds and runs its engines.
 LIBRARIES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -45,3 +52,20 @@ def logger(trt: Any) -> Log:
 
     made: Log = Logger()
     return made
+
+
+@contextmanager
+def silent(*descriptors: int) -> Iterator[None]:
+    """Keep off the terminal, and out of our output, what the library's C++ prints past the logger."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {descriptor: os.dup(descriptor) for descriptor in descriptors}
+    try:
+        with tempfile.TemporaryFile() as file:
+            for descriptor in descriptors:
+                os.dup2(file.fileno(), descriptor)
+            yield
+    finally:
+        for descriptor, original in kept.items():
+            os.dup2(original, descriptor)
+            os.close(original)

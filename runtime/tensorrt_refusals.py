@@ -26,7 +26,8 @@ ADVICE = [
     ),
     (
         rf"^{DOMAIN}::",
-        "The operator comes with intaglio and this TensorRT has no plugin for it: use --target ort-cpu.",
+        "That is intaglio's plugin, which this TensorRT does not take: use --target tensorrt-rtx, which gets standard "
+        "operators in its place, or --target ort-cpu.",
     ),
     (
         r"^::(DynamicQuantizeLinear|MatMulInteger|ConvInteger|QLinear\w+):",

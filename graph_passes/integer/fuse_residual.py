@@ -20,8 +20,8 @@ RESIDUAL = 5  # the first of IntLayerNorm's inputs that a residual needs
 class FuseResidual:
     """IntAdd → IntLayerNorm becomes one IntLayerNorm with a residual, which computes the same to the bit.
 
-    1. The sum has 16 bits and one factor for each term, and nothing but the normalisation takes it; both terms have
-       the same shape, and one of them is int32.
+    1. The sum has one factor for each term, and nothing but the normalisation takes it; both terms have the same shape,
+       and one of them is int32.
     2. Left, with the reason: all other sums that an IntLayerNorm takes.
     """
 
@@ -53,8 +53,6 @@ def _obstacle(node: ir.Node, total: ir.Node) -> str | None:
         return "what takes it has a residual already"
     if len(result.uses()) > 1 or result.is_graph_output():
         return "not only an IntLayerNorm takes it"
-    if total.attributes.get_int("bits", 16) != 16:
-        return "it has 8 bits"
     if any(factor is None or factor.shape != (1,) for factor in total.inputs[FACTORS:]):
         return "its factors are per channel"
     if shapes[0] is None or shapes[0] != shapes[1] or None in shapes[0]:

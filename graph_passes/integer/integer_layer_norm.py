@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,10 +64,10 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
     wide = next((taker for taker in takers if taker.bits == 16), None)
     real_weight = weight.numpy().astype(np.float64)
     real_bias = np.zeros_like(real_weight) if bias is None else bias.numpy().astype(np.float64)
-    weights, weight_scale = _fixed_point(real_weight, WEIGHT_BITS)
-    biases, bias_scale = _fixed_point(real_bias, BIAS_BITS)
     wide_scale = np.float32(narrow.scale.max() / 256 if wide is None and narrow is not None else _one(wide))
     out_scale = np.float32(wide_scale * 256 if narrow is None else narrow.scale.max())
+    weights, weight_scale = _fixed_point(real_weight, WEIGHT_BITS, float(wide_scale))
+    biases, bias_scale = _fixed_point(real_bias, BIAS_BITS, 1.0)
     inputs: list[ir.Value | None] = [
         writer.int32(x.integers, node),
         writer.constant(weights, f"{result.name}.weight_int32"),
@@ -101,7 +102,12 @@ def _one(taker: Quantizer | None) -> float:
     return float(taker.scale.max())
 
 
-def _fixed_point(real: npt.NDArray[np.float64], bits: int) -> tuple[npt.NDArray[np.int32], float]:
-    """Integers below 2^bits and the scale that makes them real."""
-    scale = float(np.float32((np.abs(real).max(initial=0) or 1.0) / (2**bits - 1)))
+def _fixed_point(real: npt.NDArray[np.float64], bits: int, unit: float) -> tuple[npt.NDArray[np.int32], float]:
+    """Integers below 2^bits and the scale that makes them real: `unit` times a power of two.
+
+    Weights at such a scale of the 16-bit result need but a shift, and no second product.
+    """
+    largest = float(np.abs(real).max(initial=0)) or 1.0
+    _, exponent = math.frexp(largest / (unit * (2**bits - 1)))
+    scale = math.ldexp(unit, exponent)
     return np.rint(real / scale).astype(np.int32), scale

@@ -16,6 +16,7 @@ from intaglio.errors import IntaglioError
 VERBS = {
     "export": "Trace a checkpoint to an ONNX bundle and check it against the source model.",
     "compress": "Run a recipe of graph passes on a bundle.",
+    "train": "Fine-tune a compressed bundle towards the one it was made from.",
     "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
     "run": "Run a bundle on text: embed, classify, fill blanks.",
@@ -74,7 +75,7 @@ def main() -> None:
         message = _message(error)
         if message is not None:
             click.echo(message, err=True)
-        if isinstance(error, OSError):  # what is still to be written cannot be; do not try again at exit
+        if isinstance(error, OSError | SystemExit):  # what is still to be written cannot be; do not try again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(ERROR)
     sys.exit(code if isinstance(code, int) else 0)
@@ -85,7 +86,7 @@ def _message(error: BaseException) -> str | None:
     match error:
         case click.exceptions.NoArgsIsHelpError():
             return error.format_message()
-        case BrokenPipeError():
+        case BrokenPipeError() | SystemExit():  # rich makes the second of the first
             return None
         case click.ClickException():
             context = getattr(error, "ctx", None)

@@ -20,21 +20,18 @@ template <typename X, typename Y, typename T>
 void add(const AddOperand& x, const AddOperand& y, int64_t rows, int64_t channels, const AddFactors& factors, void* sum) {
     for (int64_t c = 0; c < channels; c += LANES) {
         const int n = int(channels - c < LANES ? channels - c : LANES);
-        const I32 x_multiplier = load32(factors.x_multiplier + c, n), y_multiplier = load32(factors.y_multiplier + c, n);
-        const RoundShift shift = round_shift_of(load32(factors.shift + c, n));
-        const auto added = [&](I32 a, I32 b) {
-            return round_shift16(multiply_wide(a, x_multiplier) + multiply_wide(b, y_multiplier), shift);
-        };
+        const ScaledSum scaled = scaled_sum_of(load32(factors.x_multiplier + c, n), load32(factors.y_multiplier + c, n),
+                                               load32(factors.shift + c, n));
         const X* a = static_cast<const X*>(x.data) + c * x.step;
         const Y* b = static_cast<const Y*>(y.data) + c * y.step;
         T* out = static_cast<T*>(sum) + c;
         if (n == LANES) {
             for (int64_t row = 0; row < rows; ++row, a += x.row_stride, b += y.row_stride, out += channels) {
-                put(out, added(take(a, x.step), take(b, y.step)));
+                put(out, scaled_sum16(take(a, x.step), take(b, y.step), scaled));
             }
         } else {
             for (int64_t row = 0; row < rows; ++row, a += x.row_stride, b += y.row_stride, out += channels) {
-                put(out, added(take(a, x.step, n), take(b, y.step, n)), n);
+                put(out, scaled_sum16(take(a, x.step, n), take(b, y.step, n), scaled), n);
             }
         }
     }

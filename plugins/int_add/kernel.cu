@@ -29,9 +29,10 @@ __device__ __forceinline__ void add_row(
     Out* __restrict__ sum, Clip clip) {
     sum += int64_t(blockIdx.x) * channels;
     for (int32_t channel = threadIdx.x; channel < channels; channel += THREADS) {
-        const int64_t left = int64_t(x[channel]) * x_multiplier[x_multipliers == 1 ? 0 : channel];
-        const int64_t right = int64_t(y[channel]) * y_multiplier[y_multipliers == 1 ? 0 : channel];
-        sum[channel] = Out(clip(intaglio::round_shift(left + right, shift[shifts == 1 ? 0 : channel])));
+        const int64_t total = intaglio::scaled_sum(
+            x[channel], x_multiplier[x_multipliers == 1 ? 0 : channel],
+            y[channel], y_multiplier[y_multipliers == 1 ? 0 : channel], shift[shifts == 1 ? 0 : channel]);
+        sum[channel] = Out(clip(total));
     }
 }
 

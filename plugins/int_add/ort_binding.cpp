@@ -2,22 +2,17 @@
 
 #include "plugins/int_add/kernel.h"
 #include "plugins/ort/broadcast.h"
+#include "plugins/ort/factors.h"
 #include "plugins/ort/operators.h"
 
 namespace intaglio::ort {
 namespace {
 
 constexpr int64_t BLOCK = 16384;  // elements of a piece of parallel work, about 3 microseconds
-constexpr int32_t MULTIPLIER_LIMIT = 1 << 30;
 
 PerChannelValues multipliers(const char* name, const Tensor& tensor, int64_t channels) {
     check_per_channel(name, tensor, channels);
-    const int32_t* values = tensor.as<int32_t>();
-    for (int64_t i = 0; i < tensor.shape.elements(); ++i) {
-        if (values[i] <= -MULTIPLIER_LIMIT || values[i] >= MULTIPLIER_LIMIT) {
-            throw Error(std::string(name) + ": " + std::to_string(values[i]) + ", expected below 2^30");
-        }
-    }
+    check_term_multiplier(name, tensor);
     return PerChannelValues(tensor, channels);
 }
 

@@ -55,7 +55,7 @@ class IntAdd(Operator):
             if multiplier.size and np.abs(multiplier).max() >= MULTIPLIER_LIMIT:
                 raise GraphError(f"IntAdd: multiplier {np.abs(multiplier).max()}, expected below 2^30. Halve it.")
         bits = attributes["bits"]
-        total = integer_math.round_shift(x * x_multiplier + y * y_multiplier, shift)
+        total = integer_math.scaled_sum(x, x_multiplier, y, y_multiplier, shift)
         return [with_bits(integer_math.clip(total, LIMITS[bits]), bits)]
 
     def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
@@ -67,7 +67,9 @@ class IntAdd(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """Two products, their sum, one rounded shift."""
-        x, y, x_multiplier, y_multiplier, shift = (graph.wide(value) for value in inputs if value is not None)
+        x, y, x_multiplier, y_multiplier = (graph.wide(value) for value in inputs[:4] if value is not None)
+        shift = inputs[4]
+        assert shift is not None
         total = graph.add(graph.multiply(x, x_multiplier), graph.multiply(y, y_multiplier))
         rounded = graph.round_large(total, graph.power(shift))
         return [graph.bits(graph.clip(rounded, LIMITS[attributes["bits"]]), attributes["bits"])]

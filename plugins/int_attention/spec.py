@@ -63,12 +63,10 @@ class IntAttention(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """Products by MatMulInteger, of the probabilities byte by byte; the rest in 64 bits."""
+        """Two matrix products; the rest in 64 bits."""
         query, key, value, multiplier, shift, mask = inputs
         assert query is not None and key is not None and value is not None
         assert multiplier is not None and shift is not None
-        import onnx_ir as ir
-
         heads = attributes["num_heads"]
         graph.last_axis = 3  # of the scores
         q = split_heads(graph, query, heads, (0, 2, 1, 3))
@@ -76,10 +74,7 @@ class IntAttention(Operator):
         v = split_heads(graph, value, heads, (0, 2, 1, 3))
         scores = graph.wide(graph.matmul(q, k))
         p = graph.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
-        high = graph.divide(p, 256)
-        low = graph.subtract(p, graph.multiply(high, 256))
-        planes = [graph.wide(graph.matmul(graph.cast(plane, ir.DataType.UINT8), v)) for plane in (high, low)]
-        sums = graph.add(graph.multiply(planes[0], 256), planes[1])
+        sums = graph.weighted_sums(p, v)
         total = graph.maximum(graph.sum(p), 1)
         factor = graph.divide(2**integer_math.RECIPROCAL, total)
         fraction = 2 ** (integer_math.RECIPROCAL - integer_math.AVERAGE_FRACTION)

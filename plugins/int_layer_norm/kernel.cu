@@ -1,5 +1,6 @@
 // IntLayerNorm: i-LayerNorm of int32 rows, as int8 and with 16 bits. A warp takes one row and reads it four times: for
-// the sum, the largest deviation, the sum of squares, and the output.
+// the sum, the largest deviation, the sum of squares, and the output. Where there is a residual, the first reading adds
+// it, and leaves what it has made in `wide` for the others: each lane reads there what it wrote itself.
 #include "cuda/epilogue.cuh"
 #include "cuda/warp.cuh"
 
@@ -7,32 +8,55 @@ namespace {
 
 constexpr int THREADS = 128;
 
+// x as it is.
+struct Plain {
+    const int32_t* __restrict__ x;
+
+    __device__ __forceinline__ int32_t first(int64_t i) const { return x[i]; }
+    __device__ __forceinline__ int32_t again(int64_t i) const { return x[i]; }
+};
+
+// x with a residual of int8 or int32, by the bytes of an element, and the factors of both.
+struct WithResidual {
+    const int32_t* __restrict__ x;
+    const void* __restrict__ residual;
+    int32_t bytes, x_multiplier, multiplier, shift;
+    int32_t* sums;
+
+    __device__ __forceinline__ int32_t first(int64_t i) const {
+        const int32_t other =
+            bytes == 1 ? static_cast<const int8_t*>(residual)[i] : static_cast<const int32_t*>(residual)[i];
+        return sums[i] = intaglio::clip16(intaglio::scaled_sum(x[i], x_multiplier, other, multiplier, shift));
+    }
+    __device__ __forceinline__ int32_t again(int64_t i) const { return sums[i]; }
+};
+
+template <class Source>
 __device__ __forceinline__ void layer_norm_row(
-    const int32_t* __restrict__ x, const int32_t* __restrict__ weight, const int32_t* __restrict__ bias,
+    const Source& x, const int32_t* __restrict__ weight, const int32_t* __restrict__ bias,
     const epilogue::Factors& out, int32_t rows, const intaglio::LayerNormConstants& constants,
-    int8_t* __restrict__ y, int32_t* __restrict__ wide) {
+    int8_t* __restrict__ y, int32_t* wide) {
     const int32_t row = blockIdx.x * (THREADS / warp::LANES) + threadIdx.x / warp::LANES;
     if (row >= rows) return;  // all lanes together
     const int32_t lane = threadIdx.x % warp::LANES, channels = constants.channels;
     const int64_t start = int64_t(row) * channels;
-    x += start;
     int64_t sum = 0, largest = 0, squares = 0;
-    for (int32_t i = lane; i < channels; i += warp::LANES) sum += x[i];
+    for (int32_t i = lane; i < channels; i += warp::LANES) sum += x.first(start + i);
     sum = warp::sum(sum);
     for (int32_t i = lane; i < channels; i += warp::LANES) {
-        const int64_t deviation = int64_t(channels) * x[i] - sum;
+        const int64_t deviation = int64_t(channels) * x.again(start + i) - sum;
         largest = max(largest, deviation < 0 ? -deviation : deviation);
     }
     largest = warp::largest(largest);
     const int32_t shift = intaglio::deviation_shift(largest);
     for (int32_t i = lane; i < channels; i += warp::LANES) {
-        const int32_t deviation = intaglio::shifted_deviation(int64_t(channels) * x[i] - sum, shift);
+        const int32_t deviation = intaglio::shifted_deviation(int64_t(channels) * x.again(start + i) - sum, shift);
         squares += int64_t(deviation) * deviation;
     }
     const intaglio::RowScale scale = intaglio::row_scale(largest, warp::sum(squares), constants);
     const epilogue::Factor one = {constants.out_multiplier, constants.out_shift};
     for (int32_t i = lane; i < channels; i += warp::LANES) {
-        const int32_t deviation = intaglio::shifted_deviation(int64_t(channels) * x[i] - sum, shift);
+        const int32_t deviation = intaglio::shifted_deviation(int64_t(channels) * x.again(start + i) - sum, shift);
         const int32_t normal = intaglio::normalized(deviation, scale);
         const int32_t value = intaglio::layer_norm_wide(normal, weight[i], intaglio::layer_norm_bias(bias[i], constants), constants);
         wide[start + i] = value;
@@ -52,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm(
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
-    layer_norm_row(x, weight, bias, {}, rows, constants, y, wide);
+    layer_norm_row(Plain{x}, weight, bias, {}, rows, constants, y, wide);
 }
 
 // The same with multiplier: int32 [multipliers] and shift: int32 [shifts], 1 or channels each, from wide to y.
@@ -64,5 +88,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_channels(
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, 0, 0};
-    layer_norm_row(x, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
+    layer_norm_row(Plain{x}, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
+}
+
+// int_layer_norm of the sum with residual: int8 or int32 [rows, channels] by the bytes of an element; x_multiplier,
+// residual_multiplier, sum_shift: int32 [1].
+extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_residual(
+    const int32_t* x, const int32_t* weight, const int32_t* bias, const void* residual, const int32_t* x_multiplier,
+    const int32_t* residual_multiplier, const int32_t* sum_shift, int32_t rows, int32_t residual_bytes,
+    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t out_multiplier, int32_t out_shift,
+    int8_t* y, int32_t* wide) {
+    const intaglio::LayerNormConstants constants = {
+        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
+    const WithResidual sum = {x, residual, residual_bytes, *x_multiplier, *residual_multiplier, *sum_shift, wide};
+    layer_norm_row(sum, weight, bias, {}, rows, constants, y, wide);
+}
+
+// int_layer_norm_channels of that sum.
+extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_residual_channels(
+    const int32_t* x, const int32_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
+    const void* residual, const int32_t* x_multiplier, const int32_t* residual_multiplier, const int32_t* sum_shift,
+    int32_t rows, int32_t residual_bytes,
+    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t multipliers, int32_t shifts,
+    int8_t* y, int32_t* wide) {
+    const intaglio::LayerNormConstants constants = {
+        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        weight_shift, bias_multiplier, bias_shift, 0, 0};
+    const WithResidual sum = {x, residual, residual_bytes, *x_multiplier, *residual_multiplier, *sum_shift, wide};
+    layer_norm_row(sum, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
 }

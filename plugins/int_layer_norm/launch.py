@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, constants, product
+import numpy as np
+
+from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, constants, product
 from intaglio.plugins.integer_math import layer_norm_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
-    """Rows are all axes of x but the last; the channels are a number, as the constants depend on it."""
-    x, weight, _, *factors = (tensor for tensor in inputs if tensor)
-    rows = product(x.shape[:-1])
-    scalars = (rows, *constants(layer_norm_constants(weight.shape[0], **attributes)))
-    grid, block = (blocks(rows, ROWS), 1, 1), (THREADS, 1, 1)
-    if not factors:
-        return Launch("int_layer_norm", grid, block, scalars)
-    lengths = (factor.shape[0] for factor in factors)
-    return Launch("int_layer_norm_channels", grid, block, (*scalars[:-2], *lengths))
+    """Rows are all axes of x but the last; the channels are a number, as the constants depend on it.
+
+    The kernel is chosen by the inputs given: a residual, and factors from wide to y.
+    """
+    missing = [None] * (6 - len(inputs))
+    x, weight, _, multiplier, shift, residual = [*inputs, *missing][:6]
+    assert x is not None and weight is not None
+    entry, rows = "int_layer_norm", product(x.shape[:-1])
+    scalars: list[Length] = [rows]
+    if residual is not None:
+        entry += "_residual"
+        scalars.append(np.dtype(residual.dtype).itemsize)
+    scalars += constants(layer_norm_constants(weight.shape[0], **attributes))
+    if multiplier is not None and shift is not None:
+        entry += "_channels"
+        scalars[-2:] = [multiplier.shape[0], shift.shape[0]]
+    return Launch(entry, (blocks(rows, ROWS), 1, 1), (THREADS, 1, 1), tuple(scalars))

@@ -5,6 +5,8 @@ squared, and the square root is exact, so neither large nor small rows lose bits
 
 The weighted result has 16 bits at `wide_scale`. It is the second output (for the residual branch); the first is it,
 brought to 8 bits, with a factor per channel where one is given.
+
+With a residual, x is first replaced by the 16-bit sum that IntAdd gives of the two.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.int_add.spec import IntAdd
 from intaglio.plugins.integer_math import LayerNormConstants
 
 if TYPE_CHECKING:
@@ -24,11 +28,16 @@ if TYPE_CHECKING:
     from intaglio.plugins.function_body import FunctionBody
 
 
+SUM = IntAdd()
+SUM_ATTRIBUTES = {"bits": 16}
+
+
 class IntLayerNorm(Operator):
     """LayerNorm of x·scale with weight·weight_scale and bias·bias_scale, over out_scale.
 
     A `wide_scale` of 0 stands for out_scale / 256, the finest at which 16 bits hold what 8 bits do at out_scale.
-    `multiplier` and `shift` take the place of wide_scale / out_scale.
+    `multiplier` and `shift` take the place of wide_scale / out_scale. `residual` and the three inputs after it come
+    together or not at all: x is then clip16(round((x·x_multiplier + residual·residual_multiplier) / 2^sum_shift)).
     """
 
     name = "IntLayerNorm"
@@ -38,6 +47,10 @@ class IntLayerNorm(Operator):
         Input("bias", ("int32",), "int32 [C]"),
         Input("multiplier", ("int32",), "int32 [C or 1]", optional=True),
         Input("shift", ("int32",), "int32 [C or 1], 0..62", optional=True),
+        Input("residual", ("int8", "int32"), "int8 or int32, the shape of x", optional=True),
+        Input("x_multiplier", ("int32",), "int32 [1], below 2^30", optional=True),
+        Input("residual_multiplier", ("int32",), "int32 [1], below 2^30", optional=True),
+        Input("sum_shift", ("int32",), "int32 [1], 0..62", optional=True),
     )
     attributes = (
         Attribute("scale", float),
@@ -54,8 +67,8 @@ class IntLayerNorm(Operator):
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y, wide]: int8, and int32 holding 16-bit values."""
-        x, weight, bias = map(integers, inputs[:3])
-        multiplier, shift = inputs[3:]
+        x, weight, bias = map(integers, (_with_residual(inputs), *inputs[1:3]))
+        multiplier, shift = inputs[3:5]
         constants = self.constants(x.shape[-1], attributes)
         wide = integer_math.layer_norm(x, weight, bias, constants) if x.size else np.zeros(x.shape, np.int64)
         y = integer_math.requantize(
@@ -73,7 +86,9 @@ class IntLayerNorm(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """The same steps in 64 bits; the channels are those of the weight, which has to have a fixed shape."""
-        x, weight, bias, multiplier, shift = inputs
+        x, weight, bias, multiplier, shift, *residual = inputs
+        if _has_residual(residual):
+            (x,) = SUM.body(graph, [x, *residual], SUM_ATTRIBUTES)
         assert x is not None and weight is not None and bias is not None and weight.shape is not None
         channels = weight.shape[0]
         assert isinstance(channels, int)
@@ -85,3 +100,27 @@ class IntLayerNorm(Operator):
             constants.out_shift if shift is None else shift,
         )
         return [graph.bits(graph.clip(y, integer_math.INT8), 8), graph.bits(wide, 16)]
+
+
+def _with_residual(inputs: Sequence[Array | None]) -> Array | None:
+    """x, or its sum with the residual. Raises `GraphError` for a residual that does not go with x."""
+    x, residual, *factors = inputs[0], *inputs[5:]
+    if not _has_residual([residual, *factors]):
+        return x
+    assert x is not None and residual is not None
+    if residual.shape != x.shape:
+        raise GraphError(f"IntLayerNorm: residual has shape {residual.shape}, expected that of x, {x.shape}.")
+    if shapes := [factor.shape for factor in factors if factor is not None and factor.shape != (1,)]:
+        raise GraphError(f"IntLayerNorm: a residual's factor has shape {shapes[0]}, expected (1,).")
+    return SUM.compute(x, residual, *factors, **SUM_ATTRIBUTES)[0]
+
+
+def _has_residual(inputs: Sequence[object | None]) -> bool:
+    """Whether the four inputs of the residual are there. Raises `GraphError` where only some are."""
+    given = sum(value is not None for value in inputs)
+    if given in (0, 4):
+        return given == 4
+    raise GraphError(
+        f"IntLayerNorm: {given} of residual, x_multiplier, residual_multiplier and sum_shift are given. "
+        "Give all or none."
+    )

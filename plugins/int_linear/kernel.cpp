@@ -74,25 +74,6 @@ void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVec
     activate<false>(sums, rows, factors, constants);
 }
 
-// Factors of 16-bit values that fit into 32 bits with them: 0 <= multiplier < 2^15 and shift <= 30.
-struct ShortFactors {
-    I32 multiplier, half, shift;
-};
-
-INTAGLIO_SIMD bool is_short(const int32_t* multiplier, const int32_t* shift, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-        if (multiplier[i] < 0 || multiplier[i] >= 1 << 15 || shift[i] > 30) return false;
-    }
-    return true;
-}
-
-INTAGLIO_SIMD ShortFactors short_factors(const int32_t* multiplier, const int32_t* shift, int count) {
-    const I32 shifts = take(shift, count);
-    return {take(multiplier, count), shift_right(shift_left(set32(1), shifts), set32(1)), shifts};
-}
-
-INTAGLIO_SIMD I32 scaled(I32 x, const ShortFactors& f) { return shift_right(x * f.multiplier + f.half, f.shift); }
-
 // i-GELU of the requantised sums, brought to 8 bits without leaving the registers.
 template <bool NARROWING>
 void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, const GeluVectors& constants,
@@ -101,8 +82,8 @@ void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors&
     for (int64_t r = 0; r < rows; ++r, sums += PANEL, y += stride) {
         const I16 v = narrow(scaled<NARROWING>(load32(sums), first), scaled<NARROWING>(load32(sums + LANES), second));
         const I16 curve = gelu(v, constants);
-        put(y, scaled(low32(curve), first_out), n.first);
-        put(y + LANES, scaled(high32(curve), second_out), n.second);
+        put(y, requantize(low32(curve), first_out), n.first);
+        put(y + LANES, requantize(high32(curve), second_out), n.second);
     }
 }
 
@@ -124,8 +105,9 @@ void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t co
         const int32_t *out_multiplier = epilogue.out_multiplier + column, *out_shift = epilogue.out_shift + column;
         const GeluVectors constants = gelu_vectors(*epilogue.gelu);
         if (is_short(out_multiplier, out_shift, smaller(PANEL, left))) {
-            const ShortFactors first = short_factors(out_multiplier, out_shift, n.first);
-            const ShortFactors second = short_factors(out_multiplier + LANES, out_shift + LANES, n.second);
+            const ShortFactors first = short_factors(take(out_multiplier, n.first), take(out_shift, n.first));
+            const ShortFactors second =
+                short_factors(take(out_multiplier + LANES, n.second), take(out_shift + LANES, n.second));
             const auto activated = factors.narrowing ? activate_short<true> : activate_short<false>;
             multiply([&](int32_t* sums, int64_t row, int64_t rows) {
                 activated(sums, rows, n, factors, constants, first, second, y8 + row * columns, columns);

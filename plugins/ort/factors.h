@@ -2,6 +2,8 @@
 // channel or one for all, else the constants that its scales give.
 #pragma once
 
+#include <string>
+
 #include "plugins/integer_constants.h"
 #include "plugins/ort/operator.h"
 
@@ -33,5 +35,16 @@ private:
     Dyadic otherwise_;
     PerChannelValues multiplier_, shift_;
 };
+
+// Throws Error unless every multiplier of a term of a sum is below 2^30 in magnitude, so that the sum stays in 64 bits.
+inline void check_term_multiplier(const char* name, const Tensor& multiplier) {
+    constexpr int32_t LIMIT = 1 << 30;
+    const int32_t* values = multiplier.as<int32_t>();
+    for (int64_t i = 0; i < multiplier.shape.elements(); ++i) {
+        if (values[i] <= -LIMIT || values[i] >= LIMIT) {
+            throw Error(std::string(name) + ": " + std::to_string(values[i]) + ", expected below 2^30");
+        }
+    }
+}
 
 }  // namespace intaglio::ort

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from intaglio.graph_passes.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.fuse_residual import FuseResidual
 from intaglio.graph_passes.integer.integer_add import IntegerAdd
 from intaglio.graph_passes.integer.integer_attention import IntegerAttention
 from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
@@ -52,6 +53,7 @@ LOWERING = [
     IntegerGelu(),
     IntegerAdd(),
     IntegerLayerNorm(),
+    FuseResidual(),
     IntegerRequantize(),
 ]
 

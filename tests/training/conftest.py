@@ -11,7 +11,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.model_file import load, save
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
@@ -31,7 +30,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text("\n".join(sentence[:40] for sentence in sentences()[:40]))
+    path.write_text("\n".join(sentence[:40] for sentence in sentences()[:24]))
     return path
 
 
@@ -51,22 +50,6 @@ def make_integer_bundle(tmp_path_factory: pytest.TempPathFactory, texts: Path) -
 def integer_bundle(tiny_bundle: Path, make_integer_bundle: Callable[[Path], Path]) -> Path:
     """`tiny_bundle` in integers. Not to be changed."""
     return make_integer_bundle(tiny_bundle)
-
-
-@pytest.fixture(scope="session")
-def family_bundle(
-    make_checkpoint: Callable[..., Path],
-    make_integer_bundle: Callable[[Path], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str], tuple[Path, Path]]:
-    """A function: an architecture to a random bundle of it, and that in integers."""
-
-    def make(architecture: str) -> tuple[Path, Path]:
-        path = tmp_path_factory.mktemp("float") / architecture
-        export(str(make_checkpoint(architecture)), path)
-        return path, make_integer_bundle(path)
-
-    return make
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def number(value):
 
 def symbolic(case: Case) -> Launch:
     """The launch when every length of the activations is a symbol that may be one."""
-    constant = {"weight", "bias", "multiplier", "shift", "out_multiplier", "out_shift", "x_multiplier", "y_multiplier"}
+    constant = {"weight", "bias", "shift", "out_shift", "sum_shift"}
     tensors = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
         if array is None:
@@ -55,7 +55,7 @@ def symbolic(case: Case) -> Launch:
         # A length of 1 is known where it broadcasts, and so is the width of a head.
         width = array.ndim - 1 if case.operator == "IntAttention" else None
         lengths = [
-            length if spec.name in constant or length == 1 or axis == width else Symbol(length)
+            length if spec.name in constant or spec.name.endswith("multiplier") or length == 1 or axis == width else Symbol(length)
             for axis, length in enumerate(array.shape)
         ]
         tensors.append(Tensor(lengths, array.dtype.name))

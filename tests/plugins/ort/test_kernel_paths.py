@@ -1,5 +1,7 @@
 """Values on both sides of the borders between a kernel's fast and general paths, against the references, to the bit."""
 
+import re
+
 import numpy as np
 import pytest
 from operator_cases import Case
@@ -101,6 +103,56 @@ def test_layer_norm_with_every_output_shift(check):
             shift = np.maximum(np.arange(63), least)
             check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=int32(shift)))
         check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=int32([17])))
+
+
+def test_layer_norm_whose_factors_are_at_the_ends_of_what_32_bits_hold(check):
+    """Multipliers of up to 15 bits and shifts of up to 30 take a path of their own."""
+    x = np.random.default_rng(0).integers(-9999, 9999, (3, 63)) ** 3
+    for multiplier in (2**15 - 1, 2**15, 1, 0, -1):
+        for most in (30, 31):
+            check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=int32(np.minimum(np.arange(63), most))))
+
+
+def with_residual(case: Case, residual, factors=(2**29 + 1, 2**28 + 1, 29)) -> Case:
+    inputs = (*case.inputs, residual, *(int32([factor]) for factor in factors))
+    return Case(case.operator, inputs, case.attributes, case.outputs)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32])
+@pytest.mark.parametrize("channels", [1, 15, 16, 31, 64, 333, 16384, 20000, 65536])
+def test_layer_norm_with_a_residual_on_rows_of_every_length(check, channels, dtype):
+    random = np.random.default_rng(channels)
+    x = random.integers(-(2**15), 2**15, (3, channels))
+    x[0] = 2**31 - 1  # a sum that is clipped all along the row
+    limit = 128 if dtype is np.int8 else 2**15
+    check(with_residual(layer_norm(x), random.integers(-limit, limit, x.shape).astype(dtype)))
+
+
+def test_layer_norm_with_a_residual_of_extremes_that_cancel_or_saturate(check):
+    random = np.random.default_rng(0)
+    x, residual = (int32(random.choice(INT32, (9, 70))) for _ in range(2))
+    largest = 2**30 - 1
+    for multipliers in [(largest, largest), (largest, -largest), (-largest, -largest), (1, -1), (0, largest)]:
+        for shift in (0, 1, 14, 29, 30, 31, 32, 33, 46, 62):
+            check(with_residual(layer_norm(x), residual, (*multipliers, shift)))
+
+
+REFUSED = {
+    "residual: shape [2, 1], expected that of x, [2, 3]": (np.zeros((2, 1), np.int8), [1], [1], [1]),
+    "x_multiplier: shape [3], expected [1]": (np.zeros((2, 3), np.int8), [1, 1, 1], [1], [1]),
+    "residual_multiplier: -1073741824, expected below 2^30": (np.zeros((2, 3), np.int32), [1], [-(2**30)], [1]),
+    "shift: 63, expected 0 to 62": (np.zeros((2, 3), np.int32), [1], [1], [63]),
+    "expected all or none": (np.zeros((2, 3), np.int32), [1], [1]),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_layer_norm_refuses_a_residual_that_does_not_go_with_x(message):
+    residual, *factors = REFUSED[message]
+    case = layer_norm(np.ones((2, 3)))
+    case = Case(case.operator, (*case.inputs, residual, *map(int32, factors)), case.attributes, 2)
+    with pytest.raises(Exception, match=re.escape(message)):
+        session(case).run(None, feeds(case))
 
 
 # --- IntSoftmax -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Computing at once what an operator's body makes of constants alone.
+
+Multipliers, shifts and biases are constants nearly always, and a body widens them and looks up powers of two.
+TensorRT-RTX cannot compute 64-bit constants while it builds; where a runtime can, this makes the graph shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array = npt.NDArray[Any]
+
+LARGEST = 1 << 16  # elements: vectors over channels are folded, tables are not, which would grow with their dtype
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """ONNX's Div; bodies divide no negative integers, for which rounding down would be another than to zero."""
+    quotient: Array = a // b if np.issubdtype(a.dtype, np.integer) else a / b
+    return quotient
+
+
+OPERATORS: dict[str, Callable[..., Array]] = {
+    "Abs": np.abs,
+    "Add": np.add,
+    "Div": _divide,
+    "Floor": np.floor,
+    "Gather": np.take,
+    "GreaterOrEqual": np.greater_equal,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Sub": np.subtract,
+    "Where": np.where,
+}
+
+
+def known(value: ir.Value | None) -> Array | None:
+    """The array of a small constant of the graph; None for what a graph input can override, and for all else."""
+    if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size > LARGEST:
+        return None
+    return value.const_value.numpy()
+
+
+def compute(op_type: str, inputs: Sequence[Array | None], attributes: dict[str, Any]) -> Array | None:
+    """What a node gives, where all its inputs are known and it is a Cast or one of `OPERATORS`; else None."""
+    arrays = [array for array in inputs if array is not None]
+    if len(arrays) < len(inputs):
+        return None
+    if op_type == "Cast":
+        return arrays[0].astype(ir.DataType(attributes["to"]).numpy())
+    return np.asarray(OPERATORS[op_type](*arrays)) if op_type in OPERATORS else None

@@ -1,0 +1,164 @@
+"""Registers the operators with TensorRT as quickly deployable plugins that need no Python once an engine is built.
+
+For each number of inputs of each operator (see `explicit`) TensorRT gets two functions: one that states the outputs'
+dtypes and shapes, from the spec's `outputs`, and one that gives the kernel: its name, its PTX, the grid and the block,
+and the scalar parameters, from the operator's `launch.py`. Lengths that are not known while TensorRT builds are its
+symbolic expressions, which the engine evaluates for each run; float attributes have become integers by then. TensorRT
+hands a kernel the inputs, the scalars, and the outputs, in this order; all scalars are int32, as TensorRT has no wider.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import GenericAlias
+from typing import Any
+
+from intaglio import extras
+from intaglio.errors import EngineError, one_line
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
+from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
+from intaglio.plugins.registry import DOMAIN, OPS
+from intaglio.plugins.trt.explicit import input_counts, plugin_dtype, plugin_name
+
+OLDEST = "10.9"  # the first with ahead-of-time plugins
+
+# NumPy's name of a plugin's element type -> the member of `tensorrt.DataType`.
+DTYPES = {"int8": "INT8", "int32": "INT32"}
+
+
+def register(sm: int) -> None:
+    """Make our operators known to TensorRT's parser, with kernels for compute capability `sm` times ten.
+
+    Every call after the first sets only the GPU that later builds are for. Raises `MissingExtraError` where TensorRT
+    or NVRTC is not installed, `EngineError` where it is too old, and for a GPU older than those the kernels are for.
+    """
+    oldest = min(SMS)
+    if sm < oldest:
+        raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels are for. Use another GPU.")
+    _plugins().sm = max(known for known in SMS if known <= sm)
+
+
+@cache
+def _plugins() -> Plugins:
+    """All operators, registered once in a process: TensorRT refuses a second time."""
+    plugins = Plugins(*_library())
+    for operator in OPS.values():
+        for inputs in input_counts(operator):
+            plugins.add(operator, inputs)
+    return plugins
+
+
+def _library() -> tuple[Any, Any]:
+    """The modules `tensorrt` and `tensorrt.plugin`. Raises `MissingExtraError` and `EngineError`."""
+    trt = extras.load("tensorrt")
+    try:
+        plugin = importlib.import_module("tensorrt.plugin")
+        getattr(plugin, "aot_impl")  # noqa: B009
+    except (ImportError, AttributeError) as error:
+        raise EngineError(
+            f"tensorrt {trt.__version__}: no ahead-of-time plugins ({one_line(error, 200)}), expected {OLDEST} or "
+            "newer. Update with: pip install --upgrade tensorrt"
+        ) from error
+    return trt, plugin
+
+
+class Plugins:
+    """What TensorRT calls while it builds: the descriptions and launches of all operators, for one GPU at a time.
+
+    `trt` and `api` are the modules `tensorrt` and `tensorrt.plugin`. TensorRT reads the functions' signatures, so
+    each gets one that lists its operator's inputs and attributes.
+    """
+
+    def __init__(self, trt: Any, api: Any) -> None:
+        self.sm = min(SMS)
+        self._trt, self._api = trt, api
+
+    def add(self, operator: Operator, inputs: int) -> None:
+        """Register one operator with so many inputs."""
+        tensor = self._api.TensorDesc
+        tensors = {spec.name: tensor for spec in operator.inputs[:inputs]}
+        attributes: dict[str, Any] = {attribute.name: attribute.kind for attribute in operator.attributes}
+        count = len(operator.outputs([()] * len(operator.inputs), _defaults(operator)))
+        outputs = GenericAlias(tuple, (tensor,) * count)
+
+        def describe(*descriptions: Any, **values: Any) -> tuple[Any, ...]:
+            return self._describe(operator, descriptions, _complete(operator, values))
+
+        def implement(*arguments: Any) -> tuple[str, bytes, Any, Any]:
+            values = dict(zip(attributes, arguments[inputs:-2], strict=True))
+            return self._implement(operator, arguments[:inputs], _complete(operator, values))
+
+        kernel = GenericAlias(tuple, (str, bytes, self._api.KernelLaunchParams, self._api.SymIntExprs))
+        name = f"{DOMAIN}::{plugin_name(operator, inputs)}"
+        self._api.register(name)(_with_signature(describe, {**tensors, **attributes}, outputs))
+        called = {**tensors, **attributes, "outputs": outputs, "tactic": int}
+        self._api.aot_impl(name)(_with_signature(implement, called, kernel))
+
+    def _describe(
+        self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Dtype and shape of every output. Symbols pass the spec's shape inference by names of their own."""
+        symbols: dict[str, Any] = {}
+        shapes: list[tuple[int | str, ...] | None] = [None] * len(operator.inputs)
+        for index, description in enumerate(descriptions):
+            lengths = list(map(_length, description.shape_expr))
+            names = [f"{index}.{axis}" for axis in range(len(lengths))]
+            symbols.update(zip(names, lengths, strict=True))
+            shapes[index] = tuple(
+                length if isinstance(length, int) else name for name, length in zip(names, lengths, strict=True)
+            )
+        return tuple(
+            self._api.from_shape_expr(
+                tuple(symbols[length] if isinstance(length, str) else length for length in output.shape),
+                getattr(self._trt.DataType, DTYPES[plugin_dtype(output.dtype)]),
+            )
+            for output in operator.outputs(shapes, attributes)
+        )
+
+    def _implement(
+        self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> tuple[str, bytes, Any, Any]:
+        """Name and PTX of the kernel, how it is launched, and its scalar parameters."""
+        names = {getattr(self._trt.DataType, member): name for name, member in DTYPES.items()}
+        tensors = [Tensor(list(map(_length, each.shape_expr)), names[each.dtype]) for each in descriptions]
+        made = launch(operator.folder, tensors, attributes)
+        ptx = only(compile_kernel(operator.folder, self.sm).ptx, made.entry)
+        return made.entry, ptx, *self._parameters(made)
+
+    def _parameters(self, made: Launch) -> tuple[Any, Any]:
+        scalars = self._api.SymIntExprs(len(made.scalars))
+        for index, scalar in enumerate(made.scalars):
+            scalars[index] = self._api.SymInt32(scalar)
+        return self._api.KernelLaunchParams(*made.grid, *made.block, made.shared_bytes), scalars
+
+
+def _length(expression: Any) -> Any:
+    """A length of a tensor: a number where TensorRT knows it, else its symbolic expression."""
+    known = not expression.is_fake and expression.is_constant
+    return expression.constant_value() if known else expression
+
+
+def _complete(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as the spec has them; TensorRT's parser may hand over a string with the zero that ends it."""
+    given = {name: value.rstrip("\0") if isinstance(value, str) else value for name, value in values.items()}
+    return operator.complete(given)
+
+
+def _defaults(operator: Operator) -> dict[str, Any]:
+    """Any attributes that are allowed, to learn how many outputs there are."""
+    any_value = {int: 1, float: 1.0, str: ""}
+    return operator.complete(
+        {attribute.name: any_value[attribute.kind] for attribute in operator.attributes if attribute.default is None}
+    )
+
+
+def _with_signature(function: Callable[..., Any], annotations: Mapping[str, Any], returned: Any) -> Callable[..., Any]:
+    """`function` with a signature of positional parameters."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind, annotation=given) for name, given in annotations.items()]
+    function.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+    return function
