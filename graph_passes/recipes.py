@@ -16,6 +16,7 @@ from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.inline import Inline
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
@@ -54,6 +55,7 @@ PASSES: dict[str, type] = {
     "integer_requantize": IntegerRequantize,
     "correct_biases": CorrectBiases,
     "audit_integer_only": AuditIntegerOnly,
+    "inline": Inline,
 }
 
 CANONICAL: list[Pass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
@@ -97,6 +99,7 @@ RECIPES: dict[str, list[Pass]] = {
     "int8-qdq": INT8_QDQ,
     "int8-weights": [*CANONICAL, QuantizeWeights(where="everywhere")],
     "h-gelu": [*CANONICAL, HGelu()],
+    "inlined": [Inline()],
 }
 
 

@@ -95,7 +95,7 @@ BOUNDS = {
     ),
     "int8": Bounds(
         output=Relative(0.3, "8-bit weights and activations through 6 layers; observed 0.11"),
-        cosine=CosineFloor(0.93, "8-bit weights and activations; observed 0.978 of the worst token, 0.992 of sentences"),
+        cosine=CosineFloor(0.93, "8-bit weights and activations; observed 0.978 (a token), 0.992 (a sentence)"),
         layer=Relative(0.3, "8-bit weights and activations; observed 0.11"),
     ),
 }

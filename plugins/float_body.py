@@ -50,6 +50,14 @@ class FloatBody(FunctionBody):
         """a / b, rounded down."""
         return self._floor(self._arithmetic("Div", a, b))
 
+    def minimum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
+        """The smaller one of each pair, by one node: TensorRT-RTX's time grows with 2 to the power of the Wheres."""
+        return self._arithmetic("Min", a, b)
+
+    def maximum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
+        """The larger one of each pair."""
+        return self._arithmetic("Max", a, b)
+
     def largest(self, x: ir.Value) -> ir.Value:
         """The largest over the last axis, which stays with length 1."""
         return self._reduce("ReduceMax", x)
@@ -80,10 +88,12 @@ class FloatBody(FunctionBody):
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """(x - mean) / √(variance + epsilon) in Q(fraction) within 16 bits; zeros for a constant row."""
+        shifted = self.subtract(x, self.op("Gather", x, self.constant([0]), axis=self.last_axis))  # exact zeros, if all
+        deviation = self.subtract(shifted, self._reduce("ReduceMean", shifted))
+        variance = self._reduce("ReduceMean", self.multiply(deviation, deviation))
         epsilon = constants.epsilon * 2.0**constants.epsilon_exponent / constants.channels**3
-        scale = self.constant(np.full(constants.channels, 2.0**constants.fraction), np.float32)
-        unit = self.op("LayerNormalization", x, scale, axis=self.last_axis, epsilon=epsilon + TINY)
-        return self.clip(self._round(unit), (-32767, 32767))
+        unit = self._arithmetic("Div", deviation, self.op("Sqrt", self.add(variance, epsilon + TINY)))
+        return self.clip(self._round(self.multiply(unit, 2.0**constants.fraction)), (-32767, 32767))
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The product of two int8 matrices in int32, off by 2^-11 of itself."""

@@ -32,7 +32,9 @@ def load_samples(bundle: Bundle, data: str | Path, max_tokens: int) -> tuple[lis
 def split(samples: Sequence[Sample], random: np.random.Generator, where: str) -> tuple[list[Sample], list[Sample]]:
     """Those to train on, and those held out: a tenth, at least one and at most 128. Raises `UsageError`."""
     if len(samples) < 2:
-        raise UsageError(f"{where}: holds {len(samples)} text, expected at least 2: one to train on, one to hold out.")
+        raise UsageError(
+            f"{where}: {len(samples)} texts or rows, expected at least 2: one to train on, one to hold out."
+        )
     held = min(max(1, len(samples) // HELD_OUT), MOST_HELD_OUT)
     order = random.permutation(len(samples))
     return [samples[index] for index in order[held:]], [samples[index] for index in order[:held]]

@@ -65,16 +65,16 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
     real_weight = weight.numpy().astype(np.float64)
     real_bias = np.zeros_like(real_weight) if bias is None else bias.numpy().astype(np.float64)
     wide_scale = np.float32(narrow.scale.max() / 256 if wide is None and narrow is not None else _one(wide))
-    out_scale = np.float32(wide_scale * 256 if narrow is None else narrow.scale.max())
+    narrow_scale = np.asarray(wide_scale * 256) if narrow is None else narrow.scale
+    out_scale = np.float32(narrow_scale.max())
     weights, weight_scale = _fixed_point(real_weight, WEIGHT_BITS, float(wide_scale))
     biases, bias_scale = _fixed_point(real_bias, BIAS_BITS, 1.0)
     inputs: list[ir.Value | None] = [
         writer.int32(x.integers, node),
         writer.constant(weights, f"{result.name}.weight_int32"),
         writer.constant(biases, f"{result.name}.bias_int32"),
+        *writer.dyadics(wide_scale / narrow_scale, f"{result.name}.requantize", SHORT),
     ]
-    if narrow is not None:
-        inputs += writer.dyadics(wide_scale / narrow.scale, f"{result.name}.requantize", SHORT)
     made = writer.integer(
         node,
         "IntLayerNorm",

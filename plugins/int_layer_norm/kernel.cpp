@@ -231,7 +231,7 @@ bool prepare(const LayerNormParameters& p, void* table) {
 
 template <typename Group>
 void write_row(const int16_t* deviations, const RowScale& row, int64_t channels, const TableHead* table, int8_t* y,
-               int32_t* wide, const int32_t* next_x, const int32_t* next_r) {
+               int32_t* wide) {
     const typename Group::Output output(table->weight_shift);
     const I32 factor = set32(row.factor), half_shift = set32(row.half_shift);
     // The normalised, weighted and biased 16-bit values of LANES channels, at wide_scale.
@@ -246,8 +246,6 @@ void write_row(const int16_t* deviations, const RowScale& row, int64_t channels,
         const I32 v = normalize(load32(deviations + c), *group);
         if (wide != nullptr) store(wide + c, v);
         store_saturated(y + c, output.y(v, *group));
-        __builtin_prefetch(next_x + c);
-        __builtin_prefetch(next_r + c);
     }
     if (const int n = int(channels - c); n > 0) {
         const I32 v = normalize(load32(deviations + c, n), *group);
@@ -282,9 +280,9 @@ void layer_norm_row(const int32_t* x, const void* residual, const LayerNormParam
     if (head == nullptr) {
         write_any_row(scratch.deviations, row, parameters, y, wide);
     } else if (head->is_short) {
-        write_row<ShortGroup>(scratch.deviations, row, constants.channels, head, y, wide, x + constants.channels, residual ? (const int32_t*)residual + constants.channels : x);
+        write_row<ShortGroup>(scratch.deviations, row, constants.channels, head, y, wide);
     } else {
-        write_row<LongGroup>(scratch.deviations, row, constants.channels, head, y, wide, x + constants.channels, residual ? (const int32_t*)residual + constants.channels : x);
+        write_row<LongGroup>(scratch.deviations, row, constants.channels, head, y, wide);
     }
 }
 

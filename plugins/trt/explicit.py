@@ -2,8 +2,9 @@
 
 A plugin has a fixed number of inputs and outputs, no default of an attribute, and no boolean tensors. So
 
-1. every number of inputs that an operator can have is a plugin of its own, named after it: `IntLinear` with
-   multiplier and shift becomes `IntLinear_5`. Inputs that an operator's attributes make it ignore are taken away,
+1. every choice of optional inputs is a plugin of its own, named after the first input of each group that is given:
+   `IntLinear` with multiplier and shift is `IntLinear_multiplier`. Inputs that an operator's attributes make it ignore
+   are taken away,
 2. every attribute is on the node, and with them what TensorRT's parser looks for: `plugin_namespace` and
    `plugin_version`,
 3. every output is there, used or not,
@@ -15,18 +16,24 @@ Such a graph is for TensorRT alone: nothing else knows these operators.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
-from intaglio.plugins.contract import Operator
+from intaglio.plugins.contract import Operator, Output, Shape
 from intaglio.plugins.cuda.geometry import Tensor, launch
 from intaglio.plugins.inlining import attributes, naming, operator_of
 from intaglio.plugins.registry import DOMAIN
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
+# The optional inputs that come together, and a group that another one has to be with.
+FACTORS, OUT_FACTORS = ("multiplier", "shift"), ("out_multiplier", "out_shift")
+GROUPS = (FACTORS, OUT_FACTORS, ("residual", "x_multiplier", "residual_multiplier", "sum_shift"), ("mask",))
+AFTER = {OUT_FACTORS: FACTORS}
+
 ANY_LENGTH = 2  # stands for a symbolic length where it is asked only whether there is a launch
 
 # Operator -> the input whose last axis has to be a number, as it chooses the kernel or its constants.
@@ -48,16 +55,24 @@ def explicit(model: ir.Model) -> ir.Model:
     return model
 
 
-def plugin_name(operator: Operator, inputs: int) -> str:
-    """The name of the plugin for nodes of an operator with so many inputs."""
-    return f"{operator.name}_{inputs}"
+def forms(operator: Operator) -> list[tuple[int, ...]]:
+    """The choices of inputs that nodes of an operator can have, as positions among its inputs."""
+    names = [each.name for each in operator.inputs]
+    required = [index for index, each in enumerate(operator.inputs) if not each.optional]
+    groups = [group for group in GROUPS if group[0] in names and names.index(group[0]) not in required]
+    found = []
+    for count in range(len(groups) + 1):
+        for chosen in combinations(groups, count):
+            if all(AFTER.get(group, group) in (group, *chosen) for group in chosen):
+                positions = [names.index(name) for group in chosen for name in group]
+                found.append(tuple(sorted(required + positions)))
+    return found
 
 
-def input_counts(operator: Operator) -> list[int]:
-    """How many inputs a node of an operator can have: factors come as pairs of multiplier and shift, a mask alone."""
-    required = sum(not each.optional for each in operator.inputs)
-    steps = range(required, len(operator.inputs) + 1)
-    return [count for count in steps if count == required or not operator.inputs[count - 1].name.endswith("multiplier")]
+def plugin_name(operator: Operator, form: tuple[int, ...]) -> str:
+    """The name of the plugin for nodes of an operator with the inputs of this form."""
+    given = {operator.inputs[index].name for index in form if operator.inputs[index].optional}
+    return "_".join([operator.name, *(group[0] for group in GROUPS if group[0] in given)])
 
 
 def plugin_dtype(dtype: str) -> str:
@@ -70,40 +85,44 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     complete = operator.complete(attributes(node))
     inputs = _inputs(operator, node, complete)
     _check_launch(operator, inputs, complete)
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        if operator.inputs[index].dtypes == ("bool",):
-            node.replace_input_with(index, _as_int8(value, int8_of))
+    described = operator.outputs([None if each is None else _shape(each) for each in inputs], complete)
+    present = [value for value in inputs if value is not None]
+    node.resize_inputs(len(present))
+    for index, value in enumerate(present):
+        boolean = operator.inputs[inputs.index(value)].dtypes == ("bool",)
+        node.replace_input_with(index, _as_int8(value, int8_of) if boolean else value)
     for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
         node.attributes[name] = ir.convenience.convert_attribute(name, given)
-    _add_outputs(operator, node, complete)
-    node.op_type = plugin_name(operator, len(inputs))
+    _add_outputs(node, described)
+    node.op_type = plugin_name(operator, tuple(index for index, value in enumerate(inputs) if value is not None))
 
 
-def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value]:
-    """The inputs that the node computes with. Raises `GraphError` for one of a pair without the other."""
-    used = len(operator.inputs)
+def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
+    """Every input of the operator that the node computes with, None for one left out.
+
+    Raises `GraphError` for a part of a group.
+    """
+    ignored: set[str] = set()
     if attributes.get("bits") == 32:  # the sums as they are
-        used = sum(not each.optional for each in operator.inputs)
+        ignored = {*FACTORS, *OUT_FACTORS}
     elif attributes.get("activation") == "":
-        used = len(operator.inputs) - 2  # what comes after the activation
-    given = list(node.inputs[:used])
-    while given and given[-1] is None:
-        given.pop()
-    present = [value for value in given if value is not None]
-    if len(present) < len(given) or len(given) not in input_counts(operator):
-        names = [each.name for each, value in zip(operator.inputs, given, strict=False) if value is not None]
-        raise GraphError(
-            f"{operator.name}: got the inputs {', '.join(names)}; expected all up to the last, and shifts with their "
-            "multipliers. Give the missing ones."
-        )
-    return present
+        ignored = set(OUT_FACTORS)
+    given = [*node.inputs, *[None] * (len(operator.inputs) - len(node.inputs))]
+    used = [None if spec.name in ignored else value for spec, value in zip(operator.inputs, given, strict=True)]
+    if tuple(index for index, value in enumerate(used) if value is not None) not in forms(operator):
+        names = [spec.name for spec, value in zip(operator.inputs, used, strict=True) if value is not None]
+        groups = "; ".join(", ".join(group) for group in GROUPS)
+        raise GraphError(f"{operator.name}: got the inputs {', '.join(names)}. Give all or none of: {groups}.")
+    return used
 
 
-def _check_launch(operator: Operator, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> None:
+def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> None:
     """Raise `EngineError` or `GraphError` where TensorRT would find no launch of a kernel."""
-    tensors = []
-    for index, (spec, value) in enumerate(zip(operator.inputs, inputs, strict=False)):
+    tensors: list[Tensor | None] = []
+    for index, (spec, value) in enumerate(zip(operator.inputs, inputs, strict=True)):
+        if value is None:
+            tensors.append(None)
+            continue
         if value.shape is None:
             raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
         if index == WIDTH_INPUT.get(operator.name) and not isinstance(value.shape[-1], int):
@@ -131,19 +150,16 @@ def _as_int8(mask: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:
     return int8_of[mask]
 
 
-def _add_outputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> None:
+def _add_outputs(node: ir.Node, described: Sequence[Output]) -> None:
     """Make every output of the operator one of the node."""
-    shapes = [None if value is None or value.shape is None else tuple(_lengths(value.shape)) for value in node.inputs]
-    missing = [None] * (len(operator.inputs) - len(shapes))
-    described = operator.outputs([*shapes, *missing], attributes)
     present = len(node.outputs)
     node.resize_outputs(len(described))
-    for index in range(present, len(described)):
-        output, description = node.outputs[index], described[index]
+    for output, description in list(zip(node.outputs, described, strict=True))[present:]:
         output.name = f"{node.outputs[0].name}_{description.name}"
         output.shape = ir.Shape(description.shape)
         output.dtype = ir.DataType.from_numpy(np.dtype(description.dtype))
 
 
-def _lengths(shape: ir.Shape) -> list[int | str | None]:
-    return [length if isinstance(length, int) else length.value for length in shape]
+def _shape(value: ir.Value) -> Shape:
+    assert value.shape is not None
+    return tuple(length if isinstance(length, int) else length.value for length in value.shape)

@@ -1,6 +1,6 @@
 """Registers the operators with TensorRT as quickly deployable plugins that need no Python once an engine is built.
 
-For each number of inputs of each operator (see `explicit`) TensorRT gets two functions: one that states the outputs'
+For each choice of an operator's optional inputs (see `explicit`) TensorRT gets two functions: one that states the outputs'
 dtypes and shapes, from the spec's `outputs`, and one that gives the kernel: its name, its PTX, the grid and the block,
 and the scalar parameters, from the operator's `launch.py`. Lengths that are not known while TensorRT builds are its
 symbolic expressions, which the engine evaluates for each run; float attributes have become integers by then. TensorRT
@@ -22,7 +22,7 @@ from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
 from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
 from intaglio.plugins.registry import DOMAIN, OPS
-from intaglio.plugins.trt.explicit import input_counts, plugin_dtype, plugin_name
+from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 
 OLDEST = "10.9"  # the first with ahead-of-time plugins
 
@@ -47,8 +47,8 @@ def _plugins() -> Plugins:
     """All operators, registered once in a process: TensorRT refuses a second time."""
     plugins = Plugins(*_library())
     for operator in OPS.values():
-        for inputs in input_counts(operator):
-            plugins.add(operator, inputs)
+        for form in forms(operator):
+            plugins.add(operator, form)
     return plugins
 
 
@@ -77,23 +77,24 @@ class Plugins:
         self.sm = min(SMS)
         self._trt, self._api = trt, api
 
-    def add(self, operator: Operator, inputs: int) -> None:
-        """Register one operator with so many inputs."""
+    def add(self, operator: Operator, form: tuple[int, ...]) -> None:
+        """Register one operator with the inputs at these positions."""
         tensor = self._api.TensorDesc
-        tensors = {spec.name: tensor for spec in operator.inputs[:inputs]}
+        tensors = {operator.inputs[index].name: tensor for index in form}
         attributes: dict[str, Any] = {attribute.name: attribute.kind for attribute in operator.attributes}
-        count = len(operator.outputs([()] * len(operator.inputs), _defaults(operator)))
+        count = len(operator.outputs([()] * len(operator.inputs), _any_attributes(operator)))
         outputs = GenericAlias(tuple, (tensor,) * count)
 
         def describe(*descriptions: Any, **values: Any) -> tuple[Any, ...]:
-            return self._describe(operator, descriptions, _complete(operator, values))
+            return self._describe(operator, _placed(operator, form, descriptions), _complete(operator, values))
 
         def implement(*arguments: Any) -> tuple[str, bytes, Any, Any]:
-            values = dict(zip(attributes, arguments[inputs:-2], strict=True))
-            return self._implement(operator, arguments[:inputs], _complete(operator, values))
+            values = dict(zip(attributes, arguments[len(form) : -2], strict=True))
+            descriptions = _placed(operator, form, arguments[: len(form)])
+            return self._implement(operator, descriptions, _complete(operator, values))
 
         kernel = GenericAlias(tuple, (str, bytes, self._api.KernelLaunchParams, self._api.SymIntExprs))
-        name = f"{DOMAIN}::{plugin_name(operator, inputs)}"
+        name = f"{DOMAIN}::{plugin_name(operator, form)}"
         self._api.register(name)(_with_signature(describe, {**tensors, **attributes}, outputs))
         called = {**tensors, **attributes, "outputs": outputs, "tactic": int}
         self._api.aot_impl(name)(_with_signature(implement, called, kernel))
@@ -103,14 +104,13 @@ class Plugins:
     ) -> tuple[Any, ...]:
         """Dtype and shape of every output. Symbols pass the spec's shape inference by names of their own."""
         symbols: dict[str, Any] = {}
-        shapes: list[tuple[int | str, ...] | None] = [None] * len(operator.inputs)
+        shapes: list[tuple[int | str, ...] | None] = []
         for index, description in enumerate(descriptions):
-            lengths = list(map(_length, description.shape_expr))
+            lengths = [] if description is None else list(map(_length, description.shape_expr))
             names = [f"{index}.{axis}" for axis in range(len(lengths))]
             symbols.update(zip(names, lengths, strict=True))
-            shapes[index] = tuple(
-                length if isinstance(length, int) else name for name, length in zip(names, lengths, strict=True)
-            )
+            shape = (each if isinstance(each, int) else name for name, each in zip(names, lengths, strict=True))
+            shapes.append(None if description is None else tuple(shape))
         return tuple(
             self._api.from_shape_expr(
                 tuple(symbols[length] if isinstance(length, str) else length for length in output.shape),
@@ -124,7 +124,10 @@ class Plugins:
     ) -> tuple[str, bytes, Any, Any]:
         """Name and PTX of the kernel, how it is launched, and its scalar parameters."""
         names = {getattr(self._trt.DataType, member): name for name, member in DTYPES.items()}
-        tensors = [Tensor(list(map(_length, each.shape_expr)), names[each.dtype]) for each in descriptions]
+        tensors = [
+            None if each is None else Tensor(list(map(_length, each.shape_expr)), names[each.dtype])
+            for each in descriptions
+        ]
         made = launch(operator.folder, tensors, attributes)
         ptx = only(compile_kernel(operator.folder, self.sm).ptx, made.entry)
         return made.entry, ptx, *self._parameters(made)
@@ -134,6 +137,14 @@ class Plugins:
         for index, scalar in enumerate(made.scalars):
             scalars[index] = self._api.SymInt32(scalar)
         return self._api.KernelLaunchParams(*made.grid, *made.block, made.shared_bytes), scalars
+
+
+def _placed(operator: Operator, form: tuple[int, ...], descriptions: Sequence[Any]) -> list[Any]:
+    """A description for every input of the operator, None for one left out."""
+    placed: list[Any] = [None] * len(operator.inputs)
+    for index, description in zip(form, descriptions, strict=True):
+        placed[index] = description
+    return placed
 
 
 def _length(expression: Any) -> Any:
@@ -148,7 +159,7 @@ def _complete(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     return operator.complete(given)
 
 
-def _defaults(operator: Operator) -> dict[str, Any]:
+def _any_attributes(operator: Operator) -> dict[str, Any]:
     """Any attributes that are allowed, to learn how many outputs there are."""
     any_value = {int: 1, float: 1.0, str: ""}
     return operator.complete(

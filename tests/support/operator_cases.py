@@ -126,6 +126,8 @@ def int_layer_norm(random: Random) -> Case:
     }
     if random.random() < 0.5:
         attributes["wide_scale"] = scale(random, 1e-4, 1e-2)
+        if random.random() < 0.5:  # a power of two away from the weights', for which kernels have a path of their own
+            attributes["wide_scale"] = attributes["weight_scale"] * 2.0 ** int(random.integers(-4, 12))
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
     inputs = (x, weight, int32(random, channels), *final, *residual(random, x))
     return Case("IntLayerNorm", inputs, attributes, int(random.choice([1, 2])))
@@ -160,7 +162,9 @@ def int_matmul(random: Random) -> Case:
     """Batch axes that broadcast, every epilogue."""
     m, k, n = width(random), width(random), width(random)
     batch = leading(random)
-    other = tuple(1 if random.random() < 0.2 else length for length in batch) if random.random() < 0.8 else ()
+    # ONNX Runtime's MatMulInteger, in the body, does not broadcast an axis of 1 to one of 0.
+    shared = random.random() < 0.8
+    other = tuple(1 if length and random.random() < 0.2 else length for length in batch) if shared else ()
     bits = int(random.choice([8, 16, 32]))
     final = (None, None) if bits == 32 else factors(random, n, random.random() < 0.5)
     inputs = (int8(random, *batch, m, k), int8(random, *other, k, n), *final)

@@ -26,15 +26,33 @@ from intaglio.training import Trained, train_int8_only
 from intaglio.training.distiller import Distiller
 from intaglio.training.network import IntegerNetwork
 
-FEW: dict[str, Any] = {"steps": 10, "batch_size": 4, "learning_rate": 0.3, "bias_learning_rate": 0.3, "max_tokens": 24}
+FEW: dict[str, Any] = {"steps": 20, "batch_size": 4, "learning_rate": 1.0, "bias_learning_rate": 0.3, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def rough_bundle(integer_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An integer-only bundle with much to mend: its weights lie 16 units apart."""
+    folder = tmp_path_factory.mktemp("rough")
+    shutil.copytree(integer_bundle, folder / "rough")
+    model = load(integer_bundle / "model.onnx")
+    network = IntegerNetwork(model)
+    with torch.no_grad():
+        for each, shadow in zip(network.trainable, network.shadows, strict=True):
+            if each.kind == "weight":
+                shadow.div_(16).round_().mul_(16)
+    network.project()
+    network.write()
+    save(model, folder / "model.onnx")
+    Bundle.open(folder / "rough").add_files({"model.onnx": folder / "model.onnx"})
+    return folder / "rough"
 
 
 @pytest.fixture(scope="module")
 def trained(
-    integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory
+    rough_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Trained, Path]:
     path = tmp_path_factory.mktemp("trained") / "tuned"
-    return train_int8_only(integer_bundle, path, tiny_bundle, texts, **FEW), path
+    return train_int8_only(rough_bundle, path, tiny_bundle, texts, **FEW), path
 
 
 def weights(bundle: Path) -> dict[str, np.ndarray]:
@@ -44,8 +62,8 @@ def weights(bundle: Path) -> dict[str, np.ndarray]:
 
 def test_held_out_texts_come_closer_to_the_teacher(trained: tuple[Trained, Path]) -> None:
     result, _ = trained
-    assert result.loss_after < 0.9 * result.loss_before
-    assert 1 <= result.best_step <= result.steps == 10
+    assert result.loss_after < 0.7 * result.loss_before
+    assert 1 <= result.best_step <= result.steps == 20
     assert (result.samples, result.held_out) == (22, 2)
     assert 0 < result.changed < result.trained
     assert result.outputs == ["last_hidden_state", "sentence_embedding"]
@@ -67,9 +85,9 @@ def test_the_written_bundle_gives_the_integers_of_torch(
         np.testing.assert_array_equal(made["last_hidden_state"].numpy(), engine.run(feeds)["last_hidden_state"])
 
 
-def test_only_weights_biases_and_normalisations_change(trained: tuple[Trained, Path], integer_bundle: Path) -> None:
+def test_only_weights_biases_and_normalisations_change(trained: tuple[Trained, Path], rough_bundle: Path) -> None:
     result, path = trained
-    before, after = weights(integer_bundle), weights(path)
+    before, after = weights(rough_bundle), weights(path)
     assert before.keys() == after.keys()
     network = IntegerNetwork(load(path / "model.onnx"))
     allowed = {str(each.value.name) for each in network.trainable}
@@ -92,9 +110,9 @@ def test_the_manifest_says_what_was_done(trained: tuple[Trained, Path], integer_
 
 
 def test_one_seed_gives_one_result(
-    trained: tuple[Trained, Path], integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
+    trained: tuple[Trained, Path], rough_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:
-    train_int8_only(integer_bundle, tmp_path / "again", tiny_bundle, texts, **FEW)
+    train_int8_only(rough_bundle, tmp_path / "again", tiny_bundle, texts, **FEW)
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (trained[1] / "model.onnx").read_bytes()
 
 
@@ -157,7 +175,7 @@ def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
     (tmp_path / "empty.txt").write_text("\n\n")
     refused(UsageError, "holds no sentence", integer_bundle, out, tiny_bundle, tmp_path / "empty.txt")
     (tmp_path / "one.txt").write_text("one\n")
-    refused(UsageError, "holds 1 text, expected at least 2", integer_bundle, out, tiny_bundle, tmp_path / "one.txt")
+    refused(UsageError, "1 texts or rows, expected at least 2", integer_bundle, out, tiny_bundle, tmp_path / "one.txt")
     for options, said in (
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"batch_size": 0}, "batch size 0: expected at least 1"),

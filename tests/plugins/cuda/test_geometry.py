@@ -55,7 +55,9 @@ def symbolic(case: Case) -> Launch:
         # A length of 1 is known where it broadcasts, and so is the width of a head.
         width = array.ndim - 1 if case.operator == "IntAttention" else None
         lengths = [
-            length if spec.name in constant or spec.name.endswith("multiplier") or length == 1 or axis == width else Symbol(length)
+            length
+            if spec.name in constant or spec.name.endswith("multiplier") or length == 1 or axis == width
+            else Symbol(length)
             for axis, length in enumerate(array.shape)
         ]
         tensors.append(Tensor(lengths, array.dtype.name))

@@ -106,11 +106,23 @@ def test_layer_norm_with_every_output_shift(check):
 
 
 def test_layer_norm_whose_factors_are_at_the_ends_of_what_32_bits_hold(check):
-    """Multipliers of up to 15 bits and shifts of up to 30 take a path of their own."""
+    """Multipliers of up to 15 bits and shifts of up to 30 take a path of their own, with weights that need a shift."""
     x = np.random.default_rng(0).integers(-9999, 9999, (3, 63)) ** 3
     for multiplier in (2**15 - 1, 2**15, 1, 0, -1):
         for most in (30, 31):
-            check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=int32(np.minimum(np.arange(63), most))))
+            shift = int32(np.minimum(np.arange(63), most))
+            check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=shift, wide_scale=2.0**-12))
+
+
+@pytest.mark.parametrize("ratio", [0.75, 1.0, 1.0 + 2.0**-15, 1.0 + 2.0**-16])
+@pytest.mark.parametrize("exponent", range(-18, 15))
+def test_layer_norm_whose_weights_are_at_every_distance_from_the_wide_scale(check, exponent, ratio):
+    """From one where they are moved left to one beyond 32 bits; only some ratios are powers of two."""
+    random = np.random.default_rng(exponent + 20)
+    x, weight = random.integers(-9999, 9999, (3, 70)), random.choice([-(2**15), 2**15, 2**15 - 1, 77], 70)
+    short = {"multiplier": int32([2**14 + 1]), "shift": int32([22])}
+    wide_scale = ratio * 2.0 ** (exponent - 14)
+    check(layer_norm(x, weight, **short, wide_scale=wide_scale, bias_scale=wide_scale / 64))
 
 
 def with_residual(case: Case, residual, factors=(2**29 + 1, 2**28 + 1, 29)) -> Case:

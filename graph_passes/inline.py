@@ -1,0 +1,36 @@
+"""Inline: puts standard ONNX operators in the place of ours, so that any ONNX runtime can take the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.plugins.float_body import FloatBody
+from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.inlining import inline
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+BODIES = {"integer": FunctionBody, "float": FloatBody}
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Replaces every operator of ours by its body; a graph without them stays as it is.
+
+    `arithmetic` is what the bodies compute in: "integer" gives the operators' integers to the bit, with MatMulInteger
+    and 64-bit arithmetic; "float" gives them nearly, with float16 products and float32 arithmetic, for runtimes that
+    lack the former (see `plugins.float_body`). Raises `GraphError` for an operator that this version does not know.
+    """
+
+    name: ClassVar[str] = "inline"
+    arithmetic: Literal["integer", "float"] = "integer"
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts(dict(inline(model, body=BODIES[self.arithmetic])))
+        if not counts.rewritten:
+            counts.leave("the graph has none but standard operators already")
+        return model, counts

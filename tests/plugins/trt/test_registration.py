@@ -1,0 +1,122 @@
+"""The plugins as TensorRT's own Python layer takes them, against the references and the compiled kernels."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from kernel_cases import launch_of, outputs_of
+from operator_cases import MAKERS, Case, longest
+from operator_models import node_model
+from plugin_builds import Built, build
+
+from intaglio.errors import EngineError, MissingExtraError
+from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins.cuda.compiler import SMS, parameters
+from intaglio.plugins.trt import explicit, register
+from intaglio.plugins.trt.explicit import forms, plugin_name
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+CONSTANT = {
+    "weight",
+    "bias",
+    *(
+        spec.name
+        for operator in OPS.values()
+        for spec in operator.inputs
+        if "shift" in spec.name or "multiplier" in spec.name
+    ),
+}
+
+
+def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
+    """The case's node in its explicit form; with `symbolic`, activations have lengths that a builder does not know."""
+    model = node_model(case)
+    node = explicit(model).graph.node(-1)
+    for value in node.inputs:
+        if symbolic and value.name not in CONSTANT:
+            width = len(value.shape) - 1 if case.operator == "IntAttention" else None
+            lengths = [
+                length if length == 1 or axis == width else f"n={length}" for axis, length in enumerate(value.shape)
+            ]
+            value.shape = ir.Shape(lengths)
+    return node
+
+
+def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic: bool = False) -> Built:
+    built = build(trt, monkeypatch, explicit_node(case, symbolic))
+    expected = launch_of(case)
+    assert (built.entry, built.grid, built.block) == (expected.entry, expected.grid, expected.block)
+    assert (built.scalars, built.shared_bytes) == (expected.scalars, expected.shared_bytes)
+    outputs = outputs_of(case)
+    assert list(zip(built.shapes, built.dtypes, strict=True)) == [(shape, dtype.name) for shape, dtype in outputs]
+    inputs = sum(array is not None for array in case.inputs)
+    signature = ["u64"] * inputs + ["u32"] * len(expected.scalars) + ["u64"] * len(outputs)
+    assert parameters(built.ptx, built.entry) == signature
+    assert built.ptx.count(b".visible .entry ") == 1
+    return built
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("operator", MAKERS)
+def test_plugin_is_what_the_kernel_takes_and_the_reference_gives(tensorrt, monkeypatch, operator, sm, symbolic):
+    register(sm)
+    random = np.random.default_rng(sm)
+    for case in (longest(operator), *(MAKERS[operator](random) for _ in range(12))):
+        reference = OPS[operator].reference(case.inputs, case.attributes)
+        built = check(tensorrt, monkeypatch, case, symbolic)
+        assert [(array.dtype.name, array.shape) for array in reference] == list(
+            zip(built.dtypes, built.shapes, strict=True)
+        )
+        assert f".target sm_{sm}".encode() in built.ptx
+
+
+def test_every_choice_of_optional_inputs_is_a_plugin(tensorrt):
+    register(75)
+    register(75)
+    creators = tensorrt.get_plugin_registry().all_creators
+    registered = {creator.name for creator in creators if creator.plugin_namespace == DOMAIN}
+    assert registered == {plugin_name(operator, form) for operator in OPS.values() for form in forms(operator)}
+    linear = ["IntLinear", "IntLinear_multiplier", "IntLinear_multiplier_out_multiplier"]
+    assert sorted(name for name in registered if name.startswith("IntLinear")) == linear
+    assert {"IntAdd", "IntAttention_mask", "IntLayerNorm_multiplier_residual"} <= registered
+
+
+@pytest.mark.parametrize(("sm", "target"), [(75, 75), (86, 80), (89, 80), (100, 90)])
+def test_a_gpu_between_gets_the_kernels_of_the_older_one(tensorrt, monkeypatch, sm, target):
+    register(sm)
+    built = check(tensorrt, monkeypatch, longest("Requantize"))
+    assert f".target sm_{target}".encode() in built.ptx
+
+
+def test_a_gpu_older_than_the_kernels_is_refused(tensorrt):
+    with pytest.raises(EngineError, match="sm_70: expected sm_75 or newer"):
+        register(70)
+
+
+def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from intaglio.plugins.trt import registration
+
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    registration._plugins.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"intaglio\[gpu\]"):
+        register(75)
+
+
+@pytest.mark.parametrize("plugin", [None, ModuleType("tensorrt.plugin")])
+def test_a_tensorrt_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, plugin: Any) -> None:
+    from intaglio.plugins.trt import registration
+
+    old = ModuleType("tensorrt")
+    old.__version__ = "10.3.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorrt", old)
+    monkeypatch.setitem(sys.modules, "tensorrt.plugin", plugin)
+    registration._plugins.cache_clear()
+    with pytest.raises(EngineError, match=r"tensorrt 10\.3\.0: no ahead-of-time plugins .* expected 10\.9"):
+        register(75)
