@@ -88,7 +88,8 @@ class FloatBody(FunctionBody):
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """(x - mean) / √(variance + epsilon) in Q(fraction) within 16 bits; zeros for a constant row."""
-        shifted = self.subtract(x, self.op("Gather", x, self.constant([0]), axis=self.last_axis))  # exact zeros, if all
+        first = self.op("Gather", x, self.constant(np.array([0])), axis=self.last_axis)
+        shifted = self.subtract(x, first)  # exactly zero for a constant row, whose mean may be rounded
         deviation = self.subtract(shifted, self._reduce("ReduceMean", shifted))
         variance = self._reduce("ReduceMean", self.multiply(deviation, deviation))
         epsilon = constants.epsilon * 2.0**constants.epsilon_exponent / constants.channels**3

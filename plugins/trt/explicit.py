@@ -31,8 +31,9 @@ from intaglio.plugins.registry import DOMAIN
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
 # The optional inputs that come together, and a group that another one has to be with.
 FACTORS, OUT_FACTORS = ("multiplier", "shift"), ("out_multiplier", "out_shift")
-GROUPS = (FACTORS, OUT_FACTORS, ("residual", "x_multiplier", "residual_multiplier", "sum_shift"), ("mask",))
-AFTER = {OUT_FACTORS: FACTORS}
+RESIDUAL = ("residual", "x_multiplier", "residual_multiplier", "sum_shift")
+GROUPS: tuple[tuple[str, ...], ...] = (FACTORS, OUT_FACTORS, RESIDUAL, ("mask",))
+AFTER: dict[tuple[str, ...], tuple[str, ...]] = {OUT_FACTORS: FACTORS}
 
 ANY_LENGTH = 2  # stands for a symbolic length where it is asked only whether there is a launch
 
@@ -91,6 +92,7 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     for index, value in enumerate(present):
         boolean = operator.inputs[inputs.index(value)].dtypes == ("bool",)
         node.replace_input_with(index, _as_int8(value, int8_of) if boolean else value)
+    node.attributes.clear()  # their order becomes that of the spec, in which TensorRT hands them on
     for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
         node.attributes[name] = ir.convenience.convert_attribute(name, given)
     _add_outputs(node, described)

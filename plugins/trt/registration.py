@@ -1,8 +1,8 @@
 """Registers the operators with TensorRT as quickly deployable plugins that need no Python once an engine is built.
 
-For each choice of an operator's optional inputs (see `explicit`) TensorRT gets two functions: one that states the outputs'
-dtypes and shapes, from the spec's `outputs`, and one that gives the kernel: its name, its PTX, the grid and the block,
-and the scalar parameters, from the operator's `launch.py`. Lengths that are not known while TensorRT builds are its
+For each choice of an operator's optional inputs (see `explicit`) TensorRT gets two functions: one that states the
+outputs' dtypes and shapes, from the spec's `outputs`, and one that gives the kernel: its name, PTX, grid and block, and
+the scalar parameters, from the operator's `launch.py`. Lengths that are not known while TensorRT builds are its
 symbolic expressions, which the engine evaluates for each run; float attributes have become integers by then. TensorRT
 hands a kernel the inputs, the scalars, and the outputs, in this order; all scalars are int32, as TensorRT has no wider.
 """

@@ -47,14 +47,6 @@ def test_dynamic_quantisation_is_refused_with_both_nodes(make_encoder: MakeEncod
     assert "QuantizeLinear and DequantizeLinear around MatMul" in message
 
 
-def test_custom_operator_is_refused_with_another_target(make_encoder: MakeEncoder) -> None:
-    gelu = helper.make_node("IntGelu", ["hidden"], ["out"], "gelu_7", domain="intaglio", scale=0.1)
-    message = refusal(make_encoder(after=[gelu], output_dtype="int8"))
-    assert "node gelu_7 (IntGelu): TensorRT has no such operator, and no plugin of that name." in message
-    assert "comes with intaglio" in message
-    assert "ort-cpu" in message
-
-
 def test_node_without_a_name_is_told_by_its_output(make_encoder: MakeEncoder) -> None:
     message = refusal(make_encoder(after=[helper.make_node("Unique", ["hidden"], ["out"])]))
     assert "node with output out (Unique)" in message

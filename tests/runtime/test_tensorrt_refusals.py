@@ -47,6 +47,7 @@ def test_many_refusals_are_counted_and_the_line_stays_short() -> None:
         (Refusal("a", "MatMul", "Cuda Runtime (out of memory)"), "--batch MIN:OPT:MAX"),
         (Refusal("", "", "Failed to import initializer: w"), "Cast to float16"),
         (Refusal("a", "QLinearMatMul", "TensorRT has no such operator"), "DequantizeLinear around MatMul"),
+        (Refusal("a", "IntGelu", "Plugin not found", "intaglio"), "--target tensorrt-rtx"),
         (Refusal("a", "Anything", "for a reason unheard of"), "ort-cpu"),
     ],
 )

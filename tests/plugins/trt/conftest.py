@@ -1,46 +1,12 @@
-"""Full TensorRT as far as it can be had without its library: its own Python bindings over TensorRT-RTX's library.
-
-The bindings need seven C functions, and TensorRT-RTX's library has six of them and the same interfaces. So the plugin
-registry, the descriptions and the decorators' checks are real; what cannot be had is the builder that uses plugins.
-"""
-
-from __future__ import annotations
-
-import ctypes
-import importlib
-import importlib.util
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-PARSER, CORE = "libtensorrt_onnxparser_rtx.so.1", "libtensorrt_rtx.so.1"
-NEEDED = {"libnvinfer.so.11": [CORE], "libnvonnxparser.so.11": [PARSER, CORE], "libnvinfer_plugin.so.11": []}
-MISSING = "int initLibNvInferPlugins(void* logger, const char* space) { return logger == 0 && space == 0; }"
+from full_tensorrt import full_tensorrt
 
 
 @pytest.fixture(scope="session")
 def tensorrt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """The module `tensorrt`, which is there for these tests only."""
-    libraries = importlib.util.find_spec("tensorrt_rtx_libs")
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if importlib.util.find_spec("tensorrt_bindings") is None or libraries is None or compiler is None:
-        pytest.skip("no tensorrt-cu13-bindings, no TensorRT-RTX, or no C compiler")
-    assert libraries.origin is not None
-    directory, folder = Path(libraries.origin).parent, tmp_path_factory.mktemp("tensorrt")
-    (folder / "missing.c").write_text(MISSING)
-    for name, needed in NEEDED.items():
-        links = [f"-l:{library}" for library in needed]
-        options = ["-Wl,--no-as-needed", f"-L{directory}", *links, f"-Wl,-soname,{name}", f"-Wl,-rpath,{directory}"]
-        command = [compiler, "-shared", "-fPIC", "-o", str(folder / name), str(folder / "missing.c"), *options]
-        subprocess.run(command, check=True)
-        ctypes.CDLL(str(folder / name))
-    with pytest.MonkeyPatch.context() as patch:
-        bindings = importlib.import_module("tensorrt_bindings")
-        patch.setitem(sys.modules, "tensorrt", bindings)
-        patch.setitem(sys.modules, "tensorrt.plugin", importlib.import_module("tensorrt_bindings.plugin"))
-        yield bindings
+    with full_tensorrt(tmp_path_factory.mktemp("tensorrt")) as module:
+        yield module

@@ -1,0 +1,85 @@
+"""The explicit form of a graph: what plugins need is on the nodes, and nodes that no kernel takes are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from operator_cases import MAKERS, Case, longest
+from operator_models import node_model
+
+from intaglio.errors import GraphError
+from intaglio.plugins import OPS
+from intaglio.plugins.trt import explicit
+
+
+def explicit_node(case: Case) -> ir.Node:
+    return explicit(node_model(case)).graph.node(-1)
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_every_attribute_and_output_is_on_the_node(operator: str) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        case = MAKERS[operator](random)
+        node = explicit_node(case)
+        given = {name: attribute.value for name, attribute in node.attributes.items()}
+        expected = {**OPS[operator].complete(case.attributes), "plugin_namespace": "intaglio", "plugin_version": "1"}
+        assert list(given.items()) == list(expected.items())
+        assert len(node.outputs) == len(OPS[operator].reference(case.inputs, case.attributes))
+        assert all(value is not None and value.dtype != ir.DataType.BOOL for value in node.inputs)
+        assert all(output.name and output.dtype is not None for output in node.outputs)
+
+
+def test_a_mask_is_cast_once_for_all_that_share_it() -> None:
+    attention = MAKERS["IntAttention"]
+    case = next(made for seed in range(9) if (made := attention(np.random.default_rng(seed))).inputs[-1] is not None)
+    model = node_model(case)
+    node = model.graph.node(-1)
+    twin = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values(), num_outputs=1, name="twin")
+    model.graph.append(twin)
+    explicit(model)
+    assert [each.op_type for each in model.graph] == ["Cast", "IntAttention_mask", "IntAttention_mask"]
+    cast = model.graph.node(0).outputs[0]
+    assert cast.dtype == ir.DataType.INT8
+    assert node.inputs[-1] is cast and twin.inputs[-1] is cast
+
+
+def test_inputs_that_the_attributes_leave_unused_are_taken_away() -> None:
+    random = np.random.default_rng(0)
+    x, weight = (random.integers(-9, 9, shape).astype(np.int8) for shape in ((2, 3), (3, 4)))
+    ones = np.ones(4, np.int32)
+    given = (x, weight, ones, ones, ones, ones, ones)
+    names = {"bits": 32}, {"bits": 8}, {"bits": 8, "activation": "gelu", "out_scale": 0.1}
+    nodes = [explicit_node(Case("IntLinear", given, attributes)) for attributes in names]
+    assert [(node.op_type, len(node.inputs)) for node in nodes] == [
+        ("IntLinear", 3),
+        ("IntLinear_multiplier", 5),
+        ("IntLinear_multiplier_out_multiplier", 7),
+    ]
+
+
+def test_a_multiplier_without_its_shift_is_refused() -> None:
+    x, one = np.ones((2, 3), np.int32), np.ones(1, np.int32)
+    with pytest.raises(GraphError, match=r"node node: IntGelu: got the inputs x, multiplier\. Give all or none of"):
+        explicit_node(Case("IntGelu", (x, one, None), {"scale": 0.1, "out_scale": 0.1}))
+
+
+def test_what_no_kernel_takes_is_refused_with_the_nodes_name() -> None:
+    x, one = np.ones((1, 1, 1, 2, 3), np.int8), np.ones(1, np.int32)
+    with pytest.raises(GraphError, match="node node: IntAdd: 5 axes, expected at most 4"):
+        explicit_node(Case("IntAdd", (x, x, one, one, one), {"bits": 8}))
+    wide = np.ones((1, 2, 256), np.int8)
+    with pytest.raises(GraphError, match="node node: IntAttention: heads of 256 channels, expected at most 128"):
+        explicit_node(Case("IntAttention", (wide, wide, wide, one, one), {"num_heads": 1, "scale": 0.1}))
+
+
+def test_an_unknown_width_or_rank_is_refused() -> None:
+    model = node_model(longest("IntAttention"))
+    model.graph.inputs[0].shape = ir.Shape([1, 3, "width"])
+    with pytest.raises(GraphError, match=r"the width of query \(query\) is not a number"):
+        explicit(model)
+    model = node_model(longest("Requantize"))
+    model.graph.inputs[0].shape = None
+    with pytest.raises(GraphError, match=r"the rank of x \(x\) is not known"):
+        explicit(model)

@@ -1,0 +1,130 @@
+"""Bundles with our operators for TensorRT-RTX, which gets their bodies, and for TensorRT, which gets plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from full_tensorrt import full_tensorrt
+from onnx import helper
+from operator_cases import MAKERS
+from operator_models import node_model
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BuildError
+from intaglio.graph_passes import compress
+from intaglio.plugins.float_body import FloatBody
+from intaglio.plugins.inlining import inline
+from intaglio.runtime.build import build
+from intaglio.runtime.tensorrt_integers import widen
+from intaglio.runtime.tensorrt_operators import parsable
+
+trt: Any = pytest.importorskip("tensorrt_rtx")
+
+TEXTS = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
+
+
+@pytest.fixture(scope="module")
+def int8(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("operators")
+    (folder / "texts.txt").write_text("\n".join(TEXTS))
+    compress(tiny_bundle, folder / "int8", "int8-only", calibration=folder / "texts.txt")
+    return folder / "int8"
+
+
+def compiled(model: onnx.ModelProto) -> bool:
+    """Whether TensorRT-RTX compiles a graph of fixed shapes into one engine for T4 and A100."""
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
+    network = builder.create_network(0)
+    assert trt.OnnxParser(network, trt.Logger(trt.Logger.ERROR)).parse(model.SerializeToString())
+    config = builder.create_builder_config()
+    config.num_compute_capabilities = 2
+    for index, target in enumerate((trt.ComputeCapability.SM75, trt.ComputeCapability.SM80)):
+        config.set_compute_capability(target, index)
+    return builder.build_serialized_network(network, config) is not None
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_every_operator_inlined_compiles_for_t4_and_a100(operator: str) -> None:
+    random = np.random.default_rng(3)
+    cases = [case for case in (MAKERS[operator](random) for _ in range(9)) if not has_empty(case.inputs)]
+    for case in cases[:3]:
+        model = node_model(case)
+        inline(model, body=FloatBody)
+        assert compiled(ir.to_proto(model))
+
+
+def has_empty(inputs: Any) -> bool:
+    return any(array is not None and array.size == 0 for array in inputs)
+
+
+def test_int8_only_encoder_builds_for_t4_and_a100(int8: Path) -> None:
+    engines = build(int8, "tensorrt-rtx", gpus=["t4", "a100"]).engines
+    assert [(engine.gpu, engine.sm) for engine in engines] == [("t4", 75), ("a100", 80)]
+    assert Bundle.open(int8).manifest.engines == engines
+    assert all((int8 / engine.path).stat().st_size == engine.bytes > 0 for engine in engines)
+
+
+def test_widened_graph_computes_the_same(int8: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = ir.load(int8 / "model.onnx")
+    inline(model)
+    before = ir.to_proto(model)
+    widen(model)
+    after = ir.to_proto(model)
+    assert "DequantizeLinear" in operators(before) and "DequantizeLinear" not in operators(after)
+    tables = {tensor.name: tensor.data_type for tensor in after.graph.initializer}
+    gathers = [node for node in after.graph.node if node.op_type == "Gather" and node.input[0] in tables]
+    assert all(tables[node.input[0]] != onnx.TensorProto.INT8 for node in gathers)
+    ids = np.array([[2, 10, 20, 3], [2, 40, 3, 0]])
+    given = {
+        each.name: np.minimum(ids, 1) if "mask" in each.name else ids * (each.name == "input_ids")
+        for each in after.graph.input
+    }
+    results = []
+    for proto in (before, after):
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        results.append(session.run(None, given))
+    for want, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
+
+
+def test_a_graph_without_our_operators_is_taken_as_it_is(tiny_bundle: Path) -> None:
+    path = tiny_bundle / "model.onnx"
+    with parsable(path, "tensorrt-rtx", 75) as found:
+        assert found == path
+
+
+def test_wrong_attributes_name_the_node(make_encoder: Callable[..., Path]) -> None:
+    gelu = helper.make_node("IntGelu", ["hidden"], ["out"], "gelu_7", domain="intaglio", scale=0.1)
+    path = make_encoder(after=[gelu], output_dtype="int8")
+    with pytest.raises(BuildError, match="target tensorrt-rtx: node gelu_7: IntGelu: attribute out_scale is missing"):
+        build(path, "tensorrt-rtx", gpus=["t4"])
+
+
+def test_tensorrt_knows_a_plugin_for_every_node_and_takes_the_rest(
+    int8: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with full_tensorrt(tmp_path) as tensorrt, parsable(int8 / "model.onnx", "tensorrt", 75) as path:
+        creators = tensorrt.get_plugin_registry().all_creators
+        known = {creator.name for creator in creators if creator.plugin_namespace == "intaglio"}
+        nodes = [node for node in onnx.load(path).graph.node if node.domain == "intaglio"]
+        assert {node.op_type for node in nodes} <= known
+        log = tensorrt.Logger(tensorrt.Logger.INTERNAL_ERROR)
+        builder = tensorrt.Builder(log)
+        network = builder.create_network(0)
+        parser = tensorrt.OnnxParser(network, log)
+        assert not parser.parse_from_file(str(path))  # this library's parser finds plugins of this kind, to refuse them
+        refused = [parser.get_error(index) for index in range(parser.num_errors)]
+        assert all("registered with an IPluginCreatorV3One creator only" in error.desc() for error in refused)
+        assert {error.node_operator() for error in refused} <= known
+    assert "experimental" not in capfd.readouterr().err
