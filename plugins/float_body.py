@@ -15,9 +15,19 @@ where the runtime adds up in float32 or in integers, as ONNX Runtime and TensorR
 in float16, every partial sum is rounded so. Sums weighted by exponentials lose as much again for the weights. All else
 is off by float32's 2^-24, far less, and an integer that was to be rounded from close to a half may be its neighbour.
 
-So of an operator without a product 8-bit results differ by at most 1 and 16-bit ones by at most 2 (IntLayerNorm, whose
-reference has 15 bits: by 2^-13 of the result and 2), and of one with a product by what 2^-11 of the sum stands for.
-`tests/plugins/test_float_body.py` holds every operator to it. Inputs beyond ±2^24 are taken with 24 bits.
+How far apart results may be then, f being the factor that brings 16 bits or a sum to the result:
+
+    Requantize, IntAdd      1
+    IntGelu                 1 + 4·f
+    IntSoftmax              1 + 2^-10·2·127 + 3 / 32767 / out_scale
+    IntLayerNorm            2 + 2^-13·|result| in 16 bits; 1 + that·f in 8
+    IntLinear, IntMatMul    2^-11·|a·b| in 32 bits; 1 + that·f in 16 and 8
+    IntAttention            1 + f·256·largest |value|·2·(exp(2^-10·largest |score|) - 1 + 2^-10), and a little
+
+Over a whole encoder a neighbour here and there is noise like that of quantisation itself: what it is worth against the
+float model stays the same, while its embedding is not the integer kernels' to the last digit. Inputs beyond ±2^24 are
+taken with 24 bits. The order of the operations is that of the integer bodies; of an IntLayerNorm's row the first entry
+is subtracted first, so that a constant row gives the bias.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from intaglio.errors import BuildError, EngineError, GraphError
 from intaglio.files import temporary_directory
 from intaglio.model_file import load, parse, save
-from intaglio.plugins import custom_operators
+from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import trt as plugins
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
@@ -25,18 +25,19 @@ def parsable(model: Path, target: str, sm: int) -> Iterator[Path]:
     Otherwise it is a copy, gone at the end: for "tensorrt" with the operators as nodes of plugins, which are registered
     for compute capability `sm` times ten, for "tensorrt-rtx" with their bodies in their places, in floating
     point; around them without what neither takes of integers, see `widen`. Raises `BuildError` for an operator that
-    this version does not know or has no kernel for.
+    this version does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
     """
-    if not custom_operators(parse(model).graph.node):
+    needed = custom_operators(parse(model).graph.node)
+    if not needed:
         yield model
         return
     with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
         graph = load(model)
         try:
             if target == "tensorrt":
-                with silent(STDERR):  # it warns that plugins in Python are experimental
-                    plugins.register(sm)
                 plugins.explicit(graph)
+                with silent(STDERR):  # it warns that plugins in Python are experimental
+                    plugins.register(sm, [OPS[name] for name in needed])
             else:
                 inline(graph, body=FloatBody)
             widen(graph)

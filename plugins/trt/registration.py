@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import GenericAlias
 from typing import Any
@@ -30,16 +30,21 @@ OLDEST = "10.9"  # the first with ahead-of-time plugins
 DTYPES = {"int8": "INT8", "int32": "INT32"}
 
 
-def register(sm: int) -> None:
+def register(sm: int, operators: Iterable[Operator] = ()) -> None:
     """Make our operators known to TensorRT's parser, with kernels for compute capability `sm` times ten.
 
-    Every call after the first sets only the GPU that later builds are for. Raises `MissingExtraError` where TensorRT
-    or NVRTC is not installed, `EngineError` where it is too old, and for a GPU older than those the kernels are for.
+    Every call after the first sets only the GPU that later builds are for. The kernels of `operators` are compiled
+    here, so that what prevents it is raised, and not met by TensorRT amid a build. Raises `MissingExtraError` where
+    TensorRT or NVRTC is not installed, `EngineError` where TensorRT is too old, where NVRTC refuses, and for a GPU
+    older than those the kernels are for.
     """
     oldest = min(SMS)
     if sm < oldest:
         raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels are for. Use another GPU.")
-    _plugins().sm = max(known for known in SMS if known <= sm)
+    plugins = _plugins()
+    plugins.sm = max(known for known in SMS if known <= sm)
+    for operator in operators:
+        compile_kernel(operator.folder, plugins.sm)
 
 
 @cache

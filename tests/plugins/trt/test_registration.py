@@ -86,6 +86,21 @@ def test_a_gpu_between_gets_the_kernels_of_the_older_one(tensorrt, monkeypatch, 
     assert f".target sm_{target}".encode() in built.ptx
 
 
+def test_without_nvrtc_it_is_told_before_a_build(tensorrt, monkeypatch):
+    from intaglio.plugins.cuda import compiler
+
+    def missing():
+        raise RuntimeError("libnvrtc.so.13 was not found")
+
+    register(75)
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)
+    compiler._nvrtc.cache_clear()
+    with pytest.raises(MissingExtraError, match="pip install nvidia-cuda-nvrtc"):
+        register(75, [OPS["Requantize"]])
+    monkeypatch.undo()
+    compiler._nvrtc.cache_clear()
+
+
 def test_a_gpu_older_than_the_kernels_is_refused(tensorrt):
     with pytest.raises(EngineError, match="sm_70: expected sm_75 or newer"):
         register(70)
