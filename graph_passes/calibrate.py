@@ -20,7 +20,7 @@ from intaglio.files import temporary_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
+from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes, lengths
 from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.thresholds import Method, threshold
 from intaglio.model_file import save
@@ -157,18 +157,11 @@ def _is_float_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.dtype in FLOATS
 
 
-def _lengths(value: ir.Value) -> list[Length] | None:
-    """The axes of `value` as the graph states them: a length, a name or None."""
-    if value.shape is None:
-        return None
-    return [length if isinstance(length, int) else length.value for length in value.shape]
-
-
-def _mask_axes(model: ir.Model) -> list[Length] | None:
+def _mask_axes(model: ir.Model) -> Sequence[Length] | None:
     """How the graph calls the two axes of the attention mask; None where it has no such input."""
     for value in model.graph.inputs:
-        if value.name == MASK and (lengths := _lengths(value)) is not None and len(lengths) == 2:
-            return lengths
+        if value.name == MASK and (axes := lengths(value)) is not None and len(axes) == 2:
+            return axes
     return None
 
 
@@ -176,14 +169,14 @@ def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[s
     """About how many bytes each value has in the largest batch; an axis of no known length is taken for the longest."""
     actual: dict[Length, int] = {}
     for value in model.graph.inputs:
-        for axis, name in enumerate(_lengths(value) or []):
+        for axis, name in enumerate(lengths(value) or []):
             longest = max((batch[str(value.name)].shape[axis] for batch in batches if value.name in batch), default=1)
             actual[name] = max(longest, actual.get(name, 1))
     longest = max((length for name, length in actual.items() if not isinstance(name, int)), default=1)
     sizes = []
     for value in values:
-        lengths = [name if isinstance(name, int) else actual.get(name, longest) for name in _lengths(value) or []]
-        sizes.append(int(np.prod(lengths, dtype=np.int64)) * int((value.dtype or ir.DataType.FLOAT).itemsize))
+        known = [name if isinstance(name, int) else actual.get(name, longest) for name in lengths(value) or []]
+        sizes.append(int(np.prod(known, dtype=np.int64)) * int((value.dtype or ir.DataType.FLOAT).itemsize))
     return sizes
 
 
@@ -222,14 +215,14 @@ def _add(
     names: Sequence[Length] | None,
 ) -> None:
     """Take in what `value` was in one run. Raises `GraphError` for NaN and infinities."""
-    lengths = _lengths(value)
-    if lengths is not None and len(lengths) != array.ndim:
-        lengths = None  # the graph states it wrongly
-    channels = bool(lengths and isinstance(lengths[-1], int))
+    stated = lengths(value)
+    if stated is not None and len(stated) != array.ndim:
+        stated = None  # the graph states it wrongly
+    channels = bool(stated and isinstance(stated[-1], int))
     numbers: Floats = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
     parts = iter([numbers])
     if mask is not None and names is not None:
-        parts = real_parts(numbers, axes_of(numbers, lengths, mask, names), mask)
+        parts = real_parts(numbers, axes_of(numbers, stated, mask, names), mask)
     try:
         for part in parts:
             seen.add(part, channels)

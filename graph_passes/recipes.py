@@ -13,7 +13,7 @@ import yaml
 from intaglio.errors import GraphError, one_line
 from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
-from intaglio.graph_passes.contract import Pass
+from intaglio.graph_passes.contract import GraphPass, Pass
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.inline import Inline
@@ -60,11 +60,8 @@ PASSES: dict[str, type] = {
 
 CANONICAL: list[Pass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
 
-INT8_ONLY: list[Pass] = [
-    *CANONICAL,
-    Calibrate(),
-    Equalize(),
-    Calibrate(),
+# From a calibrated floating-point graph to integer operators.
+LOWERING: list[GraphPass] = [
     IntegerEmbedding(),
     QuantizeWeights(),
     QuantizeActivations(),
@@ -76,6 +73,14 @@ INT8_ONLY: list[Pass] = [
     IntegerLayerNorm(),
     FuseResidual(),
     IntegerRequantize(),
+]
+
+INT8_ONLY: list[Pass] = [
+    *CANONICAL,
+    Calibrate(),
+    Equalize(),
+    Calibrate(),
+    *LOWERING,
     AuditIntegerOnly(),
     CorrectBiases(),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,17 @@ class MissingKernels(UserWarning):
 
 
 @contextmanager
-def runnable(path: Path, options: Any) -> Iterator[Path]:
+def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -> Iterator[Path]:
     """Yield an ONNX file that a session with `options` can open: `path`, if the library has all of its operators.
+
+    `operators` are those of ours that it has, where they are known, as a bundle's manifest tells; else it is read.
 
     Otherwise it is a copy, gone at the end, in which the others are replaced by their bodies, and `MissingKernels` is
     warned of. Raises `EngineError` for a damaged file, and for operators that this
     version does not know.
     """
     try:
-        needed = set(custom_operators(parse(path).graph.node))
+        needed = set(custom_operators(parse(path).graph.node) if operators is None else operators)
     except BundleError as error:
         raise EngineError(str(error)) from error
     if unknown := sorted(needed - set(OPS)):

@@ -40,7 +40,10 @@ def optimise(bundle: Bundle, target: str, path: Path) -> None:
         entry = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(entry + "file_name", path.name + ".data")
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
-    with progress.step(f"optimising for {target}"), runnable(bundle.model_path, options) as file:
+    with (
+        progress.step(f"optimising for {target}"),
+        runnable(bundle.model_path, options, bundle.manifest.custom_operators) as file,
+    ):
         try:
             session = onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS[target])
         except Exception as error:  # the library's exceptions have no common base but this

@@ -58,7 +58,8 @@ class OnnxRuntimeEngine(Engine):
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(source, Bundle) and (stored := _stored(source, target)):
             path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
-        with runnable(path, options) as file:
+        operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
+        with runnable(path, options, operators) as file:
             try:
                 self._session = onnxruntime.InferenceSession(str(file), options, providers=providers)
             except Exception as error:  # the library's exceptions have no common base but this

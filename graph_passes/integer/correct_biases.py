@@ -53,7 +53,8 @@ class CorrectBiases:
         if not nodes:
             return model, counts
         batches, _ = data.load(self.samples, self.batch)
-        for layers in track(_levels(nodes), self.name, total=len(_levels(nodes))):
+        levels = _levels(nodes)
+        for layers in track(levels, self.name, total=len(levels)):
             probes = _probes(model, layers)
             try:
                 seen = observe(model, [probe.outputs[0] for probe in probes], batches)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.integer.region import encoder_region
 
@@ -95,5 +95,4 @@ def _equalize(writer: Writer, activation: ir.Value, products: list[ir.Node], fac
         changed = (weight_of(product) * factors[:, None]).astype(np.float32)
         product.replace_input_with(0, scaled)
         product.replace_input_with(1, writer.constant(changed, f"{weight.name}_equalized"))
-        if weight.is_initializer() and not weight.uses() and not weight.is_graph_output():
-            del writer.model.graph.initializers[str(weight.name)]
+        remove_initializer_if_dead(weight)

@@ -8,8 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import remove_if_dead
-from intaglio.graph_passes.integer.quantized import shape_of
+from intaglio.graph_passes.graphs import lengths, remove_if_dead
 from intaglio.plugins import DOMAIN
 
 FACTORS = 2  # the first of IntAdd's inputs that are factors
@@ -48,7 +47,7 @@ class FuseResidual:
 def _obstacle(node: ir.Node, total: ir.Node) -> str | None:
     """Why this sum stays on its own."""
     result = total.outputs[0]
-    shapes = [None if term is None else shape_of(term) for term in total.inputs[:FACTORS]]
+    shapes = [None if term is None else lengths(term) for term in total.inputs[:FACTORS]]
     if len(node.inputs) > RESIDUAL:
         return "what takes it has a residual already"
     if len(result.uses()) > 1 or result.is_graph_output():

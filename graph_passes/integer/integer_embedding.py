@@ -21,7 +21,7 @@ class IntegerEmbedding:
     """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)).
 
     1. Every Gather from a constant float32 table of two axes that the encoder begins with.
-    2. Left: tables that something else uses too (a head tied to the words), which would be stored twice.
+    2. A table that something else uses too (a head tied to the words) is stored twice then, and named in the counts.
     """
 
     name: ClassVar[str] = "integer_embedding"

@@ -80,6 +80,14 @@ def _sink(writer: Writer, node: ir.Node) -> None:
     remove_if_dead(node)
 
 
+def _factors(product: ir.Node) -> tuple[list[ir.Value], float] | None:
+    """The 8-bit integers that a MatMul multiplies, and the real value of one unit of their product."""
+    a, b = (quantized(value) for value in product.inputs)
+    if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
+        return None
+    return [a.integers, b.integers], a.per_tensor * b.per_tensor
+
+
 def _softmax(writer: Writer, node: ir.Node) -> str | None:
     """Put IntMatMul and IntSoftmax in place; or why not."""
     scores, takers = scores_of(node, writer), quantizers(node.outputs[0])
@@ -87,13 +95,12 @@ def _softmax(writer: Writer, node: ir.Node) -> str | None:
         return scores
     if isinstance(takers, str):
         return takers
-    a, b = (quantized(value) for value in scores.product.inputs)
-    if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
+    factors = _factors(scores.product)
+    if factors is None:
         return f"{scores.product.outputs[0].name}: not a product of 8-bit integers"
-    product = writer.integer(
-        scores.product, "IntMatMul", [a.integers, b.integers], scores.product.outputs[0], bits=32
-    ).outputs[0]
-    scale = scores.factor * a.per_tensor * b.per_tensor
+    inputs, unit = factors
+    product = writer.integer(scores.product, "IntMatMul", inputs, scores.product.outputs[0], bits=32).outputs[0]
+    scale = scores.factor * unit
     out_scale = float(np.float32(max(1 / 127, *(taker.scale.max() for taker in takers))))
     made = writer.integer(
         node, "IntSoftmax", [product, scores.keep], node.outputs[0], scale=scale, out_scale=out_scale
@@ -104,12 +111,12 @@ def _softmax(writer: Writer, node: ir.Node) -> str | None:
 
 def _matmul(writer: Writer, node: ir.Node) -> str | None:
     """Put an IntMatMul in place; or why not."""
-    a, b = (quantized(value) for value in node.inputs)
-    if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
+    factors = _factors(node)
+    if factors is None:
         return f"{node.outputs[0].name}: not a product of 8-bit integers"
+    inputs, unit = factors
     takers = quantizers(node.outputs[0])
     if isinstance(takers, str):
         return takers
-    inputs = [a.integers, b.integers]
-    emit(writer, node, "IntMatMul", inputs, node.outputs[0], np.asarray(a.per_tensor * b.per_tensor), takers)
+    emit(writer, node, "IntMatMul", inputs, node.outputs[0], np.asarray(unit), takers)
     return None

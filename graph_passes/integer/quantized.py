@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.graph_passes.graphs import Names, add_initializer, constant, remove_if_dead
+from intaglio.graph_passes.graphs import Names, add_initializer, constant, lengths, remove_if_dead
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.integer_math import dyadic
 from intaglio.plugins.registry import VERSION
@@ -90,7 +90,7 @@ class Writer:
         inputs = list(inputs)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        shapes = [None if value is None else shape_of(value) for value in inputs]
+        shapes = [None if value is None else lengths(value) for value in inputs]
         padded = [*shapes, *[None] * (len(operator.inputs) - len(shapes))]
         outputs = operator.outputs(padded, operator.complete(attributes))
         node = self.node(before, op_type, inputs, f"{like.name}_{op_type}", DOMAIN, len(outputs), **attributes)
@@ -141,13 +141,6 @@ class Writer:
         quantize.outputs[0].dtype = DTYPES[bits]
         back.outputs[0].type = value.type
         return back.outputs[0]
-
-
-def shape_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """The axes of a value: numbers, names, or None; None for a value whose rank is not known."""
-    if value.shape is None:
-        return None
-    return tuple(length if isinstance(length, int) else length.value for length in value.shape)
 
 
 def quantized(value: ir.Value | None) -> Quantized | None:
@@ -201,8 +194,3 @@ def give(integers: ir.Value, takers: Sequence[Quantizer]) -> None:
     for taker in takers:
         taker.node.outputs[0].replace_all_uses_with(integers)
         remove_if_dead(taker.node)
-
-
-def scale_initializer(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Scales as they are stored."""
-    return np.asarray(values, np.float32)

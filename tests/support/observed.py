@@ -13,17 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from intaglio.graph_passes.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.integer.equalize import Equalize
-from intaglio.graph_passes.integer.fuse_residual import FuseResidual
-from intaglio.graph_passes.integer.integer_add import IntegerAdd
-from intaglio.graph_passes.integer.integer_attention import IntegerAttention
-from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
-from intaglio.graph_passes.integer.integer_gelu import IntegerGelu
-from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
-from intaglio.graph_passes.integer.integer_linear import IntegerLinear
-from intaglio.graph_passes.integer.integer_requantize import IntegerRequantize
-from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
-from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
-from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.recipes import LOWERING
 from intaglio.plugins.inlining import inline
 
 Array = npt.NDArray[Any]
@@ -42,20 +32,6 @@ OUTPUT = """
   o = MatMul(cr, wo) ob = Add(o, bo) r = Add(ob, e) n = LayerNormalization(r, g, b)
   f = MatMul(n, wf) fb = Add(f, bf) a = Gelu(fb) d = MatMul(a, wd) dr = Add(d, n) y = LayerNormalization(dr, g, b)
 """
-
-LOWERING = [
-    IntegerEmbedding(),
-    QuantizeWeights(),
-    QuantizeActivations(),
-    IntegerAttention(),
-    IntegerSoftmax(),
-    IntegerLinear(),
-    IntegerGelu(),
-    IntegerAdd(),
-    IntegerLayerNorm(),
-    FuseResidual(),
-    IntegerRequantize(),
-]
 
 
 def values(model: ir.Model, names: list[str], feeds: dict[str, Array]) -> list[Array]:
