@@ -110,7 +110,7 @@ def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
     from intaglio.plugins.trt import registration
 
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    registration._plugins.cache_clear()
+    monkeypatch.setattr(registration, "_plugins", registration._plugins.__wrapped__)  # the process keeps what it has
     with pytest.raises(MissingExtraError, match=r"intaglio\[gpu\]"):
         register(75)
 
@@ -123,6 +123,6 @@ def test_a_tensorrt_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, pl
     old.__version__ = "10.3.0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt", old)
     monkeypatch.setitem(sys.modules, "tensorrt.plugin", plugin)
-    registration._plugins.cache_clear()
+    monkeypatch.setattr(registration, "_plugins", registration._plugins.__wrapped__)  # the process keeps what it has
     with pytest.raises(EngineError, match=r"tensorrt 10\.3\.0: no ahead-of-time plugins .* expected 10\.9"):
         register(75)
