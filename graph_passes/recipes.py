@@ -20,6 +20,7 @@ from intaglio.graph_passes.inline import Inline
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.fuse_projections import FuseProjections
 from intaglio.graph_passes.integer.fuse_residual import FuseResidual
 from intaglio.graph_passes.integer.h_gelu import HGelu
 from intaglio.graph_passes.integer.integer_add import IntegerAdd
@@ -54,6 +55,7 @@ PASSES: dict[str, type] = {
     "fuse_residual": FuseResidual,
     "integer_requantize": IntegerRequantize,
     "correct_biases": CorrectBiases,
+    "fuse_projections": FuseProjections,
     "audit_integer_only": AuditIntegerOnly,
     "inline": Inline,
 }
@@ -83,6 +85,7 @@ INT8_ONLY: list[Pass] = [
     *LOWERING,
     AuditIntegerOnly(),
     CorrectBiases(),
+    FuseProjections(),
 ]
 
 # INT8 products between floating-point GELU, softmax and normalisation: what TensorRT fuses by itself.

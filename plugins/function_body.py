@@ -276,7 +276,20 @@ class FunctionBody:
 
 def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
     """[batch, length, heads·depth] as [batch, length, heads, depth], its axes then put in `order`."""
-    depth = graph.op("Div", graph.op("Shape", x, start=2, end=3), graph.constant(num_heads))
-    shape = graph.op("Concat", graph.constant(np.array([0, 0, num_heads])), depth, axis=0)
+    width = None if x.shape is None else x.shape[2]
+    if isinstance(width, int):
+        shape = graph.constant(np.array([0, 0, num_heads, width // num_heads]))
+    else:
+        depth = graph.op("Div", graph.op("Shape", x, start=2, end=3), graph.constant(num_heads))
+        shape = graph.op("Concat", graph.constant(np.array([0, 0, num_heads])), depth, axis=0)
     output: ir.Value = graph.op("Transpose", graph.op("Reshape", x, shape), perm=list(order))
     return output
+
+
+def split_channels(graph: FunctionBody, x: ir.Value, parts: int) -> tuple[ir.Value, ...]:
+    """Equal parts of the last axis."""
+    outputs: tuple[ir.Value, ...] = graph.op("Split", x, outputs=parts, axis=-1, num_outputs=parts)
+    if x.shape is not None and isinstance(width := x.shape[-1], int):
+        for output in outputs:
+            output.shape = ir.Shape([*x.shape[:-1], width // parts])
+    return outputs

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from intaglio.plugins import integer_math
+from intaglio.plugins.int_attention.spec import PACKED
 from intaglio.plugins.int_linear.spec import gelu_constants
 from intaglio.plugins.requantize.spec import LIMITS
 from intaglio.training import integer_functions as exact
@@ -168,7 +169,10 @@ def int_matmul(inputs: Inputs, attributes: Attributes) -> list[Tensor]:
 
 def int_attention(inputs: Inputs, attributes: Attributes) -> list[Tensor]:
     """IntAttention."""
-    query, key, value = (_split(_real(x), attributes["num_heads"]) for x in inputs[:3])
+    parts = [_real(x) for x in inputs[:3]]
+    if attributes["packed"]:
+        parts = [x.chunk(PACKED, -1)[index] for index, x in enumerate(parts)]
+    query, key, value = (_split(x, attributes["num_heads"]) for x in parts)
     multiplier, shift, mask = inputs[3:]
     scores = exact.product(query, key.transpose(-1, -2))
     unit = 2.0**integer_math.AVERAGE_FRACTION

@@ -204,8 +204,8 @@ void put_context(const AttentionHead& head, int64_t query, int64_t rows, int64_t
         const int64_t channel = panel * PANEL + half * LANES, left = head.depth - channel;
         if (left <= 0) return;
         const Requantizer r = w.output[2 * panel + half];
-        int8_t* context = head.context + query * head.stride + channel;
-        for (int64_t row = 0; row < rows; ++row, context += head.stride) {
+        int8_t* context = head.context + query * head.context_stride + channel;
+        for (int64_t row = 0; row < rows; ++row, context += head.context_stride) {
             const I32 y = requantize(load32(w.sums + row * PANEL + half * LANES), r);
             left >= LANES ? store_saturated(context, y) : store_saturated(context, y, int(left));
         }
@@ -219,7 +219,7 @@ void attention_head(const AttentionHead& head, void* scratch) {
     choose_keys(head, w);
     if (w.keys == 0) {  // a row without keys is zero
         for (int64_t row = 0; row < head.queries; ++row) {
-            std::memset(head.context + row * head.stride, 0, size_t(head.depth));
+            std::memset(head.context + row * head.context_stride, 0, size_t(head.depth));
         }
         return;
     }

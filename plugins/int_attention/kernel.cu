@@ -24,10 +24,11 @@ struct Mask {
     broadcast::Shape shape;         // [batch, heads, queries, keys], an axis of 1 is repeated
 };
 
-// Lengths of a head (depth) and of a row of all heads (width); pointers to the first row of this block's head.
+// Length of a head (depth), and how far apart rows of all heads lie (stride); pointers to the first row of this block's
+// head.
 struct Head {
     const int8_t *query, *key, *value;
-    int32_t queries, keys, depth, width;
+    int32_t queries, keys, depth, stride;
     bool aligned;
 };
 
@@ -45,7 +46,7 @@ struct RowsCopy {
     async_copy::TileCopy<KEYS, DEPTH, THREADS> copy;
 
     __device__ __forceinline__ void start(int8_t* to, const int8_t* from, int32_t first, int32_t rows, const Head& head) {
-        copy.start(to, from + int64_t(first) * head.width, head.width, rows - first, head.depth, head.aligned, Place<DEPTH>());
+        copy.start(to, from + int64_t(first) * head.stride, head.stride, rows - first, head.depth, head.aligned, Place<DEPTH>());
     }
     __device__ __forceinline__ void finish() { copy.finish(); }
 };
@@ -197,6 +198,8 @@ __device__ __forceinline__ void attend(
     int32_t factor[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) factor[row] = intaglio::average_factor(warp::sum<4>(rows.total[row]));
+    const int32_t width = gridDim.y * head.depth;
+    y += int64_t(blockIdx.z) * head.queries * width + blockIdx.y * head.depth;
     const bool whole = head.depth % 8 == 0 && reinterpret_cast<uint64_t>(y) % 8 == 0;
 #pragma unroll
     for (int group = 0; group < DEPTH / 32; ++group) {
@@ -216,84 +219,84 @@ __device__ __forceinline__ void attend(
 #pragma unroll
         for (int row = 0; row < 2; ++row)
             if (first_row + 8 * row < head.queries)
-                epilogue::store_eight(y + int64_t(first_row + 8 * row) * head.width + first, results[row], head.depth - first, whole);
+                epilogue::store_eight(y + int64_t(first_row + 8 * row) * width + first, results[row], head.depth - first, whole);
     }
 }
 
-// The head of this block: grid (queries / 64, heads, batch).
+// The head of this block: grid (queries / 64, heads, batch). With packed == 1, not 0, the three are thirds of their rows.
 __device__ __forceinline__ Head this_head(
-    const int8_t* query, const int8_t* key, const int8_t* value, int32_t queries, int32_t keys, int32_t depth) {
-    const int32_t width = gridDim.y * depth;
-    const int64_t column = int64_t(blockIdx.y) * depth, key_start = int64_t(blockIdx.z) * keys * width + column;
-    const int64_t query_start = int64_t(blockIdx.z) * queries * width + column;
+    const int8_t* query, const int8_t* key, const int8_t* value, int32_t queries, int32_t keys, int32_t depth, int32_t packed) {
+    const int32_t width = gridDim.y * depth, stride = width * (1 + 2 * packed);
+    const int64_t column = int64_t(blockIdx.y) * depth, key_start = int64_t(blockIdx.z) * keys * stride + column + packed * width;
+    const int64_t query_start = int64_t(blockIdx.z) * queries * stride + column;
     const uint64_t addresses = reinterpret_cast<uint64_t>(query) | reinterpret_cast<uint64_t>(key) | reinterpret_cast<uint64_t>(value);
-    return {query + query_start, key + key_start, value + key_start, queries, keys, depth, width, depth % 16 == 0 && addresses % 16 == 0};
+    return {query + query_start, key + key_start, value + key_start + packed * width, queries, keys, depth, stride,
+            depth % 16 == 0 && addresses % 16 == 0};
 }
 
 template <int DEPTH>
 __device__ __forceinline__ void attention(
     int8_t* shared, const int8_t* query, const int8_t* key, const int8_t* value, int32_t queries, int32_t keys, int32_t depth,
-    const Mask& mask, const epilogue::Factors& factors, const intaglio::ExpConstants& exponential, int8_t* y) {
-    const Head head = this_head(query, key, value, queries, keys, depth);
-    attend<DEPTH>(shared, head, mask, factors, exponential, y + (head.query - query));
+    int32_t packed, const Mask& mask, const epilogue::Factors& factors, const intaglio::ExpConstants& exponential, int8_t* y) {
+    attend<DEPTH>(shared, this_head(query, key, value, queries, keys, depth, packed), mask, factors, exponential, y);
 }
 
 }  // namespace
 
-// query: int8 [batch, queries, heads·depth]; key, value: int8 [batch, keys, heads·depth]; multiplier: int32
-// [multipliers], shift: int32 [shifts], 1 or heads·depth each; limit, left, right, base: i-exp's constants;
-// y: int8 [batch, queries, heads·depth]. Kernels for a depth of at most 32, 64 and 128, without and with
-// mask: bool [mask0, mask1, mask2, mask3], broadcast to [batch, heads, queries, keys].
+// query: int8 [batch, queries, heads·depth]; key, value: int8 [batch, keys, heads·depth]; packed: 0, or 1 where rows of
+// the three are three times as long; multiplier: int32 [multipliers], shift: int32 [shifts], 1 or heads·depth each;
+// limit, left, right, base: i-exp's constants; y: int8 [batch, queries, heads·depth]. Kernels for a depth of at most 32,
+// 64 and 128, without and with mask: bool [mask0, mask1, mask2, mask3], broadcast to [batch, heads, queries, keys].
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, queries, keys, depth, {}, {multiplier, shift, multipliers, shifts},
+    attention<32>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, queries, keys, depth, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<32>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, queries, keys, depth, {}, {multiplier, shift, multipliers, shifts},
+    attention<64>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, queries, keys, depth, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<64>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, queries, keys, depth, {}, {multiplier, shift, multipliers, shifts},
+    attention<128>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t multipliers, int32_t shifts,
+    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, queries, keys, depth, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<128>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }

@@ -15,14 +15,14 @@ struct AttentionMask {
     int64_t query_stride, key_stride;
 };
 
-// Queries of one head of one sequence, and all its keys and values. Rows of the four matrices lie `stride` elements
-// apart, the length of all heads together.
+// Queries of one head of one sequence, and all its keys and values. Rows lie apart what all heads together are long:
+// `stride` elements those of the first three matrices, which may be three times that, `context_stride` the last one's.
 struct AttentionHead {
     const int8_t* query;  // [queries, depth]
     const int8_t* key;    // [keys, depth]
     const int8_t* value;  // [keys, depth]
     int8_t* context;      // [queries, depth]
-    int64_t queries, keys, depth, stride;
+    int64_t queries, keys, depth, stride, context_stride;
     AttentionMask mask;
     ExpConstants exp;
     const int32_t *multiplier, *shift;  // [depth], shift in 0..62: from 1/256 of a value's unit to the output's

@@ -7,6 +7,7 @@ from typing import Any
 
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, constants, four_axes
+from intaglio.plugins.int_attention.spec import PACKED
 from intaglio.plugins.integer_math import exp_constants
 
 QUERIES, THREADS = 64, 128  # of a block, as in kernel.cu
@@ -19,12 +20,13 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> La
     assert query is not None and key is not None
     batch, queries, width = query.shape
     heads = attributes["num_heads"]
-    depth = width // heads
+    packed = attributes["packed"]
+    depth = width // (PACKED * heads if packed else heads)
     entry = next((f"int_attention_{most}" for most in DEPTHS if depth <= most), None)
     if entry is None:
         raise EngineError(f"IntAttention: heads of {depth} channels, expected at most {DEPTHS[-1]}. Leave it unfused.")
     lengths = (factor.shape[0] for factor in factors[:2] if factor)
-    scalars = (queries, key.shape[1], depth, *lengths, *constants(exp_constants(attributes["scale"])))
+    scalars = (queries, key.shape[1], depth, packed, *lengths, *constants(exp_constants(attributes["scale"])))
     grid, block = (blocks(queries, QUERIES), heads, batch), (THREADS, 1, 1)
     mask = factors[2] if len(factors) > 2 else None
     if mask is None:

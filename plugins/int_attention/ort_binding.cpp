@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t BLOCK = 16384;       // scores of a piece of parallel work, about 10 microseconds
 constexpr int64_t ENOUGH = 48;         // pieces: a multiple of 2, 3, 4, 6, 8, 12 and 16
+constexpr int64_t PACKED = 3;          // query, key and value in one tensor
 constexpr int64_t LEAST_QUERIES = 64;  // of a head that is divided: each part packs the keys and values again
 
 // Which rows of the mask the queries of a head have.
@@ -40,25 +41,28 @@ public:
     explicit IntAttention(const Node& node)
         : kernel_(int_attention_kernel(node.isa())),
           heads_(node.integer("num_heads")),
-          exp_(exp_constants(node.real("scale"))) {
+          exp_(exp_constants(node.real("scale"))),
+          packed_(node.integer("packed", 0)) {
+        if (packed_ != 0 && packed_ != 1) throw Error("packed: " + std::to_string(packed_) + ", expected 0 or 1");
         if (heads_ < 1) throw Error("num_heads: " + std::to_string(heads_) + ", expected at least 1");
     }
 
-    // query [B, Lq, C], key [B, Lk, C], value [B, Lk, C] int8, multiplier [C|1], shift [C|1] int32,
-    // optional mask bool that broadcasts to [B, heads, Lq, Lk] -> context [B, Lq, C] int8
+    // query [B, Lq, C], key [B, Lk, C], value [B, Lk, C] int8, packed: [..., 3C] each; multiplier [C|1], shift [C|1]
+    // int32, optional mask bool that broadcasts to [B, heads, Lq, Lk] -> context [B, Lq, C] int8
     void compute(const Context& context) const override {
         const Tensor query = context.input(0), key = context.input(1), value = context.input(2);
         check_shapes(query.shape, key.shape, value.shape);
-        const int64_t batch = query.shape.axis(0), queries = query.shape.axis(1), width = query.shape.axis(2);
-        const int64_t keys = key.shape.axis(1), depth = width / heads_;
+        const int64_t batch = query.shape.axis(0), queries = query.shape.axis(1), stride = query.shape.axis(2);
+        const int64_t width = packed_ ? stride / PACKED : stride, keys = key.shape.axis(1), depth = width / heads_;
         const Factors factors(context.input(3), context.input(4), width, {0, 0});
         const Masks masks(context.input(5), {batch, heads_, queries, keys});
-        const Tensor y = context.output(0, query.shape);
+        const Tensor y = context.output(0, {batch, queries, width});
         if (query.shape.elements() == 0) return;
 
+        const int64_t third = packed_ * width;
         const AttentionHead all = {
-            query.as<int8_t>(), key.as<int8_t>(), value.as<int8_t>(), y.as_mutable<int8_t>(), queries, keys, depth, width,
-            {nullptr, 0, 0}, exp_, factors.multiplier(), factors.shift()};
+            query.as<int8_t>(), key.as<int8_t>() + third, value.as<int8_t>() + 2 * third, y.as_mutable<int8_t>(),
+            queries, keys, depth, stride, width, {nullptr, 0, 0}, exp_, factors.multiplier(), factors.shift()};
         const int64_t most = (queries + LEAST_QUERIES - 1) / LEAST_QUERIES;
         const int64_t parts = std::min(most, (ENOUGH - 1) / (batch * heads_) + 1);
         const int64_t grain = std::max<int64_t>(BLOCK * parts / std::max<int64_t>(queries * keys, 1), 1);
@@ -77,12 +81,12 @@ public:
 private:
     void check_shapes(const Shape& query, const Shape& key, const Shape& value) const {
         if (query.rank() != 3) throw Error("query: shape " + query.text() + ", expected [batch, queries, heads·depth]");
-        const int64_t batch = query.axis(0), width = query.axis(2);
-        if (width % heads_ != 0) {
-            throw Error("query: " + std::to_string(width) + " channels do not divide into " + std::to_string(heads_) +
-                        " heads");
+        const int64_t batch = query.axis(0), width = query.axis(2), parts = packed_ ? PACKED * heads_ : heads_;
+        if (width % parts != 0) {
+            throw Error("query: " + std::to_string(width) + " channels do not divide into " + (packed_ ? "3 times " : "") +
+                        std::to_string(heads_) + " heads");
         }
-        check_depth(width / heads_);
+        check_depth(width / parts);
         if (key.rank() != 3 || key.axis(0) != batch || key.axis(2) != width) {
             throw Error("key: shape " + key.text() + ", expected [" + std::to_string(batch) + ", keys, " +
                         std::to_string(width) + "]");
@@ -98,10 +102,9 @@ private:
                                  int64_t last) {
         AttentionHead part = all;
         const int64_t channel = head * all.depth;
-        const int64_t query = (sequence * all.queries + first) * all.stride + channel;
-        const int64_t key = sequence * all.keys * all.stride + channel;
-        part.query += query;
-        part.context += query;
+        const int64_t row = sequence * all.queries + first, key = sequence * all.keys * all.stride + channel;
+        part.query += row * all.stride + channel;
+        part.context += row * all.context_stride + channel;
         part.key += key;
         part.value += key;
         part.queries = last - first;
@@ -113,6 +116,7 @@ private:
     const IntAttentionKernel& kernel_;
     int64_t heads_;
     ExpConstants exp_;
+    int64_t packed_;
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
-from intaglio.plugins.function_body import split_heads
+from intaglio.plugins.function_body import split_channels, split_heads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,25 +27,37 @@ if TYPE_CHECKING:
 
 Integers = integer_math.Integers
 
+PACKED = 3  # query, key and value in one tensor
+
 
 class IntAttention(Operator):
-    """softmax(query·keyᵀ·scale)·value per head, requantised; `scale` is the real value of one unit of query·key."""
+    """softmax(query·keyᵀ·scale)·value per head, requantised; `scale` is the real value of one unit of query·key.
+
+    With `packed` each of the three is a third of the channels of what is given for it: the query the first one, the key
+    the second, the value the last. So one product with a joined weight can make all three, and is given three times.
+    """
 
     name = "IntAttention"
     inputs = (
-        Input("query", ("int8",), "int8 [batch, queries, heads·depth]"),
-        Input("key", ("int8",), "int8 [batch, keys, heads·depth]"),
-        Input("value", ("int8",), "int8 [batch, keys, heads·depth]"),
+        Input("query", ("int8",), "int8 [batch, queries, heads·depth], or three times as wide if packed"),
+        Input("key", ("int8",), "int8 [batch, keys, heads·depth], or three times as wide if packed"),
+        Input("value", ("int8",), "int8 [batch, keys, heads·depth], or three times as wide if packed"),
         Input("multiplier", ("int32",), "int32 [heads·depth or 1]: from 1/256 of a value's unit to the output's"),
         Input("shift", ("int32",), "int32 [heads·depth or 1], 0..62"),
         Input("mask", ("bool",), "bool, broadcastable to [batch, heads, queries, keys], True = keep", optional=True),
     )
-    attributes = (Attribute("num_heads", int), Attribute("scale", float))
+    attributes = (
+        Attribute("num_heads", int),
+        Attribute("scale", float),
+        Attribute("packed", int, default=0, choices=(0, 1)),
+    )
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[context]: int8 [batch, queries, heads·depth]."""
         query, key, value, multiplier, shift = map(integers, inputs[:5])
         heads = attributes["num_heads"]
+        if attributes["packed"]:
+            query, key, value = (_third(x, index) for index, x in enumerate((query, key, value)))
         _check(query, key, value, heads)
         scores = _split(query, heads) @ _split(key, heads).swapaxes(-1, -2)
         mask = None if inputs[5] is None else np.broadcast_to(inputs[5].astype(np.bool_), scores.shape)
@@ -58,7 +70,10 @@ class IntAttention(Operator):
 
     def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
         """The shape of the query."""
-        return [Output("context", "int8", shapes[0] or ())]
+        *lengths, width = shapes[0] or (None,)
+        if attributes["packed"]:
+            width = width // PACKED if isinstance(width, int) else None
+        return [Output("context", "int8", (*lengths, width))]
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -68,6 +83,8 @@ class IntAttention(Operator):
         assert query is not None and key is not None and value is not None
         assert multiplier is not None and shift is not None
         heads = attributes["num_heads"]
+        if attributes["packed"]:
+            query, key, value = _thirds(graph, [query, key, value])
         graph.last_axis = 3  # of the scores
         q = split_heads(graph, query, heads, (0, 2, 1, 3))
         k = split_heads(graph, key, heads, (0, 2, 3, 1))
@@ -88,6 +105,20 @@ def _split(x: Integers, heads: int) -> Integers:
     """[batch, length, heads·depth] as [batch, heads, length, depth]."""
     batch, length, width = x.shape
     return x.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
+
+
+def _third(x: Integers, index: int) -> Integers:
+    """The channels of the query (0), the key (1) or the value (2) among those of all three."""
+    if x.shape[-1] % PACKED:
+        raise GraphError(f"IntAttention: packed, but {x.shape[-1]} channels do not divide by {PACKED}.")
+    thirds: list[Integers] = np.split(x, PACKED, axis=-1)
+    return thirds[index]
+
+
+def _thirds(graph: FunctionBody, packed: Sequence[ir.Value]) -> list[ir.Value]:
+    """The same in the body; what is given more than once is split once."""
+    thirds = {x: split_channels(graph, x, PACKED) for x in dict.fromkeys(packed)}
+    return [thirds[x][index] for index, x in enumerate(packed)]
 
 
 def _check(query: Integers, key: Integers, value: Integers, heads: int) -> None:

@@ -172,7 +172,7 @@ def int_matmul(random: Random) -> Case:
 
 
 def int_attention(random: Random) -> Case:
-    """Heads of odd depth, queries and keys of different number, masks per key, per query, per head."""
+    """Heads of odd depth, queries and keys of different number, packed or not, masks per key, per query, per head."""
     heads, depth = int(random.integers(1, 5)), int(random.choice([1, 3, 8, 16, 32, 33, 64]))
     batch, queries, keys = int(random.integers(0, 4)), width(random), width(random)
     if random.random() < 0.3:
@@ -184,10 +184,11 @@ def int_attention(random: Random) -> Case:
     channels = heads * depth
     multiplier = random.integers(2**30, 2**31, channels if random.random() < 0.5 else 1).astype(np.int32)
     shift = np.full(multiplier.shape, int(random.integers(34, 42)), np.int32)
-    inputs = (int8(random, batch, queries, channels), *(int8(random, batch, keys, channels) for _ in range(2)))
-    return Case(
-        "IntAttention", (*inputs, multiplier, shift, mask), {"num_heads": heads, "scale": scale(random, 1e-6, 1e-1)}
-    )
+    packed = int(random.integers(0, 2))
+    stride = channels * (3 if packed else 1)
+    inputs = (int8(random, batch, queries, stride), *(int8(random, batch, keys, stride) for _ in range(2)))
+    attributes = {"num_heads": heads, "scale": scale(random, 1e-6, 1e-1), "packed": packed}
+    return Case("IntAttention", (*inputs, multiplier, shift, mask), attributes)
 
 
 MAKERS: dict[str, Callable[[Random], Case]] = {

@@ -71,7 +71,7 @@ def test_another_family_and_head(
 def test_what_is_trained(integer_bundle: Path) -> None:
     kinds = [each.kind for each in IntegerNetwork(load(integer_bundle / "model.onnx")).trainable]
     layers = 2
-    assert kinds.count("weight") == kinds.count("bias") == 6 * layers
+    assert kinds.count("weight") == kinds.count("bias") == 4 * layers  # one product for query, key and value
     assert kinds.count("layer_norm") == 2 * (1 + 2 * layers)
     with_tables = [each.kind for each in IntegerNetwork(load(integer_bundle / "model.onnx"), True).trainable]
     assert with_tables.count("embedding") == 3

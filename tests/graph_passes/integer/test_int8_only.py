@@ -167,7 +167,7 @@ def test_the_command_line_reports_the_passes(intaglio: Run, tiny_bundle: Path, t
     code, out, error = intaglio(*command, "--calibration", texts, "--json")
     assert code == 0, error
     names = [record["name"] for record in json.loads(out)["passes"]]
-    assert names[-2:] == ["audit_integer_only", "correct_biases"]
+    assert names[-3:] == ["audit_integer_only", "correct_biases", "fuse_projections"]
 
 
 @pytest.mark.parametrize("recipe", ["int8-qdq", "int8-weights", "h-gelu"])
