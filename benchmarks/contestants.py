@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True):
     """What is the same for all contestants."""
 
     threads: int = 2
-    spinning: bool = False  # ONNX Runtime's waiting in a loop, which slows whoever else runs on the machine
+    spinning: bool = True  # ONNX Runtime's waiting in a loop, its default, which slows whoever else runs there
 
 
 @dataclass(frozen=True)

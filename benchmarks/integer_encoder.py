@@ -86,7 +86,7 @@ def main() -> None:
 @click.option("--threads", default=2, show_default=True, help="The same for all.")
 @click.option("--rounds", default=9, show_default=True, help="Turns of each contestant per shape.")
 @click.option("--seconds", default=0.3, show_default=True, help="About how long a turn takes.")
-@click.option("--spinning", is_flag=True, help="Let ONNX Runtime's threads spin, as they do by default.")
+@click.option("--spinning/--no-spinning", default=True, help="Whether ONNX Runtime's threads spin, as by default.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep the peers' models here for the next time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def command(

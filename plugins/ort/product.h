@@ -22,7 +22,7 @@ inline int64_t packing_grain(int64_t depth) { return std::max<int64_t>((128 << 1
 // Tasks of one product that a piece of parallel work computes: some 10 microseconds, where a product takes as long as
 // its multiplications do and, which counts where rows are few, as reading the weight does: about 8 rows more.
 inline int64_t product_grain(int64_t rows, int64_t depth, int64_t columns, int64_t tasks) {
-    constexpr int64_t MULTIPLICATIONS = 2'000'000;
+    constexpr int64_t MULTIPLICATIONS = 500'000;
     return MULTIPLICATIONS * tasks / std::max<int64_t>((rows + 8) * depth * columns, 1) + 1;
 }
 
