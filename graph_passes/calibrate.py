@@ -27,10 +27,10 @@ from intaglio.model_file import save
 from intaglio.plugins import DOMAIN
 from intaglio.progress import track
 from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.inputs import MASK
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
-MASK = "attention_mask"  # the input that is 0 at padding, [batch, sequence]
 MEMORY = 1 << 30  # bytes of activations that are held at once
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE}  # what NumPy has
 QUANTISED = {

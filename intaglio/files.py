@@ -38,7 +38,7 @@ def inside(directory: Path, relative: str, what: str) -> Path:
 
 
 def check_output_directory(path: Path, force: bool) -> None:
-    """Refuse an output path that exists (without `force`) or whose parent does not, before any work is done."""
+    """Refuse an output path that exists (without `force`) or cannot be made, before any work is done."""
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {path}: its parent {path.absolute().parent} is not a directory. Create it first.")
     if any((parent / "bundle.json").exists() for parent in path.absolute().parents):
@@ -53,6 +53,8 @@ def check_output_directory(path: Path, force: bool) -> None:
                 f"output {path}: --force replaces bundles only, and this directory holds no bundle.json. "
                 "Choose another path."
             )
+    with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
+        pass  # a place that cannot be written to says so now
 
 
 @contextmanager

@@ -5,30 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_inputs, given
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from intaglio.plugins.function_body import FunctionBody
 
-Array = npt.NDArray[np.generic]
-Shape = tuple[int | str | None, ...]
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input: its name, the dtypes it may have, and its shape in words."""
-
-    name: str
-    dtypes: tuple[str, ...]
-    shape: str
-    optional: bool = False
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,6 +45,7 @@ class Operator(ABC):
 
     name: ClassVar[str]
     inputs: ClassVar[tuple[Input, ...]]
+    groups: ClassVar[tuple[tuple[str, ...], ...]] = ()  # the names of optional inputs that come together
     attributes: ClassVar[tuple[Attribute, ...]]
 
     @property
@@ -79,10 +70,29 @@ class Operator(ABC):
     def reference(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
         """The outputs in NumPy: the definition that every kernel is tested against.
 
-        Inputs at the end may be left out where they are optional. Raises `GraphError` for a wrong number or dtype of
-        inputs, and for attributes that are unknown, missing or out of range.
+        Inputs at the end may be left out where they are optional. Raises `GraphError` for inputs that are not what the
+        spec says, and for attributes that are unknown, missing or out of range.
         """
-        return self.compute(*self.check_inputs(inputs), **self.complete(attributes))
+        complete = self.complete(attributes)
+        padded = self.padded(inputs)
+        self.check(list(map(given, padded)), complete)
+        return self.compute(*padded, **complete)
+
+    def padded(self, inputs: Sequence[T | None]) -> list[T | None]:
+        """`inputs` with None for each that is left out at the end. Raises `GraphError` for too many."""
+        if len(inputs) > len(self.inputs):
+            raise GraphError(f"{self.name}: {len(inputs)} inputs, expected at most {len(self.inputs)}.")
+        return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Raise `GraphError` for inputs that are not what the spec says, as far as they are known.
+
+        `inputs`: one for each of the operator's, None for one left out; `attributes`: complete.
+        """
+        try:
+            check_inputs(self.inputs, self.groups, inputs)
+        except GraphError as error:
+            raise GraphError(f"{self.name}: {error}") from error
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """`attributes` checked, with the defaults of those left out; floats as float32 holds them."""
@@ -90,19 +100,6 @@ class Operator(ABC):
         if unknown := sorted(set(attributes) - known - HOST_ATTRIBUTES):
             raise GraphError(f"{self.name}: no attribute {', '.join(unknown)}. It has: {', '.join(sorted(known))}.")
         return {attribute.name: self._value(attribute, attributes) for attribute in self.attributes}
-
-    def check_inputs(self, inputs: Sequence[Array | None]) -> list[Array | None]:
-        """`inputs` with None for each left out. Raises `GraphError` for a wrong number or dtype."""
-        if len(inputs) > len(self.inputs):
-            raise GraphError(f"{self.name}: {len(inputs)} inputs, expected at most {len(self.inputs)}.")
-        complete: list[Array | None] = [*inputs, *[None] * (len(self.inputs) - len(inputs))]
-        for spec, array in zip(self.inputs, complete, strict=True):
-            if array is None and not spec.optional:
-                raise GraphError(f"{self.name}: input {spec.name} is missing. Give {spec.shape}.")
-            if array is not None and array.dtype.name not in spec.dtypes:
-                expected = " or ".join(spec.dtypes)
-                raise GraphError(f"{self.name}: input {spec.name} is {array.dtype.name}, expected {expected}.")
-        return complete
 
     def _value(self, attribute: Attribute, attributes: Mapping[str, Any]) -> int | float | str:
         value = attributes.get(attribute.name, attribute.default)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Container
 
 import onnx_ir as ir
 
-from intaglio.errors import EngineError, GraphError
-from intaglio.plugins.contract import Operator
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.registry import DOMAIN, OPS
+from intaglio.plugins.nodes import attributes, check, naming, operator_of
+from intaglio.plugins.registry import DOMAIN
 
 
 def inline(
@@ -22,7 +20,7 @@ def inline(
     The model is changed in place; with all of them replaced, it needs none but ONNX's standard operators. `body`
     says how they are written: a `FunctionBody` gives the operators' integers exactly, a `FloatBody` nearly, for
     runtimes that have no integer matrix product. Raises `GraphError` with the node's name for an operator that this
-    version does not know, and for attributes that it does not take.
+    version does not know, and for attributes and inputs that it does not take.
     """
     replaced: Counter[str] = Counter()
     for graph in model.graphs():
@@ -36,31 +34,15 @@ def inline(
     return replaced
 
 
-@contextmanager
-def naming(node: ir.Node) -> Iterator[None]:
-    """Let what is raised about a node be a `GraphError` that names it."""
-    name = node.name or f"with output {node.outputs[0].name}"
-    try:
-        yield
-    except (EngineError, GraphError) as error:
-        raise GraphError(f"node {name}: {error}") from error
-
-
-def operator_of(node: ir.Node) -> Operator:
-    """The operator of a node of ours. Raises `GraphError` for one that this version does not know."""
-    if node.op_type not in OPS:
-        raise GraphError(f"operator {DOMAIN}::{node.op_type}: unknown, expected one of {', '.join(sorted(OPS))}.")
-    return OPS[node.op_type]
-
-
 def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
     graph = node.graph
     assert graph is not None
     operator = operator_of(node)
-    inputs = [*node.inputs, *[None] * (len(operator.inputs) - len(node.inputs))]
-    first = node.inputs[0]
+    inputs, complete = operator.padded(node.inputs), operator.complete(attributes(node))
+    check(operator, inputs, complete, len(node.outputs))
+    first = inputs[0]
     body = body_type(len(first.shape) if first is not None and first.shape is not None else None)
-    results = operator.body(body, inputs, operator.complete(attributes(node)))
+    results = operator.body(body, inputs, complete)
     needed = body.needed(results)
     _name(node, needed)
     graph.insert_before(node, needed)
@@ -70,11 +52,6 @@ def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         old.name = None
     graph.remove(node, safe=True)
-
-
-def attributes(node: ir.Node) -> dict[str, int | float | str]:
-    """The attributes of a node of ours, as Python values."""
-    return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
 def _name(node: ir.Node, body: list[ir.Node]) -> None:

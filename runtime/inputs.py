@@ -27,6 +27,9 @@ class InputsUsed(msgspec.Struct):
     batches: int
 
 
+MASK = "attention_mask"  # the input that is 0 at padding
+
+
 def load_inputs(
     bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
@@ -87,6 +90,8 @@ def _arrays(
         ]
     for batch in feeds:
         check_arrays(specs, bundle.manifest.axes, batch)
+    if MASK in arrays and not any(np.any(batch[MASK]) for batch in feeds):
+        raise UsageError(f"{option} {path}: {MASK} is 0 everywhere, expected 1 at every token. Mend it.")
     return feeds, InputsUsed(str(path), sha256(path), used, available, len(feeds))
 
 

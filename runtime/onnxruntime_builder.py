@@ -33,7 +33,7 @@ def optimise(bundle: Bundle, target: str, path: Path) -> None:
             "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
         )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only
+    options.log_severity_level = 4  # errors are raised
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
     if external_data_files(parse(bundle.model_path)):  # else the new file would name the old one's, from another folder

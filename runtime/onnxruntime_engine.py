@@ -53,7 +53,7 @@ class OnnxRuntimeEngine(Engine):
         if not path.is_file():
             raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors only; ours say more than the library's warnings
+        options.log_severity_level = 4  # what fails is raised, and printed by the library would stand there twice
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(source, Bundle) and (stored := _stored(source, target)):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from intaglio.runtime.inputs import MASK
+
 LOGITS = "logits"
-MASK = "attention_mask"
 
 
 def distillation_loss(

@@ -79,8 +79,9 @@ def train_int8_only(
     tenth of the steps and fall to 0 along a cosine. Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`,
     `StorageError`; nothing is left at `output` then.
     """
-    _check_options(steps, batch_size, learning_rate, bias_learning_rate)
+    _check_options(steps, batch_size, seed, learning_rate, bias_learning_rate)
     check_output_directory(Path(output), force)
+    _check_apart(Path(output), teacher)
     started = time.monotonic()
     with step("reading"):
         source, other = Bundle.open(bundle), Bundle.open(teacher)
@@ -153,13 +154,19 @@ def _manifest(source: Bundle, record: PassRecord) -> Manifest:
     )
 
 
-def _check_options(steps: int, batch_size: int, *rates: float) -> None:
-    for name, value in (("steps", steps), ("batch size", batch_size)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: expected at least 1.")
+def _check_options(steps: int, batch_size: int, seed: int, *rates: float) -> None:
+    for name, value, least in (("steps", steps, 1), ("batch size", batch_size, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UsageError(f"{name} {value}: expected at least {least}.")
     for rate in rates:
         if not 0 <= rate < math.inf:
             raise UsageError(f"learning rate {rate}: expected 0 or a positive number, such as 0.02.")
+
+
+def _check_apart(output: Path, teacher: str | Path) -> None:
+    """Raise `UsageError` where the output would take the teacher's place."""
+    if output.resolve() == Path(teacher).resolve():
+        raise UsageError(f"output {output}: is the teacher, which would be lost. Choose another path.")
 
 
 def _check_bundles(source: Bundle, teacher: Bundle) -> None:

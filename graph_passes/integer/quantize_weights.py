@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
@@ -61,6 +62,8 @@ def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.in
 
 
 def _dequantized(writer: Writer, node: ir.Node, weight: ir.Value, array: npt.NDArray[np.float32]) -> ir.Value:
+    if not np.isfinite(array).all():
+        raise GraphError(f"{weight.name}: holds NaN or infinity, expected finite weights. Mend the checkpoint.")
     integers, scales = quantize_columns(array)
     inputs = [
         writer.constant(integers, f"{weight.name}_int8"),

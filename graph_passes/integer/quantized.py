@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.errors import GraphError
 from intaglio.graph_passes.graphs import Names, add_initializer, constant, lengths, remove_if_dead
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.integer_math import dyadic
+from intaglio.plugins.nodes import check
 from intaglio.plugins.registry import VERSION
 
 Scale = npt.NDArray[np.float64]  # one number, or one per channel of the last axis
@@ -90,9 +92,12 @@ class Writer:
         inputs = list(inputs)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        shapes = [None if value is None else lengths(value) for value in inputs]
-        padded = [*shapes, *[None] * (len(operator.inputs) - len(shapes))]
-        outputs = operator.outputs(padded, operator.complete(attributes))
+        padded, complete = operator.padded(inputs), operator.complete(attributes)
+        outputs = operator.outputs([None if value is None else lengths(value) for value in padded], complete)
+        try:
+            check(operator, padded, complete, len(outputs))
+        except GraphError as error:
+            raise GraphError(f"{like.name}: {error}") from error
         node = self.node(before, op_type, inputs, f"{like.name}_{op_type}", DOMAIN, len(outputs), **attributes)
         for value, output in zip(node.outputs, outputs, strict=True):
             value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))

@@ -10,21 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import (
-    Array,
-    Attribute,
-    Input,
-    Operator,
-    Output,
-    Shape,
-    broadcast,
-    integers,
-    with_bits,
-)
+from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers, with_bits
+from intaglio.plugins.operator_inputs import SHIFTS, Array, Given, Input, Shape, check_channels
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
@@ -32,7 +20,7 @@ if TYPE_CHECKING:
 
     from intaglio.plugins.function_body import FunctionBody
 
-MULTIPLIER_LIMIT = 2**30
+TERM_MULTIPLIERS = (1 - 2**30, 2**30 - 1)  # two products of int32 with them leave room for their sum in 64 bits
 
 
 class IntAdd(Operator):
@@ -40,20 +28,24 @@ class IntAdd(Operator):
 
     name = "IntAdd"
     inputs = (
-        Input("x", ("int8", "int32"), "int8 or int32 [..., C]"),
-        Input("y", ("int8", "int32"), "int8 or int32 [..., C]"),
-        Input("x_multiplier", ("int32",), "int32 [C or 1], below 2^30"),
-        Input("y_multiplier", ("int32",), "int32 [C or 1], below 2^30"),
-        Input("shift", ("int32",), "int32 [C or 1], 0..62"),
+        Input("x", ("int8", "int32")),
+        Input("y", ("int8", "int32"), note="which x broadcasts with to [..., C]"),
+        Input("x_multiplier", ("int32",), ("C|1",), TERM_MULTIPLIERS),
+        Input("y_multiplier", ("int32",), ("C|1",), TERM_MULTIPLIERS),
+        Input("shift", ("int32",), ("C|1",), SHIFTS),
     )
     attributes = (Attribute("bits", int, 16, choices=(8, 16)),)
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """The factors are for the channels of the sum."""
+        super().check(inputs, attributes)
+        x, y = (None if each is None else each.shape for each in inputs[:2])
+        if x is not None and y is not None and (shape := broadcast(x, y)):
+            check_channels(self.name, shape[-1], inputs[2:])
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[sum]: int8, or int32 holding 16-bit values."""
         x, y, x_multiplier, y_multiplier, shift = map(integers, inputs)
-        for multiplier in (x_multiplier, y_multiplier):
-            if multiplier.size and np.abs(multiplier).max() >= MULTIPLIER_LIMIT:
-                raise GraphError(f"IntAdd: multiplier {np.abs(multiplier).max()}, expected below 2^30. Halve it.")
         bits = attributes["bits"]
         total = integer_math.scaled_sum(x, x_multiplier, y, y_multiplier, shift)
         return [with_bits(integer_math.clip(total, LIMITS[bits]), bits)]

@@ -17,8 +17,9 @@ import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
 from intaglio.plugins.function_body import split_channels, split_heads
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_channels, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -39,18 +40,39 @@ class IntAttention(Operator):
 
     name = "IntAttention"
     inputs = (
-        Input("query", ("int8",), "int8 [batch, queries, heads·depth], or three times as wide if packed"),
-        Input("key", ("int8",), "int8 [batch, keys, heads·depth], or three times as wide if packed"),
-        Input("value", ("int8",), "int8 [batch, keys, heads·depth], or three times as wide if packed"),
-        Input("multiplier", ("int32",), "int32 [heads·depth or 1]: from 1/256 of a value's unit to the output's"),
-        Input("shift", ("int32",), "int32 [heads·depth or 1], 0..62"),
-        Input("mask", ("bool",), "bool, broadcastable to [batch, heads, queries, keys], True = keep", optional=True),
+        Input("query", ("int8",), ("batch", "queries", "width"), note="width = heads·depth, 3 times that if packed"),
+        Input("key", ("int8",), ("batch", "keys", "width")),
+        Input("value", ("int8",), ("batch", "keys", "width")),
+        *factors("heads·depth"),  # from 1/256 of a value's unit to the output's
+        Input(
+            "mask",
+            ("bool",),
+            optional=True,
+            note="broadcastable to [batch, heads, queries, keys], True = keep",
+        ),
     )
+    groups = (("mask",),)
     attributes = (
         Attribute("num_heads", int),
         Attribute("scale", float),
         Attribute("packed", int, default=0, choices=(0, 1)),
     )
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """The channels divide into heads, and are those of the factors."""
+        super().check(inputs, attributes)
+        integer_math.exp_constants(attributes["scale"])
+        query = inputs[0]
+        width = None if query is None or query.shape is None else query.shape[-1]
+        parts = "3 times " if attributes["packed"] else ""
+        heads = attributes["num_heads"]
+        if heads < 1:
+            raise GraphError(f"{self.name}: num_heads={heads}, expected at least 1.")
+        if not isinstance(width, int):
+            return
+        if width % (heads * PACKED if parts else heads):
+            raise GraphError(f"{self.name}: query has {width} channels, which do not divide into {parts}{heads} heads.")
+        check_channels(self.name, width // PACKED if parts else width, inputs[3:5])
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[context]: int8 [batch, queries, heads·depth]."""
@@ -58,7 +80,6 @@ class IntAttention(Operator):
         heads = attributes["num_heads"]
         if attributes["packed"]:
             query, key, value = (_third(x, index) for index, x in enumerate((query, key, value)))
-        _check(query, key, value, heads)
         scores = _split(query, heads) @ _split(key, heads).swapaxes(-1, -2)
         mask = None if inputs[5] is None else np.broadcast_to(inputs[5].astype(np.bool_), scores.shape)
         p = integer_math.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
@@ -109,8 +130,6 @@ def _split(x: Integers, heads: int) -> Integers:
 
 def _third(x: Integers, index: int) -> Integers:
     """The channels of the query (0), the key (1) or the value (2) among those of all three."""
-    if x.shape[-1] % PACKED:
-        raise GraphError(f"IntAttention: packed, but {x.shape[-1]} channels do not divide by {PACKED}.")
     thirds: list[Integers] = np.split(x, PACKED, axis=-1)
     return thirds[index]
 
@@ -119,11 +138,3 @@ def _thirds(graph: FunctionBody, packed: Sequence[ir.Value]) -> list[ir.Value]:
     """The same in the body; what is given more than once is split once."""
     thirds = {x: split_channels(graph, x, PACKED) for x in dict.fromkeys(packed)}
     return [thirds[x][index] for index, x in enumerate(packed)]
-
-
-def _check(query: Integers, key: Integers, value: Integers, heads: int) -> None:
-    shapes = [list(x.shape) for x in (query, key, value)]
-    if any(len(shape) != 3 for shape in shapes) or shapes[1] != shapes[2] or shapes[0][::2] != shapes[1][::2]:
-        raise GraphError(f"IntAttention: query {shapes[0]}, key {shapes[1]}, value {shapes[2]} do not fit together.")
-    if heads < 1 or query.shape[-1] % heads:
-        raise GraphError(f"IntAttention: {query.shape[-1]} channels do not divide into {heads} heads.")

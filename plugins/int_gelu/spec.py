@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,11 +25,16 @@ class IntGelu(Operator):
 
     name = "IntGelu"
     inputs = (
-        Input("x", ("int32",), "int32 [..., C]"),
-        Input("multiplier", ("int32",), "int32 [C or 1]", optional=True),
-        Input("shift", ("int32",), "int32 [C or 1], 0..62", optional=True),
+        Input("x", ("int32",), ("...", "C")),
+        *factors("C", optional=True),
     )
+    groups = (FACTORS,)
     attributes = (Attribute("scale", float), Attribute("out_scale", float))
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Both scales are in the range of the arithmetic."""
+        super().check(inputs, attributes)
+        integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8."""

@@ -18,9 +18,10 @@ import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
-from intaglio.plugins.int_add.spec import IntAdd
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.int_add.spec import TERM_MULTIPLIERS, IntAdd
 from intaglio.plugins.integer_math import LayerNormConstants
+from intaglio.plugins.operator_inputs import FACTORS, SHIFTS, Array, Given, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SUM = IntAdd()
 SUM_ATTRIBUTES = {"bits": 16}
+RESIDUAL = ("residual", "x_multiplier", "residual_multiplier", "sum_shift")
 
 
 class IntLayerNorm(Operator):
@@ -42,16 +44,16 @@ class IntLayerNorm(Operator):
 
     name = "IntLayerNorm"
     inputs = (
-        Input("x", ("int32",), "int32 [..., C]"),
-        Input("weight", ("int32",), "int32 [C]"),
-        Input("bias", ("int32",), "int32 [C]"),
-        Input("multiplier", ("int32",), "int32 [C or 1]", optional=True),
-        Input("shift", ("int32",), "int32 [C or 1], 0..62", optional=True),
-        Input("residual", ("int8", "int32"), "int8 or int32, the shape of x", optional=True),
-        Input("x_multiplier", ("int32",), "int32 [1], below 2^30", optional=True),
-        Input("residual_multiplier", ("int32",), "int32 [1], below 2^30", optional=True),
-        Input("sum_shift", ("int32",), "int32 [1], 0..62", optional=True),
+        Input("x", ("int32",), ("...", "C")),
+        Input("weight", ("int32",), ("C",)),
+        Input("bias", ("int32",), ("C",)),
+        *factors("C", optional=True),
+        Input("residual", ("int8", "int32"), ("...", "C"), optional=True, note="the shape of x"),
+        Input("x_multiplier", ("int32",), ("1",), TERM_MULTIPLIERS, optional=True),
+        Input("residual_multiplier", ("int32",), ("1",), TERM_MULTIPLIERS, optional=True),
+        Input("sum_shift", ("int32",), ("1",), SHIFTS, optional=True),
     )
+    groups = (FACTORS, RESIDUAL)
     attributes = (
         Attribute("scale", float),
         Attribute("weight_scale", float),
@@ -64,6 +66,22 @@ class IntLayerNorm(Operator):
     def constants(self, channels: int, attributes: Mapping[str, Any]) -> LayerNormConstants:
         """What the kernels compute with. Raises `GraphError` for scales or channels out of range."""
         return integer_math.layer_norm_constants(channels, **attributes)
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Scales are in the range of the arithmetic; a residual has the shape of x."""
+        super().check(inputs, attributes)
+        x, weight, residual = inputs[0], inputs[1], inputs[5]
+        channels = weight.shape[0] if weight is not None and weight.shape else None
+        if isinstance(channels, int):
+            self.constants(channels, attributes)
+        if x is None or residual is None or x.shape is None or residual.shape is None:
+            return
+        pairs = zip(x.shape, residual.shape, strict=False)
+        different = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+        if different or len(x.shape) != len(residual.shape):
+            raise GraphError(
+                f"{self.name}: residual has shape {list(residual.shape)}, expected that of x, {list(x.shape)}."
+            )
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y, wide]: int8, and int32 holding 16-bit values."""
@@ -87,11 +105,12 @@ class IntLayerNorm(Operator):
     ) -> list[ir.Value]:
         """The same steps in 64 bits; the channels are those of the weight, which has to have a fixed shape."""
         x, weight, bias, multiplier, shift, *residual = inputs
-        if _has_residual(residual):
+        if residual[0] is not None:
             (x,) = SUM.body(graph, [x, *residual], SUM_ATTRIBUTES)
-        assert x is not None and weight is not None and bias is not None and weight.shape is not None
-        channels = weight.shape[0]
-        assert isinstance(channels, int)
+        assert x is not None and weight is not None and bias is not None
+        channels = None if weight.shape is None else weight.shape[0]
+        if not isinstance(channels, int):
+            raise GraphError(f"IntLayerNorm: the length of weight ({weight.name}) is not a number. Make it a constant.")
         constants = self.constants(channels, attributes)
         wide = graph.layer_norm(graph.wide(x), weight, bias, constants)
         y = graph.requantize(
@@ -103,24 +122,6 @@ class IntLayerNorm(Operator):
 
 
 def _with_residual(inputs: Sequence[Array | None]) -> Array | None:
-    """x, or its sum with the residual. Raises `GraphError` for a residual that does not go with x."""
-    x, residual, *factors = inputs[0], *inputs[5:]
-    if not _has_residual([residual, *factors]):
-        return x
-    assert x is not None and residual is not None
-    if residual.shape != x.shape:
-        raise GraphError(f"IntLayerNorm: residual has shape {residual.shape}, expected that of x, {x.shape}.")
-    if shapes := [factor.shape for factor in factors if factor is not None and factor.shape != (1,)]:
-        raise GraphError(f"IntLayerNorm: a residual's factor has shape {shapes[0]}, expected (1,).")
-    return SUM.compute(x, residual, *factors, **SUM_ATTRIBUTES)[0]
-
-
-def _has_residual(inputs: Sequence[object | None]) -> bool:
-    """Whether the four inputs of the residual are there. Raises `GraphError` where only some are."""
-    given = sum(value is not None for value in inputs)
-    if given in (0, 4):
-        return given == 4
-    raise GraphError(
-        f"IntLayerNorm: {given} of residual, x_multiplier, residual_multiplier and sum_shift are given. "
-        "Give all or none."
-    )
+    """x, or its sum with the residual."""
+    x, residual = inputs[0], inputs[5]
+    return x if residual is None else SUM.compute(x, residual, *inputs[6:], **SUM_ATTRIBUTES)[0]

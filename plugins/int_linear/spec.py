@@ -19,7 +19,8 @@ import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
@@ -27,20 +28,22 @@ if TYPE_CHECKING:
 
     from intaglio.plugins.function_body import FunctionBody
 
+BIASES = (-(2**30), 2**30)  # the products of 65535 rows leave so much of 32 bits
+OUT_FACTORS = ("out_multiplier", "out_shift")
+
 
 class IntLinear(Operator):
     """x·weight + bias, requantised and activated as the attributes say."""
 
     name = "IntLinear"
     inputs = (
-        Input("x", ("int8",), "int8 [..., K]"),
-        Input("weight", ("int8",), "int8 [K, N]"),
-        Input("bias", ("int32",), "int32 [N]"),
-        Input("multiplier", ("int32",), "int32 [N or 1]", optional=True),
-        Input("shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
-        Input("out_multiplier", ("int32",), "int32 [N or 1]", optional=True),
-        Input("out_shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
+        Input("x", ("int8",), ("...", "K")),
+        Input("weight", ("int8",), ("K", "N")),
+        Input("bias", ("int32",), ("N",), BIASES),
+        *factors("N", optional=True),
+        *factors("N", optional=True, prefix="out_"),
     )
+    groups = (FACTORS, OUT_FACTORS)
     attributes = (
         Attribute("bits", int, 8, choices=(8, 16, 32)),
         Attribute("activation", str, "", choices=("", "gelu")),
@@ -56,11 +59,16 @@ class IntLinear(Operator):
             )
         return complete
 
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Other results than the accumulator need their factors; scales are in the range of the arithmetic."""
+        super().check(inputs, attributes)
+        check_factors(self.name, inputs[3], attributes)
+        if attributes["activation"]:
+            gelu_constants(attributes)
+
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8, or int32 (the accumulator, or 16-bit values)."""
         x, weight, bias = map(integers, inputs[:3])
-        if x.shape[-1] != weight.shape[0]:
-            raise GraphError(f"IntLinear: x has {x.shape[-1]} columns, the weight {weight.shape[0]} rows.")
         accumulator = x @ weight + bias
         return [finish(accumulator, inputs[3:], attributes)]
 
@@ -92,22 +100,28 @@ class IntLinear(Operator):
         return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
 
 
+def check_factors(name: str, multiplier: Given | None, attributes: Mapping[str, Any]) -> None:
+    """Raise `GraphError` where the factors of a matrix product are left out and `bits` needs them."""
+    if attributes["bits"] != 32 and multiplier is None:
+        bits = attributes["bits"]
+        raise GraphError(f"{name}: bits={bits} needs the inputs multiplier and shift. Give both, or bits=32.")
+
+
 def gelu_constants(attributes: Mapping[str, Any]) -> integer_math.GeluConstants:
     """Those of the epilogue, whose input lies at the inner scale already."""
     inner = integer_math.gelu_inner_scale(attributes["out_scale"])
     return integer_math.gelu_constants(inner, attributes["out_scale"])
 
 
-def finish(accumulator: integer_math.Integers, factors: Sequence[Array | None], attributes: Mapping[str, Any]) -> Array:
-    """The epilogue of an int32 accumulator; `factors` are multiplier, shift, out_multiplier, out_shift."""
+def finish(accumulator: integer_math.Integers, given: Sequence[Array | None], attributes: Mapping[str, Any]) -> Array:
+    """The epilogue of an int32 accumulator; `given` are multiplier, shift, out_multiplier, out_shift."""
     bits = attributes["bits"]
     if accumulator.size and not -(2**31) <= accumulator.min() <= accumulator.max() < 2**31:
         raise GraphError("the sum of an integer matrix product leaves int32. Split the rows of the weight.")
     if bits == 32:
         return with_bits(accumulator, 32)
-    multiplier, shift, out_multiplier, out_shift = factors
-    if multiplier is None or shift is None:
-        raise GraphError(f"bits={bits} needs the inputs multiplier and shift. Give both, or bits=32.")
+    multiplier, shift, out_multiplier, out_shift = given
+    assert multiplier is not None and shift is not None
     y = integer_math.requantize(accumulator, multiplier, shift)
     if attributes["activation"]:
         constants = gelu_constants(attributes)

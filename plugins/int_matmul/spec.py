@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intaglio.errors import GraphError
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, broadcast, integers
-from intaglio.plugins.int_linear.spec import finish
+from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers
+from intaglio.plugins.int_linear.spec import check_factors, finish
+from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
@@ -24,18 +24,21 @@ class IntMatMul(Operator):
 
     name = "IntMatMul"
     inputs = (
-        Input("a", ("int8",), "int8 [..., M, K]"),
-        Input("b", ("int8",), "int8 [..., K, N]"),
-        Input("multiplier", ("int32",), "int32 [N or 1]", optional=True),
-        Input("shift", ("int32",), "int32 [N or 1], 0..62", optional=True),
+        Input("a", ("int8",), ("...", "M", "K")),
+        Input("b", ("int8",), ("...", "K", "N")),
+        *factors("N", optional=True),
     )
+    groups = (FACTORS,)
     attributes = (Attribute("bits", int, 32, choices=(8, 16, 32)),)
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Other results than the accumulator need their factors."""
+        super().check(inputs, attributes)
+        check_factors(self.name, inputs[2], attributes)
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8, or int32 (the accumulator, or 16-bit values)."""
         a, b = map(integers, inputs[:2])
-        if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-            raise GraphError(f"IntMatMul: shapes {list(a.shape)} and {list(b.shape)} do not multiply.")
         return [finish(a @ b, [*inputs[2:], None, None], {**attributes, "activation": ""})]
 
     def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,10 +26,17 @@ class IntSoftmax(Operator):
 
     name = "IntSoftmax"
     inputs = (
-        Input("x", ("int32",), "int32 [..., L]"),
-        Input("mask", ("bool",), "bool, broadcastable to x, True = keep", optional=True),
+        Input("x", ("int32",), ("...", "L")),
+        Input("mask", ("bool",), ("...",), optional=True, note="broadcastable to x, True = keep"),
     )
+    groups = (("mask",),)
     attributes = (Attribute("scale", float), Attribute("out_scale", float))
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Both scales are in the range of the arithmetic."""
+        super().check(inputs, attributes)
+        integer_math.exp_constants(attributes["scale"])
+        integer_math.softmax_constants(attributes["out_scale"])
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8."""

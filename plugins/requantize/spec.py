@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Array, Attribute, Input, Operator, Output, Shape, integers, with_bits
+from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.operator_inputs import Array, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,9 +27,8 @@ class Requantize(Operator):
 
     name = "Requantize"
     inputs = (
-        Input("x", ("int32",), "int32 [..., C]"),
-        Input("multiplier", ("int32",), "int32 [C or 1]"),
-        Input("shift", ("int32",), "int32 [C or 1], 0..62"),
+        Input("x", ("int32",), ("...", "C")),
+        *factors("C"),
     )
     attributes = (Attribute("bits", int, 8, choices=(8, 16)),)
 

@@ -23,16 +23,15 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
-from intaglio.plugins.contract import Operator, Output, Shape
+from intaglio.plugins.contract import Operator, Output
 from intaglio.plugins.cuda.geometry import Tensor, launch
-from intaglio.plugins.inlining import attributes, naming, operator_of
+from intaglio.plugins.int_linear.spec import OUT_FACTORS
+from intaglio.plugins.nodes import attributes, check, naming, operator_of, shape_of
+from intaglio.plugins.operator_inputs import FACTORS
 from intaglio.plugins.registry import DOMAIN
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
-# The optional inputs that come together, and a group that another one has to be with.
-FACTORS, OUT_FACTORS = ("multiplier", "shift"), ("out_multiplier", "out_shift")
-RESIDUAL = ("residual", "x_multiplier", "residual_multiplier", "sum_shift")
-GROUPS: tuple[tuple[str, ...], ...] = (FACTORS, OUT_FACTORS, RESIDUAL, ("mask",))
+# A group of optional inputs that another one has to be with.
 AFTER: dict[tuple[str, ...], tuple[str, ...]] = {OUT_FACTORS: FACTORS}
 
 ANY_LENGTH = 2  # stands for a symbolic length where it is asked only whether there is a launch
@@ -60,10 +59,9 @@ def forms(operator: Operator) -> list[tuple[int, ...]]:
     """The choices of inputs that nodes of an operator can have, as positions among its inputs."""
     names = [each.name for each in operator.inputs]
     required = [index for index, each in enumerate(operator.inputs) if not each.optional]
-    groups = [group for group in GROUPS if group[0] in names and names.index(group[0]) not in required]
     found = []
-    for count in range(len(groups) + 1):
-        for chosen in combinations(groups, count):
+    for count in range(len(operator.groups) + 1):
+        for chosen in combinations(operator.groups, count):
             if all(AFTER.get(group, group) in (group, *chosen) for group in chosen):
                 positions = [names.index(name) for group in chosen for name in group]
                 found.append(tuple(sorted(required + positions)))
@@ -72,8 +70,8 @@ def forms(operator: Operator) -> list[tuple[int, ...]]:
 
 def plugin_name(operator: Operator, form: tuple[int, ...]) -> str:
     """The name of the plugin for nodes of an operator with the inputs of this form."""
-    given = {operator.inputs[index].name for index in form if operator.inputs[index].optional}
-    return "_".join([operator.name, *(group[0] for group in GROUPS if group[0] in given)])
+    given = {operator.inputs[index].name for index in form}
+    return "_".join([operator.name, *(group[0] for group in operator.groups if group[0] in given)])
 
 
 def plugin_dtype(dtype: str) -> str:
@@ -86,7 +84,7 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     complete = operator.complete(attributes(node))
     inputs = _inputs(operator, node, complete)
     _check_launch(operator, inputs, complete)
-    described = operator.outputs([None if each is None else _shape(each) for each in inputs], complete)
+    described = operator.outputs([None if each is None else shape_of(each) for each in inputs], complete)
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
     for index, value in enumerate(present):
@@ -100,22 +98,15 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
 
 
 def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
-    """Every input of the operator that the node computes with, None for one left out.
-
-    Raises `GraphError` for a part of a group.
-    """
+    """Every input of the operator that the node computes with, None for one left out."""
+    inputs = operator.padded(node.inputs)
+    check(operator, inputs, attributes, len(node.outputs))
     ignored: set[str] = set()
     if attributes.get("bits") == 32:  # the sums as they are
         ignored = {*FACTORS, *OUT_FACTORS}
     elif attributes.get("activation") == "":
         ignored = set(OUT_FACTORS)
-    given = [*node.inputs, *[None] * (len(operator.inputs) - len(node.inputs))]
-    used = [None if spec.name in ignored else value for spec, value in zip(operator.inputs, given, strict=True)]
-    if tuple(index for index, value in enumerate(used) if value is not None) not in forms(operator):
-        names = [spec.name for spec, value in zip(operator.inputs, used, strict=True) if value is not None]
-        groups = "; ".join(", ".join(group) for group in GROUPS)
-        raise GraphError(f"{operator.name}: got the inputs {', '.join(names)}. Give all or none of: {groups}.")
-    return used
+    return [None if spec.name in ignored else value for spec, value in zip(operator.inputs, inputs, strict=True)]
 
 
 def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> None:
@@ -160,8 +151,3 @@ def _add_outputs(node: ir.Node, described: Sequence[Output]) -> None:
         output.name = f"{node.outputs[0].name}_{description.name}"
         output.shape = ir.Shape(description.shape)
         output.dtype = ir.DataType.from_numpy(np.dtype(description.dtype))
-
-
-def _shape(value: ir.Value) -> Shape:
-    assert value.shape is not None
-    return tuple(length if isinstance(length, int) else length.value for length in value.shape)

@@ -18,7 +18,7 @@ from intaglio.training.operators import OPERATORS
 
 def compute(case: Case) -> list[npt.NDArray[Any]]:
     operator = OPS[case.operator]
-    inputs = [None if array is None else torch.from_numpy(array) for array in operator.check_inputs(case.inputs)]
+    inputs = [None if array is None else torch.from_numpy(array) for array in operator.padded(case.inputs)]
     return [tensor.numpy() for tensor in OPERATORS[case.operator](inputs, operator.complete(case.attributes))]
 
 

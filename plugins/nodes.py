@@ -1,0 +1,57 @@
+"""Reading nodes of our operators: which operator, its attributes, and whether its inputs are what they have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+
+from intaglio.errors import EngineError, GraphError
+from intaglio.plugins import constant_folding
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.operator_inputs import Given, Shape
+from intaglio.plugins.registry import DOMAIN, OPS
+
+
+@contextmanager
+def naming(node: ir.Node) -> Iterator[None]:
+    """Let what is raised about a node be a `GraphError` that names it."""
+    name = node.name or f"with output {node.outputs[0].name}"
+    try:
+        yield
+    except (EngineError, GraphError) as error:
+        raise GraphError(f"node {name}: {error}") from error
+
+
+def operator_of(node: ir.Node) -> Operator:
+    """The operator of a node of ours. Raises `GraphError` for one that this version does not know."""
+    if node.op_type not in OPS:
+        raise GraphError(f"operator {DOMAIN}::{node.op_type}: unknown, expected one of {', '.join(sorted(OPS))}.")
+    return OPS[node.op_type]
+
+
+def attributes(node: ir.Node) -> dict[str, int | float | str]:
+    """The attributes of a node of ours, as Python values."""
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+def check(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int) -> None:
+    """Raise `GraphError` where a node's inputs, as far as they are known, or number of outputs are not the spec's."""
+    operator.check([None if value is None else _given(value) for value in inputs], attributes)
+    most = len(operator.outputs([None] * len(inputs), attributes))
+    if outputs > most:
+        raise GraphError(f"{operator.name}: {outputs} outputs, expected at most {most}.")
+
+
+def shape_of(value: ir.Value) -> Shape | None:
+    """The lengths as the graph states them: a number, a name or None; None where not even their number is known."""
+    if value.shape is None:
+        return None
+    return tuple(length if isinstance(length, int) else length.value for length in value.shape)
+
+
+def _given(value: ir.Value) -> Given:
+    dtype = None if value.dtype is None else value.dtype.numpy().name
+    return Given(dtype, shape_of(value), constant_folding.known(value))

@@ -1,0 +1,114 @@
+"""Nodes and inputs that an operator does not take are refused in one line, before anything computes with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from operator_cases import MAKERS, Case
+from operator_models import node_model
+
+from intaglio.errors import GraphError
+from intaglio.plugins import OPS
+from intaglio.plugins.inlining import inline
+from intaglio.plugins.trt import explicit
+
+
+def int32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+X8, W8, X32 = np.ones((2, 3), np.int8), np.ones((3, 4), np.int8), np.ones((2, 3), np.int32)
+ONE = int32(1)
+NORM = {"scale": 0.1, "weight_scale": 0.1, "bias_scale": 0.1, "out_scale": 0.1}
+HEADS = np.ones((1, 2, 12), np.int8)
+
+REFUSED: dict[str, Case] = {
+    "IntLinear: input weight is uint8, expected int8": Case("IntLinear", (X8, W8.view(np.uint8), int32(*[0] * 4)), {}),
+    r"IntLinear: input weight has shape \[4, 3\], expected int8 \[K, N\] with K = 3": Case(
+        "IntLinear", (X8, W8.T.copy(), int32(*[0] * 3)), {"bits": 32}
+    ),
+    r"IntLinear: input bias has shape \[3\], expected int32 \[N\]": Case("IntLinear", (X8, W8, int32(1, 2, 3)), {}),
+    "IntLinear: input bias holds 1073741825, expected -1073741824 to 1073741824": Case(
+        "IntLinear", (X8, W8, int32(0, 0, 0, 2**30 + 1)), {"bits": 32}
+    ),
+    "IntLinear: bits=8 needs the inputs multiplier and shift": Case("IntLinear", (X8, W8, int32(*[0] * 4)), {}),
+    "IntLinear: inputs multiplier, shift: shift left out": Case("IntLinear", (X8, W8, int32(*[0] * 4), ONE), {}),
+    "IntLinear: input x is missing. Give int8": Case("IntLinear", (None, W8, int32(*[0] * 4)), {"bits": 32}),
+    "IntMatMul: input b is missing": Case("IntMatMul", (X8,), {}),
+    r"IntMatMul: input b has shape \[3\], expected int8 \[..., K, N\]": Case("IntMatMul", (X8, X8[0]), {}),
+    "Requantize: input shift holds -5, expected 0 to 62": Case("Requantize", (X32, ONE, int32(-5)), {}),
+    r"Requantize: input multiplier has shape \[2\], expected int32 \[C or 1\] with C = 3": Case(
+        "Requantize", (X32, int32(1, 1), ONE), {}
+    ),
+    "Requantize: 4 inputs, expected at most 3": Case("Requantize", (X32, ONE, ONE, ONE), {}),
+    "IntAdd: input y_multiplier holds -1073741824": Case("IntAdd", (X32, X32, ONE, int32(-(2**30)), ONE), {}),
+    "IntAdd: factors of length 2, expected 3 or 1": Case("IntAdd", (X32, X32, int32(1, 1), ONE, ONE), {}),
+    ".*scale": Case("IntGelu", (X32,), {"scale": float("nan"), "out_scale": 0.1}),
+    "softmax scale -1": Case("IntSoftmax", (X32,), {"scale": -1.0, "out_scale": 0.1}),
+    "IntLayerNorm: .*scale": Case("IntLayerNorm", (X32, int32(1, 1, 1), int32(1, 1, 1)), {**NORM, "out_scale": 0.0}),
+    r"IntLayerNorm: input weight has shape \[2\], expected int32 \[C\] with C = 3": Case(
+        "IntLayerNorm", (X32, int32(1, 1), int32(1, 1)), NORM
+    ),
+    r"IntLayerNorm: residual has shape \[1, 3\], expected that of x, \[2, 3\]": Case(
+        "IntLayerNorm", (X32, int32(1, 1, 1), int32(1, 1, 1), None, None, X32[:1], ONE, ONE, ONE), NORM
+    ),
+    "IntAttention: query has 12 channels, which do not divide into 5 heads": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 5, "scale": 0.1}
+    ),
+    "IntAttention: query has 12 channels, which do not divide into 3 times 3 heads": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 3, "scale": 0.1, "packed": 1}
+    ),
+    "IntAttention: num_heads=-2, expected at least 1": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": -2, "scale": 0.1}
+    ),
+    "IntAttention: factors of length 12, expected 4 or 1": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, int32(*[1] * 12), ONE), {"num_heads": 2, "scale": 0.1, "packed": 1}
+    ),
+    r"IntAttention: input value has shape \[1, 1, 12\], expected int8 \[batch, keys, width\]": Case(
+        "IntAttention", (HEADS, HEADS, HEADS[:, :1], ONE, ONE), {"num_heads": 2, "scale": 0.1}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_the_reference_refuses(message: str) -> None:
+    case = REFUSED[message]
+    with pytest.raises(GraphError, match=f"^{message}"):
+        OPS[case.operator].reference(case.inputs, case.attributes)
+
+
+def model_of(case: Case) -> ir.Model:
+    """The case's node, whose shapes need not fit; all inputs but the first are constants."""
+    arrays: list[Any] = list(case.inputs)
+    values: list[ir.Value | None] = []
+    for index, array in enumerate(arrays):
+        tensor = None if array is None else ir.tensor(array)
+        value = None if tensor is None else ir.Value(name=f"v{index}", const_value=tensor if index else None)
+        if value is not None and tensor is not None:
+            value.shape, value.dtype = tensor.shape, tensor.dtype
+        values.append(value)
+    made = [ir.convenience.convert_attribute(name, value) for name, value in case.attributes.items()]
+    node = ir.Node("intaglio", case.operator, values, made, num_outputs=1, name="node")
+    node.outputs[0].name = "y"
+    inputs = [value for value in values if value is not None and value.const_value is None]
+    weights = [value for value in values if value is not None and value.const_value is not None]
+    graph = ir.Graph(inputs, node.outputs, nodes=[node], initializers=weights, opset_imports={"": 23, "intaglio": 1})
+    return ir.Model(graph, ir_version=10)
+
+
+@pytest.mark.parametrize("rewrite", [inline, explicit])
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_node_like_it_is_refused_by_name(message: str, rewrite: Any) -> None:
+    with pytest.raises(GraphError, match=f"^node node: {message}"):
+        rewrite(model_of(REFUSED[message]))
+
+
+@pytest.mark.parametrize("operator", MAKERS)
+def test_an_output_too_many_is_refused(operator: str) -> None:
+    model = node_model(MAKERS[operator](np.random.default_rng(1)))
+    model.graph.node(0).resize_outputs(4)
+    with pytest.raises(GraphError, match=f"^node node: {operator}: 4 outputs, expected at most [12]"):
+        inline(model)
