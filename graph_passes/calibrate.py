@@ -30,6 +30,7 @@ from intaglio.runtime.engine import Array, Engine
 from intaglio.runtime.inputs import MASK
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
+FEW_TOKENS = 2048  # with fewer, ranges are too narrow for other texts
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
 MEMORY = 1 << 30  # bytes of activations that are held at once
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE}  # what NumPy has
@@ -88,6 +89,8 @@ class Calibrate:
         thresholds = {str(value.name): float(f"{threshold(statistics[value], 8):.6g}") for value in values}
         model.meta[RECORD] = Calibration(data.path.name, used.sha256, used.samples, tokens, self.method, thresholds)
         counts.rewritten = {"activations observed": len(values), "samples": used.samples, "tokens": tokens}
+        if tokens < FEW_TOKENS and masks:
+            counts.leave(f"{tokens} tokens are few, and what others reach will be cut off: give some 64 paragraphs")
         if not masks:
             counts.leave(f"the graph has no input {MASK}: padding, if there is any, was observed too")
         elif isinstance((_mask_axes(model) or [0, 0])[1], int):

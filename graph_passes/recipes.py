@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -168,5 +168,14 @@ def _parse_pass(entry: Any, where: str) -> Pass:
     try:
         made: Pass = msgspec.convert(options, PASSES[name])
     except msgspec.ValidationError as error:
-        raise GraphError(f"{where}: {name}: {str(error).replace(' - at `$.', ' for `')}. Mend the value.") from error
+        said = str(error).replace(" - at `$.", " for `")
+        raise GraphError(f"{where}: {name}: {said}. {_expected(PASSES[name], said)}") from error
     return made
+
+
+def _expected(kind: type, said: str) -> str:
+    """The values that the option named in the message may have, where they can be listed."""
+    for option, hint in get_type_hints(kind).items():
+        if said.endswith(f"`{option}`") and (choices := get_args(hint)) and get_origin(hint) is Literal:
+            return f"Expected one of: {', '.join(map(str, choices))}."
+    return "Mend the value."

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+KINDS = {int: "a whole number", float: "a number", str: "a string"}
+
+
 @dataclass(frozen=True)
 class Attribute:
     """An attribute: its name and kind, its default (None: it has to be given), and the values it may have."""
@@ -105,6 +108,8 @@ class Operator(ABC):
         value = attributes.get(attribute.name, attribute.default)
         if value is None:
             raise GraphError(f"{self.name}: attribute {attribute.name} is missing.")
+        if not isinstance(value, (int, float) if attribute.kind is float else attribute.kind):
+            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected {KINDS[attribute.kind]}.")
         if attribute.choices and value not in attribute.choices:
             expected = ", ".join(map(repr, attribute.choices))
             raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected one of {expected}.")

@@ -39,7 +39,7 @@ def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
     assert graph is not None
     operator = operator_of(node)
     inputs, complete = operator.padded(node.inputs), operator.complete(attributes(node))
-    check(operator, inputs, complete, len(node.outputs))
+    check(operator, inputs, complete, node.outputs)
     first = inputs[0]
     body = body_type(len(first.shape) if first is not None and first.shape is not None else None)
     results = operator.body(body, inputs, complete)

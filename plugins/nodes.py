@@ -37,12 +37,22 @@ def attributes(node: ir.Node) -> dict[str, int | float | str]:
     return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
-def check(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int) -> None:
-    """Raise `GraphError` where a node's inputs, as far as they are known, or number of outputs are not the spec's."""
+def check(
+    operator: Operator,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any],
+    outputs: Sequence[ir.Value] = (),
+) -> None:
+    """Raise `GraphError` where a node's inputs or outputs, as far as they are known, are not what the spec says."""
     operator.check([None if value is None else _given(value) for value in inputs], attributes)
-    most = len(operator.outputs([None] * len(inputs), attributes))
-    if outputs > most:
-        raise GraphError(f"{operator.name}: {outputs} outputs, expected at most {most}.")
+    described = operator.outputs([None] * len(inputs), attributes)
+    if len(outputs) > len(described):
+        raise GraphError(f"{operator.name}: {len(outputs)} outputs, expected at most {len(described)}.")
+    for value, output in zip(outputs, described, strict=False):
+        if value.dtype is not None and value.dtype.numpy().name != output.dtype:
+            raise GraphError(
+                f"{operator.name}: output {output.name} is {value.dtype.numpy().name}, expected {output.dtype}."
+            )
 
 
 def shape_of(value: ir.Value) -> Shape | None:
@@ -53,5 +63,9 @@ def shape_of(value: ir.Value) -> Shape | None:
 
 
 def _given(value: ir.Value) -> Given:
+    """A constant is what its tensor is, whatever else the graph says of it."""
+    tensor = value.const_value
+    if tensor is not None:
+        return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value))
     dtype = None if value.dtype is None else value.dtype.numpy().name
-    return Given(dtype, shape_of(value), constant_folding.known(value))
+    return Given(dtype, shape_of(value))

@@ -10,6 +10,9 @@ from typing import Any
 from intaglio.bundle import Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
+from intaglio.model_file import parse
+from intaglio.plugins import custom_operators
+from intaglio.plugins import ort as kernels
 from intaglio.runtime.custom_operators import runnable
 from intaglio.runtime.engine import Array, Engine, check_arrays
 
@@ -126,7 +129,14 @@ def _spec(value: Any) -> TensorSpec:
 
 
 def _stored(bundle: Bundle, target: str) -> Path | None:
-    """The optimised model that `intaglio build` stored for this target and library version, if there is one."""
+    """The optimised model that `intaglio build` stored for this target and library version, if there is one.
+
+    One that was built where our operators had no compiled kernels holds their bodies. Where they have, it is passed
+    over: the model as it is runs many times faster then.
+    """
     from intaglio.runtime.build import stored_engine
 
-    return stored_engine(bundle, target)
+    path = stored_engine(bundle, target)
+    if path is None or not bundle.manifest.custom_operators or not kernels.operators():
+        return path
+    return path if custom_operators(parse(path).graph.node) else None

@@ -121,6 +121,6 @@ def _check(nodes: Sequence[ir.Node]) -> None:
         if node.op_type not in known:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             raise GraphError(
-                f"{name} {node.name or node.outputs[0].name}: training does not know this operator. It knows: "
-                f"{', '.join([*OPERATORS, *FUNCTIONS])}."
+                f"{name} {node.name or node.outputs[0].name}: training does not know this operator, only those that "
+                "the recipe int8-only leaves. Train a bundle that it made without --allow-float."
             )

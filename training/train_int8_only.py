@@ -80,8 +80,8 @@ def train_int8_only(
     `StorageError`; nothing is left at `output` then.
     """
     _check_options(steps, batch_size, seed, learning_rate, bias_learning_rate)
-    check_output_directory(Path(output), force)
     _check_apart(Path(output), teacher)
+    check_output_directory(Path(output), force)
     started = time.monotonic()
     with step("reading"):
         source, other = Bundle.open(bundle), Bundle.open(teacher)
@@ -173,8 +173,8 @@ def _check_bundles(source: Bundle, teacher: Bundle) -> None:
     """Raise `BundleError` unless the first is of integers, the second is not, and both take the same inputs."""
     if not set(source.manifest.custom_operators) & set(OPS):
         raise BundleError(
-            f"bundle {source.path}: has no integer operators to train. Make one with: "
-            f"intaglio compress {source.path} -o INT8 --recipe int8-only --calibration TEXTS"
+            f"bundle {source.path}: has no integer operators to train. Make one from a floating-point bundle with: "
+            "intaglio compress FLOAT -o INT8 --recipe int8-only --calibration TEXTS"
         )
     if teacher.manifest.custom_operators:
         raise BundleError(

@@ -95,7 +95,7 @@ class Writer:
         padded, complete = operator.padded(inputs), operator.complete(attributes)
         outputs = operator.outputs([None if value is None else lengths(value) for value in padded], complete)
         try:
-            check(operator, padded, complete, len(outputs))
+            check(operator, padded, complete)
         except GraphError as error:
             raise GraphError(f"{like.name}: {error}") from error
         node = self.node(before, op_type, inputs, f"{like.name}_{op_type}", DOMAIN, len(outputs), **attributes)

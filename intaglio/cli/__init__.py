@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
+from typing import TextIO
 
 import click
 
@@ -63,6 +65,7 @@ def cli() -> None:
 def main() -> None:
     """The program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
     interrupts.install()
+    warnings.showwarning = _Warnings().show
     try:
         with cli.make_context("intaglio", sys.argv[1:]) as context:
             code = cli.invoke(context)
@@ -79,6 +82,28 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(ERROR)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Warnings:
+    """Shows each warning once, in one line, without the place in the code that it comes from."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """What Python calls for each warning."""
+        text = " ".join(str(message).split())
+        if text not in self._shown:
+            self._shown.add(text)
+            click.echo(f"intaglio: warning: {text}", err=True)
 
 
 def _message(error: BaseException) -> str | None:

@@ -35,9 +35,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console = Console(width=PIPED_WIDTH)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def shown(cell: object) -> str:

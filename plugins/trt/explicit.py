@@ -100,7 +100,7 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
 def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
     """Every input of the operator that the node computes with, None for one left out."""
     inputs = operator.padded(node.inputs)
-    check(operator, inputs, attributes, len(node.outputs))
+    check(operator, inputs, attributes, node.outputs)
     ignored: set[str] = set()
     if attributes.get("bits") == 32:  # the sums as they are
         ignored = {*FACTORS, *OUT_FACTORS}

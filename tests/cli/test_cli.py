@@ -193,6 +193,28 @@ def test_a_fault_of_our_own_is_one_line_and_shows_where_on_request(
         main()
 
 
+WARNING = """
+import sys, warnings
+from intaglio import inspection
+from intaglio.cli import main
+real = inspection.load
+def load(path):
+    warnings.warn("mind\\nthis")
+    warnings.warn("mind this")
+    return real(path)
+inspection.load = load
+sys.argv = ["intaglio", "inspect", sys.argv[1]]
+main()
+"""
+
+
+def test_a_warning_is_one_line_and_said_once(tiny_bundle: Path) -> None:
+    command = [sys.executable, "-P", "-c", WARNING, str(tiny_bundle)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stderr == "intaglio: warning: mind this\n"
+    assert found.stdout and all(line == line.rstrip() for line in found.stdout.splitlines())
+
+
 def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     code, out, err = intaglio("run", tiny_bundle, "--input", tmp_path / "latin.txt")

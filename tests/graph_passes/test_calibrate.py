@@ -288,6 +288,18 @@ def test_files_without_texts_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_few_tokens_are_told_of(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("one text\n")
+    (tmp_path / "many.txt").write_text("\n".join(["one text that is a little longer than the other one was"] * 128))
+    bundle = Bundle.open(tiny_bundle)
+    said = [
+        Calibrate(samples=512)(load(bundle.model_path), CalibrationData.open(tmp_path / name, bundle))[1].reasons
+        for name in ("few.txt", "many.txt")
+    ]
+    assert any("tokens are few" in reason for reason in said[0])
+    assert not any("tokens are few" in reason for reason in said[1])
+
+
 def test_text_needs_a_tokenizer_and_arrays_must_fit(parse: Parse, recipe: Path, texts: Path, tmp_path: Path) -> None:
     bundle = pack(parse("(float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"), tmp_path / "bundle")
     with pytest.raises(UsageError, match=r"no tokenizer, so it takes arrays\. Give them with --calibration FILE\.npz"):

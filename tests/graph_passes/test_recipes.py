@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_recipe_from_a_file(tmp_path: Path) -> None:
         ("passes: [{float16: {keep: Softmax}}]", "Expected `array`, got `str` for `keep`"),
         ("passes: [{float16: {keep_io: 1}}]", "Expected `bool`, got `int` for `keep_io`"),
         ("passes: [{raise_opset: {version: '23'}}]", "Expected `int`, got `str` for `version`"),
-        ("passes: [{calibrate: {method: best}}]", "Invalid enum value 'best' for `method`"),
+        ("passes: [{calibrate: {method: best}}]", "'best' for `method`. Expected one of: absmax, percentile, "),
         ("passes: [{calibrate: {bins: 1000}}]", "calibrate: bins 1000: expected a power of two"),
         ("passes: [{float16: [Softmax]}]", "float16 got ['Softmax'], expected its options with values"),
         ("passes: []", "expected the one key `passes` with a list"),
@@ -116,3 +117,12 @@ def test_unknown_recipes_list_the_known_ones() -> None:
 def test_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"none\.yaml: No such file"):
         load_recipe(tmp_path / "none.yaml")
+
+
+def test_the_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "integer-only.md").read_text()
+    block = page[page.index("       passes:\n") :].split("\n4. ")[0]
+    _, passes = load_recipe(write(tmp_path, textwrap.dedent(block)))
+    assert list(map(type, passes)) == list(map(type, RECIPES["int8-only"]))
+    changed = [each for each, usual in zip(passes, RECIPES["int8-only"], strict=True) if each != usual]
+    assert [each.name for each in changed] == ["equalize", "calibrate"]

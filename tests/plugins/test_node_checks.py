@@ -67,6 +67,12 @@ REFUSED: dict[str, Case] = {
     "IntAttention: factors of length 12, expected 4 or 1": Case(
         "IntAttention", (HEADS, HEADS, HEADS, int32(*[1] * 12), ONE), {"num_heads": 2, "scale": 0.1, "packed": 1}
     ),
+    "IntAttention: num_heads=2.0, expected a whole number": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 2.0, "scale": 0.1}
+    ),
+    "IntAttention: num_heads='2', expected a whole number": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": "2", "scale": 0.1}
+    ),
     r"IntAttention: input value has shape \[1, 1, 12\], expected int8 \[batch, keys, width\]": Case(
         "IntAttention", (HEADS, HEADS, HEADS[:, :1], ONE, ONE), {"num_heads": 2, "scale": 0.1}
     ),
@@ -111,4 +117,11 @@ def test_an_output_too_many_is_refused(operator: str) -> None:
     model = node_model(MAKERS[operator](np.random.default_rng(1)))
     model.graph.node(0).resize_outputs(4)
     with pytest.raises(GraphError, match=f"^node node: {operator}: 4 outputs, expected at most [12]"):
+        inline(model)
+
+
+def test_an_output_of_another_dtype_is_refused() -> None:
+    model = node_model(Case("Requantize", (X32, ONE, ONE), {"bits": 8}))
+    model.graph.node(0).attributes["bits"] = ir.AttrInt64("bits", 16)
+    with pytest.raises(GraphError, match=r"^node node: Requantize: output y is int8, expected int32"):
         inline(model)

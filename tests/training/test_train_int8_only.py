@@ -182,8 +182,21 @@ def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
         ({"learning_rate": -1.0}, "learning rate -1.0: expected 0 or a positive number"),
         ({"bias_learning_rate": float("nan")}, "learning rate nan: expected"),
         ({"max_tokens": 1}, "max tokens 1: expected at least 2"),
+        ({"seed": -1}, "seed -1: expected at least 0"),
     ):
         refused(UsageError, said, integer_bundle, out, tiny_bundle, texts, **options)
+    feeds = Tokenizer.open(Bundle.open(integer_bundle)).feeds(["one", "two three"])
+    np.savez(tmp_path / "padding.npz", **{**feeds, "attention_mask": np.zeros_like(feeds["attention_mask"])})
+    said = "padding.npz: attention_mask is 0 everywhere, expected 1 at every token"
+    refused(UsageError, said, integer_bundle, out, tiny_bundle, tmp_path / "padding.npz")
+
+
+def test_the_teacher_is_not_replaced(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+    teacher = Path(shutil.copytree(tiny_bundle, tmp_path / "teacher"))
+    (tmp_path / "link").symlink_to(teacher)
+    with pytest.raises(UsageError, match="is the teacher, which would be lost"):
+        train_int8_only(integer_bundle, tmp_path / "link", teacher, texts, **FEW, force=True)
+    assert Bundle.open(teacher).manifest.custom_operators == []
 
 
 def test_a_teacher_of_another_model_is_refused(

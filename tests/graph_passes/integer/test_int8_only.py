@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
-from intaglio.plugins import ort
+from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
+from intaglio.model_file import load, parse, save
+from intaglio.plugins import custom_operators, ort
 from intaglio.runtime import open_engine
+from intaglio.runtime.build import build
 from intaglio.runtime.custom_operators import MissingKernels
 from intaglio.runtime.tokenizer import Tokenizer
 from intaglio.sentences import sentences
@@ -75,6 +80,35 @@ def test_library_bodies_and_references_agree_to_the_bit(tiny_int8: Path, monkeyp
     for name in ("last_hidden_state",):
         np.testing.assert_array_equal(compiled[name], bodies[name])
         np.testing.assert_array_equal(compiled[name], reference[name])
+
+
+def test_an_engine_built_without_kernels_is_passed_over_where_there_are_some(
+    tiny_int8: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Path(shutil.copytree(tiny_int8, tmp_path / "int8"))
+    with monkeypatch.context() as patch, pytest.warns(MissingKernels):
+        patch.setattr(ort, "library", lambda: None)
+        (built,) = build(bundle, "ort-cpu").engines
+    assert not custom_operators(parse(bundle / built.path).graph.node)
+    opened = []
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda path, *_, **__: opened.append(path))
+    with pytest.raises(AttributeError):  # of the session that is none
+        open_engine(bundle)
+    assert opened == [str(bundle / "model.onnx")]
+
+
+def test_weights_that_are_not_finite_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(tiny_bundle, tmp_path / "broken"))
+    model = load(broken / "model.onnx")
+    weights = (node.inputs[1] for node in model.graph if node.op_type == "MatMul")
+    weight = next(value for value in weights if value is not None and value.const_value is not None)
+    assert weight.const_value is not None
+    array = weight.const_value.numpy().copy()
+    array[0, 0] = np.nan
+    weight.const_value = ir.tensor(array, name=weight.name)
+    save(model, broken / "model.onnx")
+    with pytest.raises(GraphError, match="holds NaN or infinity, expected finite weights"):
+        QuantizeWeights(where="everywhere")(load(broken / "model.onnx"))
 
 
 def test_compiled_kernels_give_no_warning(tiny_int8: Path) -> None:
