@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t BLOCK = 8192;        // scores of a piece of parallel work, about 10 microseconds
 constexpr int64_t ENOUGH = 48;         // pieces: a multiple of 2, 3, 4, 6, 8, 12 and 16
 constexpr int64_t PACKED = 3;          // query, key and value in one tensor
-constexpr int64_t LEAST_QUERIES = 64;  // of a head that is divided: each part packs the keys and values again
+constexpr int64_t LEAST_QUERIES = 128; // of a head that is divided: each part packs the keys and values again
 
 // Which rows of the mask the queries of a head have.
 class Masks {
