@@ -14,6 +14,7 @@
 // multiplications, so the multiplier stays busy even while both sides come from the second-level cache.
 #pragma once
 
+#include "plugins/cache_size.h"
 #include "plugins/simd.h"
 
 namespace intaglio::INTAGLIO_ISA {
@@ -311,10 +312,10 @@ struct Tasks {
     int64_t rows, panels, blocks, parts = 1;
 
     Tasks(int64_t all_rows, const PackedMatrix& matrix) : rows(all_rows), panels(matrix.panels) {
-        constexpr int64_t CACHED_BYTES = 384 << 10;  // of x; the second-level cache is 512 KiB and more
         constexpr int64_t ENOUGH = 48;               // tasks: a multiple of 2, 3, 4, 6, 8, 12 and 16
         constexpr int64_t LEAST_ROWS = 2 * ROWS;     // of a task
-        const int64_t cached = CACHED_BYTES / (4 * left_stride(matrix.rows));
+        // Three quarters of the cache for x; a panel and a tile's results pass through the rest.
+        const int64_t cached = second_level_cache() / 4 * 3 / (4 * left_stride(matrix.rows));
         blocks = ceil_divide(rows, cached > ROWS ? cached : ROWS);
         if (blocks == 0 || panels == 0) return;
         parts = smaller(ceil_divide(rows, blocks * LEAST_ROWS), ceil_divide(ENOUGH, blocks * panels));
