@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-KINDS = {int: "a whole number", float: "a number", str: "a string"}
+# Kind of an attribute -> what its values are, NumPy's scalars included, and how that is called.
+KINDS: dict[type, tuple[type, str]] = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+}
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,15 @@ class Operator(ABC):
         return {attribute.name: self._value(attribute, attributes) for attribute in self.attributes}
 
     def _value(self, attribute: Attribute, attributes: Mapping[str, Any]) -> int | float | str:
-        value = attributes.get(attribute.name, attribute.default)
+        value: Any = attributes.get(attribute.name, attribute.default)
+        values, expected = KINDS[attribute.kind]
         if value is None:
             raise GraphError(f"{self.name}: attribute {attribute.name} is missing.")
-        if not isinstance(value, (int, float) if attribute.kind is float else attribute.kind):
-            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected {KINDS[attribute.kind]}.")
+        if not isinstance(value, values):
+            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected {expected}.")
         if attribute.choices and value not in attribute.choices:
-            expected = ", ".join(map(repr, attribute.choices))
-            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected one of {expected}.")
+            choices = ", ".join(map(repr, attribute.choices))
+            raise GraphError(f"{self.name}: {attribute.name}={value!r}, expected one of {choices}.")
         return float(np.float32(value)) if attribute.kind is float else attribute.kind(value)
 
 

@@ -5,11 +5,11 @@
 // Both sides are packed into groups: 32 bits with GROUP consecutive entries of K, four bytes where the CPU has VNNI,
 // two 16-bit integers where it has not. One instruction multiplies a group of x, broadcast, with the groups of LANES
 // columns and sums each group in 32 bits: vpdpbusd, or vpmaddwd and an addition. (vpmaddubsw would take four bytes too,
-// but it saturates at 16 bits.) vpdpbusd wants unsigned bytes on one side, so int8 x is stored as x + 128 and
+// but it saturates at 16 bits.) vpdpbusd wants unsigned bytes on one side, so int8 x counts as x + 128 and
 // the surplus, 128·(sum of w's column), is taken off where the sums start: PackedMatrix::start.
 //
-// w is packed in panels of PANEL columns, [groups, PANEL] each, so that it is read as one stream; x keeps its rows, at
-// a stride that spreads them over the sets of the cache. A tile is up to ROWS rows by one panel, all its sums held in
+// w is packed in panels of PANEL columns, [groups, PANEL] each, so that it is read as one stream; x keeps its rows, and
+// is read where it lies if it can be (left_stride). A tile is up to ROWS rows by one panel, all its sums held in
 // registers: with AVX-512, 28 of 32 leave room for two vectors of w and one of x. A step loads 16 vectors for 28
 // multiplications, so the multiplier stays busy even while both sides come from the second-level cache.
 #pragma once
@@ -28,7 +28,9 @@ INTAGLIO_SIMD I16 as_pairs(I32 v) {
 
 #if defined(__AVX512VNNI__)
 constexpr int GROUP = 4;  // entries of K in 32 bits
-INTAGLIO_SIMD I32 dot(I32 sum, I32 x, I32 w) { return {_mm512_dpbusd_epi32(sum.v, x.v, w.v)}; }
+INTAGLIO_SIMD I32 dot(I32 sum, I32 x, I32 w) {
+    return {_mm512_dpbusd_epi32(sum.v, (x ^ set32(int32_t(0x80808080))).v, w.v)};  // x + 128 in each byte
+}
 INTAGLIO_SIMD I32 dot_pairs(I32 sum, I32 x, I32 w) { return {_mm512_dpwssd_epi32(sum.v, x.v, w.v)}; }
 #else
 constexpr int GROUP = 2;
@@ -46,7 +48,7 @@ constexpr int ROWS = 6;
 constexpr int ROWS = 2;
 #endif
 
-constexpr bool BYTES = GROUP == 4;  // whether groups hold bytes, so that int8 x is stored as x + 128
+constexpr bool BYTES = GROUP == 4;  // whether groups hold bytes, so that int8 x counts as x + 128
 constexpr int PANEL = 2 * LANES;    // columns of a panel
 constexpr int COLUMNS = 16;         // columns of w that are packed in one step
 static_assert(PANEL % COLUMNS == 0, "a panel is packed in whole steps");
@@ -146,9 +148,8 @@ INTAGLIO_SIMD void interleave_columns(const int8_t* w, int64_t stride, int32_t* 
     for (int half = 0; half < PANEL; half += LANES) {
         I32 surplus = set32(0);
         if constexpr (BYTES) {
-            const I32 offset = set32(int32_t(0x80808080));
             const int32_t* w = matrix.panel(panel) + half;
-            for (int64_t g = 0; g < matrix.groups; ++g) surplus = dot(surplus, offset, load32(w + g * PANEL));
+            for (int64_t g = 0; g < matrix.groups; ++g) surplus = dot(surplus, set32(0), load32(w + g * PANEL));
         }
         store(matrix.start + panel * PANEL + half, set32(0) - surplus);
     }
@@ -203,18 +204,29 @@ INTAGLIO_SIMD void interleave_columns(const int8_t* w, int64_t stride, int32_t* 
 
 // --- the left side: x -----------------------------------------------------------------------------------------------
 
-// Groups from one packed row of x to the next: an odd number of cache lines, which spreads a tile's rows over the sets.
-INTAGLIO_SIMD int64_t left_stride(int64_t depth) { return 16 * (ceil_divide(ceil_divide(depth, GROUP), 16) | 1); }
+// Whether rows of int8 that lie `stride` apart are groups as they are: of bytes, none broken off, and not so far apart
+// that a tile's rows meet in more lines of one set of the first-level cache (64 sets of 64 bytes) than it has.
+INTAGLIO_SIMD bool in_place(int64_t stride, int64_t depth) {
+    return BYTES && depth % GROUP == 0 && stride % GROUP == 0 && stride % 2048 != 0;
+}
 
-// Bytes that packing x [rows, depth] takes.
-INTAGLIO_SIMD int64_t left_bytes(int64_t rows, int64_t depth) { return 4 * rows * left_stride(depth); }
+// Groups from one packed row of x to the next: an odd number of cache lines, which spreads a tile's rows over the sets.
+INTAGLIO_SIMD int64_t packed_stride(int64_t depth) { return 16 * (ceil_divide(ceil_divide(depth, GROUP), 16) | 1); }
+
+// Groups from one row of x [rows, depth] to the next, as it is multiplied: in its place, or packed.
+INTAGLIO_SIMD int64_t left_stride(int64_t depth) {
+    return in_place(depth, depth) ? depth / GROUP : packed_stride(depth);
+}
+
+// Bytes that packing x [rows, depth] takes; none where it is read in its place.
+INTAGLIO_SIMD int64_t left_bytes(int64_t rows, int64_t depth) {
+    return in_place(depth, depth) ? 0 : 4 * rows * packed_stride(depth);
+}
 
 // 64 bytes of groups from the next 16·GROUP entries of x.
 INTAGLIO_SIMD void pack_entries(const int8_t* x, int32_t* out) {
     if constexpr (BYTES) {
-        uint8_t bytes[16 * GROUP];
-        for (int i = 0; i < 16 * GROUP; ++i) bytes[i] = uint8_t(x[i] ^ -128);
-        std::memcpy(out, bytes, sizeof bytes);
+        std::memcpy(out, x, 16 * GROUP);
     } else {
         int16_t pairs[16 * GROUP];
         for (int i = 0; i < 16 * GROUP; ++i) pairs[i] = x[i];
@@ -222,12 +234,12 @@ INTAGLIO_SIMD void pack_entries(const int8_t* x, int32_t* out) {
     }
 }
 
-// Packs x [rows, depth], whose rows lie `stride` bytes apart, into rows of left_stride(depth).
+// Packs x [rows, depth], whose rows lie `stride` bytes apart, into rows of packed_stride(depth).
 [[maybe_unused]] static void pack_left(const int8_t* x, int64_t stride, int64_t rows, int64_t depth, int32_t* out) {
     constexpr int STEP = 16 * GROUP;
     for (int64_t r = 0; r < rows; ++r) {
         const int8_t* from = x + r * stride;
-        int32_t* to = out + r * left_stride(depth);
+        int32_t* to = out + r * packed_stride(depth);
         int64_t k = 0;
         for (; k + STEP <= depth; k += STEP) pack_entries(from + k, to + k / GROUP);
         if (k < depth) {
@@ -265,7 +277,9 @@ template <int R, Dot DOT>
         for (int r = 0; r < R; ++r) {
             const int twos = r == 0 ? 0 : __builtin_ctz(unsigned(r));
             const char* const row = r == 0 ? from : from + (odd_rows[r >> twos >> 1] << twos);
-            const I32 entries = set32(*reinterpret_cast<const int32_t*>(row));
+            int32_t group;  // of int32, or of int8 that lie where they were
+            std::memcpy(&group, row, sizeof group);
+            const I32 entries = set32(group);
             sums[r][0] = DOT(sums[r][0], entries, w0);
             sums[r][1] = DOT(sums[r][1], entries, w1);
         }

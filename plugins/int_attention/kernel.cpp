@@ -38,7 +38,7 @@ struct Workspace {
     bool* mask;                 // [keys] a row of a mask that has one entry for all keys
     PackedMatrix packed_keys;   // [depth, keys]
     int32_t* packed_values;     // [panels, pairs, PANEL] two keys' values in 32 bits
-    int32_t* queries;           // [ROWS, left_stride(depth)] packed
+    int32_t* queries;           // [ROWS, packed_stride(depth)], where they cannot be read in their place
     int32_t* scores;            // [ROWS, scores_stride]
     int16_t* weights;           // [ROWS, weights_stride] the scores' exponentials in Q15
     int32_t *sums, *high, *low;  // [ROWS, PANEL] each
@@ -59,7 +59,7 @@ struct Workspace {
         mask = take<bool>(base, keys);
         packed_keys = packed_matrix(depth, keys, take<char>(base, packed_bytes(depth, keys)));
         packed_values = take<int32_t>(base, panels * pairs * PANEL);
-        queries = take<int32_t>(base, ROWS * left_stride(depth));
+        queries = take<int32_t>(base, ROWS * packed_stride(depth));
         scores = take<int32_t>(base, ROWS * scores_stride);
         weights = take<int16_t>(base, ROWS * weights_stride);
         sums = take<int32_t>(base, ROWS * PANEL);
@@ -151,10 +151,13 @@ const bool* mask_row(const AttentionMask& mask, int64_t query, const Workspace& 
 // Scores and their exponentials of `rows` queries, `query` and the following; factors [rows] of the weighted averages.
 void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorExp& exp, const Workspace& w,
            int32_t* factors) {
-    const int64_t stride = left_stride(head.depth);
-    pack_left(head.query + query * head.stride, head.stride, rows, head.depth, w.queries);
+    const int8_t* const first = head.query + query * head.stride;
+    const bool as_they_are = in_place(head.stride, head.depth);
+    if (!as_they_are) pack_left(first, head.stride, rows, head.depth, w.queries);
+    const int32_t* const queries = as_they_are ? reinterpret_cast<const int32_t*>(first) : w.queries;
+    const int64_t stride = as_they_are ? head.stride / GROUP : packed_stride(head.depth);
     for (int64_t panel = 0; panel < w.packed_keys.panels; ++panel) {
-        multiply(w.queries, stride, rows, w.packed_keys.panel(panel), w.packed_keys.groups,
+        multiply(queries, stride, rows, w.packed_keys.panel(panel), w.packed_keys.groups,
                  w.packed_keys.start + panel * PANEL, w.scores + panel * PANEL, w.scores_stride);
     }
     for (int64_t row = 0; row < rows; ++row) {

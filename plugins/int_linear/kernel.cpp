@@ -156,7 +156,7 @@ void pack_weight(const int8_t* weight, const int32_t* bias, int64_t depth, int64
 }
 
 void pack_x(const int8_t* x, int64_t first, int64_t last, int64_t depth, void* packed) {
-    int32_t* const out = static_cast<int32_t*>(packed) + first * left_stride(depth);
+    int32_t* const out = static_cast<int32_t*>(packed) + first * packed_stride(depth);
     pack_left(x + first * depth, depth, last - first, depth, out);
 }
 

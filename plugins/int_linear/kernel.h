@@ -18,19 +18,20 @@ struct Epilogue {
 
 // y [rows, columns] = x [rows, depth] · weight [depth, columns] + bias [columns]
 //
-// weight and bias (null: zeros) are packed once, x in each call, both into memory of the caller's, aligned to 64 bytes.
+// weight and bias (null: zeros) are packed once, x in each call unless x_bytes is 0, both into memory of the caller's,
+// aligned to 64 bytes.
 // Then the tasks may run on any thread in any order; each thread's should follow each other, as they share the caches.
 // IntMatMul uses this kernel too.
 struct IntLinearKernel {
     int64_t (*weight_bytes)(int64_t depth, int64_t columns);
     void (*pack_weight)(const int8_t* weight, const int32_t* bias, int64_t depth, int64_t columns, void* packed);
 
-    int64_t (*x_bytes)(int64_t rows, int64_t depth);
+    int64_t (*x_bytes)(int64_t rows, int64_t depth);  // 0: run reads x as it is, aligned to 4 bytes
     // Packs rows first..last-1 of x.
     void (*pack_x)(const int8_t* x, int64_t first, int64_t last, int64_t depth, void* packed);
 
     int64_t (*tasks)(int64_t rows, int64_t depth, int64_t columns);
-    // Computes tasks begin..end-1. x and weight: packed; y: int8 with 8 bits, else int32.
+    // Computes tasks begin..end-1. x and weight: packed, but see x_bytes; y: int8 with 8 bits, else int32.
     void (*run)(const void* x, const void* weight, int64_t rows, int64_t depth, int64_t columns,
                 const Epilogue& epilogue, void* y, int64_t begin, int64_t end);
 };

@@ -47,16 +47,20 @@ public:
         const Factors out(context.input(5), context.input(6), columns, otherwise);
         const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
                                    out.multiplier(), out.shift()};
-        const Scratch packed_x(size_t(kernel_.x_bytes(rows, depth)));
+        const size_t x_bytes = size_t(kernel_.x_bytes(rows, depth));
+        const Scratch packed_x(x_bytes);
         const Scratch packed_here(packed_ ? 0 : size_t(kernel_.weight_bytes(depth, columns)));
         if (!packed_) pack(weight, bias, packed_here.as<void>());
         const void* const packed = packed_ ? packed_.as<void>() : packed_here.as<void>();
-        context.parallel_for(rows, packing_grain(depth), [&](int64_t begin, int64_t end) {
-            kernel_.pack_x(x.as<int8_t>(), begin, end, depth, packed_x.as<void>());
-        });
+        if (x_bytes > 0) {
+            context.parallel_for(rows, packing_grain(depth), [&](int64_t begin, int64_t end) {
+                kernel_.pack_x(x.as<int8_t>(), begin, end, depth, packed_x.as<void>());
+            });
+        }
+        const void* const left = x_bytes > 0 ? packed_x.as<void>() : x.as<int8_t>();
         const int64_t tasks = kernel_.tasks(rows, depth, columns);
         context.parallel_for(tasks, product_grain(rows, depth, columns, tasks), [&](int64_t begin, int64_t end) {
-            kernel_.run(packed_x.as<void>(), packed, rows, depth, columns, epilogue, y, begin, end);
+            kernel_.run(left, packed, rows, depth, columns, epilogue, y, begin, end);
         });
     }
 

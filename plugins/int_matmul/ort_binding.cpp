@@ -1,4 +1,4 @@
-// The kernel is int_linear's, without a bias; both sides are packed in each run.
+// The kernel is int_linear's, without a bias; b is packed in each run, and a where the kernel cannot read it as it is.
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/factors.h"
 #include "plugins/ort/operators.h"
@@ -7,25 +7,32 @@
 namespace intaglio::ort {
 namespace {
 
-// One side's matrices, which are packed one by one.
+// One side's matrices, which are packed one by one, unless that takes no bytes.
 class Side {
 public:
     // batch: the output's batch axes, and a last axis of 1.
     Side(const char* name, const Tensor& tensor, const Shape& own_batch, const Shape& batch, int64_t bytes)
-        : data(tensor.as<int8_t>()),
-          matrices(own_batch.elements()),
+        : matrices(own_batch.elements()),
+          data_(tensor.as<int8_t>()),
+          elements_(matrices > 0 ? tensor.shape.elements() / matrices : 0),
           bytes_((bytes + 63) / 64 * 64),  // each begins aligned
           memory_(size_t(matrices * bytes_)),
           places_(name, own_batch, batch) {}
 
+    bool is_packed() const { return bytes_ > 0; }
+    const int8_t* plain(int64_t matrix) const { return data_ + matrix * elements_; }
     void* packed(int64_t matrix) const { return memory_.as<char>() + matrix * bytes_; }
-    // That of one of the output's matrices.
-    const void* packed_for(int64_t index) const { return packed(places_.start(index)); }
+    // What one of the output's matrices is made from.
+    const void* operand(int64_t index) const {
+        const int64_t matrix = places_.start(index);
+        return is_packed() ? packed(matrix) : plain(matrix);
+    }
 
-    const int8_t* data;
     int64_t matrices;
 
 private:
+    const int8_t* data_;
+    int64_t elements_;  // of a matrix
     int64_t bytes_;
     Scratch memory_;
     BroadcastRows places_;
@@ -60,17 +67,17 @@ public:
 
         const Side left("a", a, a_batch, batch, kernel_.x_bytes(rows, depth));
         const Side right("b", b, b_batch, batch, kernel_.weight_bytes(depth, columns));
-        context.parallel_for(left.matrices * rows, packing_grain(depth), [&](int64_t begin, int64_t end) {
+        const int64_t rows_to_pack = left.is_packed() ? left.matrices * rows : 0;
+        context.parallel_for(rows_to_pack, packing_grain(depth), [&](int64_t begin, int64_t end) {
             while (begin < end) {
                 const int64_t matrix = begin / rows, first = begin % rows, last = std::min(rows, first + end - begin);
-                kernel_.pack_x(left.data + matrix * rows * depth, first, last, depth, left.packed(matrix));
+                kernel_.pack_x(left.plain(matrix), first, last, depth, left.packed(matrix));
                 begin += last - first;
             }
         });
         context.parallel_for(right.matrices, packing_grain(depth * columns), [&](int64_t begin, int64_t end) {
             for (int64_t matrix = begin; matrix < end; ++matrix) {
-                const int8_t* const from = right.data + matrix * depth * columns;
-                kernel_.pack_weight(from, nullptr, depth, columns, right.packed(matrix));
+                kernel_.pack_weight(right.plain(matrix), nullptr, depth, columns, right.packed(matrix));
             }
         });
         const int64_t tasks = kernel_.tasks(rows, depth, columns);
@@ -78,7 +85,7 @@ public:
         context.parallel_for(batch.elements() * tasks, grain, [&](int64_t begin, int64_t end) {
             while (begin < end) {
                 const int64_t index = begin / tasks, first = begin % tasks, last = std::min(tasks, first + end - begin);
-                kernel_.run(left.packed_for(index), right.packed_for(index), rows, depth, columns, epilogue,
+                kernel_.run(left.operand(index), right.operand(index), rows, depth, columns, epilogue,
                             y + index * matrix_bytes, first, last);
                 begin += last - first;
             }

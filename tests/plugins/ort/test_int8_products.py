@@ -59,7 +59,8 @@ def test_columns_beyond_the_last_panel_are_not_written(columns):
 
 
 @pytest.mark.parametrize(
-    ("rows", "depth", "columns"), [(0, 8, 9), (5, 0, 7), (5, 8, 0), (700, 768, 40), (2049, 17, 16)]
+    ("rows", "depth", "columns"),
+    [(0, 8, 9), (5, 0, 7), (5, 8, 0), (700, 768, 40), (2049, 17, 16), (30, 2048, 40), (9, 4096, 8)],
 )
 def test_products_of_no_and_of_many_blocks(rows, depth, columns):
     random = np.random.default_rng(rows)
