@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 # Kind of an attribute -> what its values are, NumPy's scalars included, and how that is called.
-KINDS: dict[type, tuple[type, str]] = {
+KINDS: dict[type, tuple[type[Any], str]] = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
     str: (str, "a string"),
