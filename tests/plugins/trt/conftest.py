@@ -5,7 +5,7 @@ import pytest
 from full_tensorrt import full_tensorrt
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tensorrt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """The module `tensorrt`, which is there for these tests only."""
     with full_tensorrt(tmp_path_factory.mktemp("tensorrt")) as module:
