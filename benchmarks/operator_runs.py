@@ -60,8 +60,7 @@ def _session(operator: str, arrays: Mapping[str, Array], attributes: Mapping[str
     while wanted[-1] is None:
         wanted.pop()
     shapes = [None if value is None else (None,) * len(value.shape or ()) for value in wanted]
-    padded = [*shapes, *[None] * (len(OPS[operator].inputs) - len(shapes))]
-    outputs = OPS[operator].outputs(padded, OPS[operator].complete(attributes))
+    outputs = OPS[operator].outputs(OPS[operator].padded(shapes), OPS[operator].complete(attributes))
     made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
     node = ir.Node(DOMAIN, operator, wanted, made, num_outputs=len(outputs))
     for value, output in zip(node.outputs, outputs, strict=True):

@@ -20,11 +20,12 @@ from intaglio.files import temporary_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes, lengths
+from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
 from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.thresholds import Method, threshold
 from intaglio.model_file import save
 from intaglio.plugins import DOMAIN
+from intaglio.plugins.nodes import lengths
 from intaglio.progress import track
 from intaglio.runtime.engine import Array, Engine
 from intaglio.runtime.inputs import MASK

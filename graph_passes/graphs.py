@@ -91,13 +91,6 @@ def rank(value: ir.Value) -> int | None:
     return len(value.shape)
 
 
-def lengths(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """The axes as the graph states them: a length, a name or None; None where not even their number is known."""
-    if value.shape is None:
-        return None
-    return tuple(length if isinstance(length, int) else length.value for length in value.shape)
-
-
 class Names:
     """Gives names that no value of the model has yet."""
 

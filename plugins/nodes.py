@@ -55,7 +55,7 @@ def check(
             )
 
 
-def shape_of(value: ir.Value) -> Shape | None:
+def lengths(value: ir.Value) -> Shape | None:
     """The lengths as the graph states them: a number, a name or None; None where not even their number is known."""
     if value.shape is None:
         return None
@@ -68,4 +68,4 @@ def _given(value: ir.Value) -> Given:
     if tensor is not None:
         return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value))
     dtype = None if value.dtype is None else value.dtype.numpy().name
-    return Given(dtype, shape_of(value))
+    return Given(dtype, lengths(value))

@@ -25,9 +25,9 @@ FACTORS = ("multiplier", "shift")
 class Input:
     """An input: its name, the dtypes it may have, and its axes.
 
-    `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node; "C|1" may be 1 too, and
-    a first "..." stands for any axes before the others. `bounds`: the smallest and the largest value. `note`: what else
-    it has to be, in words.
+    `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
+    itself; "C|1" may be 1 too, and a first "..." stands for any axes before the others. `bounds`: the smallest and the
+    largest value. `note`: what else it has to be, in words.
     """
 
     name: str
@@ -102,7 +102,8 @@ def _check_shape(spec: Input, shape: Shape, lengths: dict[str, int]) -> None:
     for axis, length in zip(axes[::-1], shape[::-1], strict=False):
         if not isinstance(length, int) or (axis.endswith(OR_ONE) and length == 1):
             continue
-        fits = fits and lengths.setdefault(axis.removesuffix(OR_ONE), length) == length
+        name = axis.removesuffix(OR_ONE)
+        fits = fits and length == (int(name) if name.isdigit() else lengths.setdefault(name, length))
     if not fits:
         known = ", ".join(f"{name} = {length}" for name, length in lengths.items())
         shown = ", ".join(map(str, shape))

@@ -110,8 +110,7 @@ def _compute(node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         return [FUNCTIONS[node.op_type](node, *inputs)]
     operator = OPS[node.op_type]
     given = {name: attribute.value for name, attribute in node.attributes.items()}
-    padded = [*inputs, *[None] * (len(operator.inputs) - len(inputs))]
-    return OPERATORS[node.op_type](padded, operator.complete(given))
+    return OPERATORS[node.op_type](operator.padded(inputs), operator.complete(given))
 
 
 def _check(nodes: Sequence[ir.Node]) -> None:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import lengths, remove_if_dead
+from intaglio.graph_passes.graphs import remove_if_dead
 from intaglio.plugins import DOMAIN
+from intaglio.plugins.nodes import lengths
 
 FACTORS = 2  # the first of IntAdd's inputs that are factors
 RESIDUAL = 5  # the first of IntLayerNorm's inputs that a residual needs

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
-from intaglio.graph_passes.graphs import Names, add_initializer, constant, lengths, remove_if_dead
+from intaglio.graph_passes.graphs import Names, add_initializer, constant, remove_if_dead
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.integer_math import dyadic
-from intaglio.plugins.nodes import check
+from intaglio.plugins.nodes import check, lengths
 from intaglio.plugins.registry import VERSION
 
 Scale = npt.NDArray[np.float64]  # one number, or one per channel of the last axis

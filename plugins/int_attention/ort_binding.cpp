@@ -10,7 +10,7 @@
 namespace intaglio::ort {
 namespace {
 
-constexpr int64_t BLOCK = 8192;        // scores of a piece of parallel work, about 10 microseconds
+constexpr int64_t BLOCK = 8192;        // scores of a piece of parallel work, about 5 microseconds
 constexpr int64_t ENOUGH = 48;         // pieces: a multiple of 2, 3, 4, 6, 8, 12 and 16
 constexpr int64_t PACKED = 3;          // query, key and value in one tensor
 constexpr int64_t LEAST_QUERIES = 128; // of a head that is divided: each part packs the keys and values again

@@ -73,18 +73,18 @@ private:
         if (weight.shape.rank() != 2) throw Error("weight: shape " + weight.shape.text() + ", expected [K, N]");
         const Shape expected{weight.shape.axis(1)};
         if (bias.shape != expected) throw Error("bias: shape " + bias.shape.text() + ", expected " + expected.text());
-        constexpr int64_t MAXIMUM = 1 << 30;  // the products of the longest rows leave so much of 32 bits
-        const int32_t* values = bias.as<int32_t>();
-        for (int64_t i = 0; i < bias.shape.elements(); ++i) {
-            if (values[i] < -MAXIMUM || values[i] > MAXIMUM) {
-                throw Error("bias: " + std::to_string(values[i]) + ", expected -2^30 to 2^30");
-            }
-        }
         check_depth(weight.shape.axis(0));
     }
 
     void pack(const Tensor& weight, const Tensor& bias, void* packed) const {
+        constexpr int64_t MAXIMUM = 1 << 30;  // the products of the longest rows leave so much of 32 bits
         const int64_t depth = weight.shape.axis(0), columns = weight.shape.axis(1);
+        const int32_t* values = bias.as<int32_t>();
+        for (int64_t i = 0; i < columns; ++i) {
+            if (values[i] < -MAXIMUM || values[i] > MAXIMUM) {
+                throw Error("bias: " + std::to_string(values[i]) + ", expected -2^30 to 2^30");
+            }
+        }
         kernel_.pack_weight(weight.as<int8_t>(), bias.as<int32_t>(), depth, columns, packed);
     }
 

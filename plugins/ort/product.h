@@ -19,7 +19,7 @@ inline void check_depth(int64_t depth) {
 // Rows that a piece of parallel work packs: some 10 microseconds.
 inline int64_t packing_grain(int64_t depth) { return std::max<int64_t>((128 << 10) / std::max<int64_t>(depth, 1), 1); }
 
-// Tasks of one product that a piece of parallel work computes: some 10 microseconds, where a product takes as long as
+// Tasks of one product that a piece of parallel work computes: one, or some 3 microseconds of them, where a product takes as long as
 // its multiplications do and, which counts where rows are few, as reading the weight does: about 8 rows more.
 inline int64_t product_grain(int64_t rows, int64_t depth, int64_t columns, int64_t tasks) {
     constexpr int64_t MULTIPLICATIONS = 500'000;

@@ -26,7 +26,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator, Output
 from intaglio.plugins.cuda.geometry import Tensor, launch
 from intaglio.plugins.int_linear.spec import OUT_FACTORS
-from intaglio.plugins.nodes import attributes, check, naming, operator_of, shape_of
+from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_of
 from intaglio.plugins.operator_inputs import FACTORS
 from intaglio.plugins.registry import DOMAIN
 
@@ -84,7 +84,7 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     complete = operator.complete(attributes(node))
     inputs = _inputs(operator, node, complete)
     _check_launch(operator, inputs, complete)
-    described = operator.outputs([None if each is None else shape_of(each) for each in inputs], complete)
+    described = operator.outputs([None if each is None else lengths(each) for each in inputs], complete)
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
     for index, value in enumerate(present):
@@ -120,8 +120,8 @@ def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attribu
             raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
         if index == WIDTH_INPUT.get(operator.name) and not isinstance(value.shape[-1], int):
             raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is not a number. Make it one.")
-        lengths = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
-        tensors.append(Tensor(lengths, spec.dtypes[0]))
+        numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
+        tensors.append(Tensor(numbers, spec.dtypes[0]))
     launch(operator.folder, tensors, attributes)
 
 

@@ -55,6 +55,9 @@ REFUSED: dict[str, Case] = {
     r"IntLayerNorm: residual has shape \[1, 3\], expected that of x, \[2, 3\]": Case(
         "IntLayerNorm", (X32, int32(1, 1, 1), int32(1, 1, 1), None, None, X32[:1], ONE, ONE, ONE), NORM
     ),
+    r"IntLayerNorm: input x_multiplier has shape \[3\], expected int32 \[1\]": Case(
+        "IntLayerNorm", (X32, int32(1, 1, 1), int32(1, 1, 1), None, None, X32, *[int32(1, 1, 1)] * 3), NORM
+    ),
     "IntAttention: query has 12 channels, which do not divide into 5 heads": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 5, "scale": 0.1}
     ),

@@ -27,7 +27,6 @@ def launch_of(case: Case) -> Launch:
 def outputs_of(case: Case) -> list[Output]:
     """Shape and dtype of everything that the kernel writes."""
     operator = OPS[case.operator]
-    missing = [None] * (len(operator.inputs) - len(case.inputs))
-    shapes = [*(None if array is None else array.shape for array in case.inputs), *missing]
+    shapes = operator.padded([None if array is None else array.shape for array in case.inputs])
     outputs = operator.outputs(shapes, operator.complete(case.attributes))
     return [(output.shape, np.dtype(output.dtype)) for output in outputs]

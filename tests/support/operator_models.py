@@ -28,8 +28,7 @@ def node_model(case: Case, constants: bool = False) -> ir.Model:
     made = [ir.convenience.convert_attribute(name, value) for name, value in case.attributes.items()]
     node = ir.Node(DOMAIN, case.operator, values, made, num_outputs=case.outputs, name="node")
     operator = OPS[case.operator]
-    shapes = [None if array is None else array.shape for array in case.inputs]
-    padded = [*shapes, *[None] * (len(operator.inputs) - len(shapes))]
+    padded = operator.padded([None if array is None else array.shape for array in case.inputs])
     for value, output in zip(node.outputs, operator.outputs(padded, operator.complete(case.attributes)), strict=False):
         value.name, value.shape = output.name, ir.Shape(output.shape)
         value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))

@@ -71,8 +71,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], dict[int, float]]] 
 
 
 def apply(operator: str, inputs: list[torch.Tensor | None], attributes: dict[str, Any]) -> torch.Tensor:
-    padded = [*inputs, *[None] * (len(OPS[operator].inputs) - len(inputs))]
-    return OPERATORS[operator](padded, OPS[operator].complete(attributes))[0]
+    return OPERATORS[operator](OPS[operator].padded(inputs), OPS[operator].complete(attributes))[0]
 
 
 @pytest.mark.parametrize("case", CASES)
