@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from intaglio.exporters import export
+from intaglio.graph_passes import compress
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 SIZES: dict[str, Any] = {
@@ -88,6 +89,16 @@ def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("bundles") / "tiny"
     export(str(tiny_checkpoint), path)
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_bundle` after the recipe int8-only. Not to be changed."""
+    folder = tmp_path_factory.mktemp("int8")
+    texts = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
+    (folder / "texts.txt").write_text("\n".join(texts))
+    compress(tiny_bundle, folder / "tiny", "int8-only", calibration=folder / "texts.txt")
+    return folder / "tiny"
 
 
 @pytest.fixture

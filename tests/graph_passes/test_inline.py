@@ -14,19 +14,10 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.inline import Inline
 from intaglio.runtime import open_engine
 
-TEXTS = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
 FEEDS = {
     "input_ids": np.array([[2, 10, 20, 30, 3], [2, 40, 3, 0, 0]]),
     "attention_mask": np.array([[1] * 5, [1, 1, 1, 0, 0]]),
 }
-
-
-@pytest.fixture(scope="module")
-def int8(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inline")
-    (folder / "texts.txt").write_text("\n".join(TEXTS))
-    compress(tiny_bundle, folder / "int8", "int8-only", calibration=folder / "texts.txt")
-    return folder / "int8"
 
 
 def run(bundle: Path) -> dict[str, np.ndarray]:
@@ -36,24 +27,24 @@ def run(bundle: Path) -> dict[str, np.ndarray]:
         return engine.run({name: FEEDS.get(name, zeros) for name in names})
 
 
-def test_inlined_bundle_has_standard_operators_and_the_same_integers(int8: Path, tmp_path: Path) -> None:
-    result = compress(int8, tmp_path / "inlined", "inlined")
+def test_inlined_bundle_has_standard_operators_and_the_same_integers(tiny_int8_bundle: Path, tmp_path: Path) -> None:
+    result = compress(tiny_int8_bundle, tmp_path / "inlined", "inlined")
     manifest = Bundle.open(tmp_path / "inlined").manifest
     assert result.passes[-1].counts["IntLayerNorm"] > 0
     assert manifest.custom_operators == []
     model = onnx.load(tmp_path / "inlined" / "model.onnx")
     assert {node.domain for node in model.graph.node} == {""}
     assert [opset.domain for opset in model.opset_import] == [""]
-    expected, got = run(int8), run(tmp_path / "inlined")
+    expected, got = run(tiny_int8_bundle), run(tmp_path / "inlined")
     np.testing.assert_array_equal(got["last_hidden_state"], expected["last_hidden_state"])
 
 
-def test_float_arithmetic_stays_close_and_multiplies_no_integers(int8: Path, tmp_path: Path) -> None:
+def test_float_arithmetic_stays_close_and_multiplies_no_integers(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "float.yaml").write_text("passes: [{inline: {arithmetic: float}}]")
-    compress(int8, tmp_path / "float", tmp_path / "float.yaml")
+    compress(tiny_int8_bundle, tmp_path / "float", tmp_path / "float.yaml")
     model = onnx.load(tmp_path / "float" / "model.onnx")
     assert "MatMulInteger" not in {node.op_type for node in model.graph.node}
-    expected, got = run(int8)["sentence_embedding"], run(tmp_path / "float")["sentence_embedding"]
+    expected, got = run(tiny_int8_bundle)["sentence_embedding"], run(tmp_path / "float")["sentence_embedding"]
     assert (np.sum(expected * got, axis=-1) >= 0.999).all()
 
 

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_cases import MAKERS, Case, cases, longest
-from operator_models import feeds, node_model
+from operator_models import node_model, run_inlined
 
 from intaglio.plugins import OPS
 from intaglio.plugins.float_body import FloatBody
@@ -23,14 +21,7 @@ EXP_STEP = 2.0**-10  # a step of i-exp's argument, and of its mantissa, as a par
 
 
 def run_body(case: Case) -> list[np.ndarray]:
-    model = node_model(case)
-    assert inline(model, body=FloatBody) == {case.operator: 1}
-    proto = ir.to_proto(model)
-    onnx.checker.check_model(proto, full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds(case))
+    return run_inlined(case, FloatBody, optimised=True)
 
 
 def factor(multiplier, shift, default=1.0):

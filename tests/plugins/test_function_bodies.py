@@ -1,30 +1,20 @@
 """The function bodies against the NumPy references, to the bit, on ONNX Runtime's standard operators."""
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_cases import MAKERS, Case, cases, longest
-from operator_models import feeds, node_model
+from operator_models import run_inlined
 
 from intaglio.plugins import OPS
-from intaglio.plugins.inlining import inline
+from intaglio.plugins.function_body import FunctionBody
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def run_body(case: Case) -> list[np.ndarray]:
-    model = node_model(case)
-    assert inline(model) == {case.operator: 1}
-    proto = ir.to_proto(model)
-    onnx.checker.check_model(proto, full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds(case))
+    return run_inlined(case, FunctionBody, optimised=False)
 
 
 def check(case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from operator_models import node_model
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BuildError
-from intaglio.graph_passes import compress
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
 from intaglio.runtime.build import build
@@ -25,16 +25,6 @@ from intaglio.runtime.tensorrt_integers import widen
 from intaglio.runtime.tensorrt_operators import parsable
 
 trt: Any = pytest.importorskip("tensorrt_rtx")
-
-TEXTS = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
-
-
-@pytest.fixture(scope="module")
-def int8(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("operators")
-    (folder / "texts.txt").write_text("\n".join(TEXTS))
-    compress(tiny_bundle, folder / "int8", "int8-only", calibration=folder / "texts.txt")
-    return folder / "int8"
 
 
 def compiled(model: onnx.ModelProto) -> bool:
@@ -63,16 +53,17 @@ def has_empty(inputs: Any) -> bool:
     return any(array is not None and array.size == 0 for array in inputs)
 
 
-def test_int8_only_encoder_builds_for_t4_and_a100(int8: Path) -> None:
-    engines = build(int8, "tensorrt-rtx", gpus=["t4", "a100"]).engines
+def test_int8_only_encoder_builds_for_t4_and_a100(tiny_int8_bundle: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_int8_bundle, tmp_path / "tiny"))
+    engines = build(bundle, "tensorrt-rtx", gpus=["t4", "a100"]).engines
     assert [(engine.gpu, engine.sm) for engine in engines] == [("t4", 75), ("a100", 80)]
-    assert Bundle.open(int8).manifest.engines == engines
-    assert all((int8 / engine.path).stat().st_size == engine.bytes > 0 for engine in engines)
+    assert Bundle.open(bundle).manifest.engines == engines
+    assert all((bundle / engine.path).stat().st_size == engine.bytes > 0 for engine in engines)
 
 
-def test_widened_graph_computes_the_same(int8: Path, tmp_path: Path) -> None:
+def test_widened_graph_computes_the_same(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = ir.load(int8 / "model.onnx")
+    model = ir.load(tiny_int8_bundle / "model.onnx")
     inline(model)
     before = ir.to_proto(model)
     widen(model)
@@ -112,9 +103,9 @@ def test_wrong_attributes_name_the_node(make_encoder: Callable[..., Path]) -> No
 
 
 def test_tensorrt_knows_a_plugin_for_every_node_and_takes_the_rest(
-    int8: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny_int8_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with full_tensorrt(tmp_path) as tensorrt, parsable(int8 / "model.onnx", "tensorrt", 75) as path:
+    with full_tensorrt(tmp_path) as tensorrt, parsable(tiny_int8_bundle / "model.onnx", "tensorrt", 75) as path:
         creators = tensorrt.get_plugin_registry().all_creators
         known = {creator.name for creator in creators if creator.plugin_namespace == "intaglio"}
         nodes = [node for node in onnx.load(path).graph.node if node.domain == "intaglio"]

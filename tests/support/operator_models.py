@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 from operator_cases import Case
 
 from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.inlining import inline
 
 
 def node_model(case: Case, constants: bool = False) -> ir.Model:
@@ -49,3 +52,20 @@ def feeds(case: Case, constants: bool = False) -> dict[str, npt.NDArray[Any]]:
     named = zip(OPS[case.operator].inputs, case.inputs, strict=False)
     arrays = {spec.name: array for spec, array in named if array is not None}
     return dict(list(arrays.items())[:1]) if constants else arrays
+
+
+def run_inlined(case: Case, body: type[FunctionBody], optimised: bool) -> list[npt.NDArray[Any]]:
+    """The outputs of that model by ONNX Runtime, with the node's body in its place and checked by ONNX."""
+    import onnxruntime
+
+    model = node_model(case)
+    assert inline(model, body=body) == {case.operator: 1}
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    outputs: list[npt.NDArray[Any]] = session.run(None, feeds(case))
+    return outputs
