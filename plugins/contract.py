@@ -42,11 +42,15 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Output:
-    """An output that a node has, with a dtype and a shape of numbers, symbols, or None where neither is known."""
+    """An output that a node has, with a dtype and a shape of numbers, symbols, or None where neither is known.
+
+    `like`: the name of the input whose dtype it has, where several are possible; `dtype` is then the first of them.
+    """
 
     name: str
     dtype: str
     shape: Shape
+    like: str | None = None
 
 
 class Operator(ABC):

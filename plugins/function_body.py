@@ -259,6 +259,12 @@ class FunctionBody:
         output: ir.Value = self.op("MatMulInteger", a, b)
         return output
 
+    def product(self, x: ir.Value, weight: ir.Value) -> ir.Value:
+        """x [..., K] times the transpose of a weight [N, K], both floating point, in the dtype of x."""
+        transposed = self.op("Transpose", self.op("CastLike", weight, x), perm=[1, 0])
+        output: ir.Value = self.op("MatMul", x, transposed)
+        return output
+
     def weighted_sums(self, p: ir.Value, values: ir.Value) -> ir.Value:
         """The product of Q15 weights (0..32767 in 64 bits) and int8 values in 64 bits: byte by byte of the weights."""
         high = self.divide(p, 256)

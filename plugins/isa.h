@@ -14,7 +14,7 @@
 
 namespace intaglio {
 
-enum class Isa { portable, avx2, avx512, avx512vnni };  // each can also run those before it
+enum class Isa { portable, avx2, avx512, avx512vnni, avx512vbmi };  // each can also run those before it
 
 }  // namespace intaglio
 
@@ -27,9 +27,11 @@ enum class Isa { portable, avx2, avx512, avx512vnni };  // each can also run tho
     namespace intaglio::avx2 { extern const Type name; }        \
     namespace intaglio::avx512 { extern const Type name; }      \
     namespace intaglio::avx512vnni { extern const Type name; }  \
+    namespace intaglio::avx512vbmi { extern const Type name; }  \
     namespace intaglio {                                        \
     static inline const Type& name(Isa isa) {                   \
         switch (isa) {                                          \
+            case Isa::avx512vbmi: return avx512vbmi::name;      \
             case Isa::avx512vnni: return avx512vnni::name;      \
             case Isa::avx512: return avx512::name;              \
             case Isa::avx2: return avx2::name;                  \

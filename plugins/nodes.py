@@ -44,14 +44,17 @@ def check(
     outputs: Sequence[ir.Value] = (),
 ) -> None:
     """Raise `GraphError` where a node's inputs or outputs, as far as they are known, are not what the spec says."""
-    operator.check([None if value is None else _given(value) for value in inputs], attributes)
+    given = [None if value is None else _given(value) for value in inputs]
+    operator.check(given, attributes)
     described = operator.outputs([None] * len(inputs), attributes)
     if len(outputs) > len(described):
         raise GraphError(f"{operator.name}: {len(outputs)} outputs, expected at most {len(described)}.")
+    dtypes = {spec.name: each.dtype for spec, each in zip(operator.inputs, given, strict=True) if each is not None}
     for value, output in zip(outputs, described, strict=False):
-        if value.dtype is not None and value.dtype.numpy().name != output.dtype:
+        expected = output.dtype if output.like is None else dtypes.get(output.like)
+        if value.dtype is not None and expected is not None and value.dtype.numpy().name != expected:
             raise GraphError(
-                f"{operator.name}: output {output.name} is {value.dtype.numpy().name}, expected {output.dtype}."
+                f"{operator.name}: output {output.name} is {value.dtype.numpy().name}, expected {expected}."
             )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.contract import Operator
+from intaglio.plugins.csr_matmul.spec import CsrMatMul
+from intaglio.plugins.group_matmul.spec import GroupMatMul
 from intaglio.plugins.int_add.spec import IntAdd
 from intaglio.plugins.int_attention.spec import IntAttention
 from intaglio.plugins.int_gelu.spec import IntGelu
@@ -13,6 +15,7 @@ from intaglio.plugins.int_layer_norm.spec import IntLayerNorm
 from intaglio.plugins.int_linear.spec import IntLinear
 from intaglio.plugins.int_matmul.spec import IntMatMul
 from intaglio.plugins.int_softmax.spec import IntSoftmax
+from intaglio.plugins.lut_matmul.spec import LutMatMul
 from intaglio.plugins.requantize.spec import Requantize
 
 if TYPE_CHECKING:
@@ -34,6 +37,9 @@ OPS: dict[str, Operator] = {
         IntLinear(),
         IntMatMul(),
         IntAttention(),
+        LutMatMul(),
+        CsrMatMul(),
+        GroupMatMul(),
     )
 }
 

@@ -42,8 +42,8 @@ def register(options: onnxruntime.SessionOptions) -> bool:
 def instruction_set() -> str | None:
     """The instruction set of the kernels that a session opened now uses; None where there is no library.
 
-    It is the best one that this CPU offers, or the environment variable INTAGLIO_ISA: portable, avx2, avx512 or
-    avx512vnni. Raises `UsageError` where the variable names another.
+    It is the best one that this CPU offers, or the environment variable INTAGLIO_ISA: portable, avx2, avx512,
+    avx512vnni or avx512vbmi. Raises `UsageError` where the variable names another.
     """
     name = _text("intaglio_isa")
     if name is None and library() is not None:

@@ -36,6 +36,7 @@ INSTRUCTION_SETS = {
     "avx2": ("-mavx2", "-mfma"),
     "avx512": AVX512,
     "avx512vnni": (*AVX512, "-mavx512vnni"),
+    "avx512vbmi": (*AVX512, "-mavx512vnni", "-mavx512vbmi"),
 }
 
 
@@ -65,7 +66,7 @@ class Source(NamedTuple):
 def sources() -> Iterator[Source]:
     """Every compilation that the library consists of."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/ort_binding.cpp")]):
+    for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/*_binding.cpp")]):
         yield Source(path)
     for path in sorted(PLUGINS.glob("*/kernel.cpp")):
         for instruction_set in INSTRUCTION_SETS if x86 else ("portable",):

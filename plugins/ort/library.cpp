@@ -14,7 +14,7 @@
 //
 // `python plugins/ort/build.py` compiles what has changed. A new folder needs nothing else: the build finds
 // plugins/*/kernel.cpp and plugins/*/ort_binding.cpp. The environment variable INTAGLIO_ISA=avx2 (portable, avx2,
-// avx512, avx512vnni) makes sessions registered from then on use that copy of the kernels.
+// avx512, avx512vnni, avx512vbmi) makes sessions registered from then on use that copy of the kernels.
 
 #include <cstdlib>
 #include <iterator>
@@ -34,6 +34,7 @@ namespace {
 constexpr DType INT8 = DType::int8;
 constexpr DType INT32 = DType::int32;
 constexpr DType BOOL = DType::boolean;
+constexpr DType FLOAT = DType::float32;
 
 const std::vector<Operator> OPERATORS = {
     {"Requantize",
@@ -87,11 +88,12 @@ const std::vector<Operator> OPERATORS = {
       {"mask", {BOOL}, true}},
      {{"context", {INT8}}},
      create_int_attention},
+    {"LutMatMul", {{"x", {FLOAT}}, {"packed", {INT32}}, {"lut", {FLOAT}}}, {{"y", {FLOAT}}}, create_lut_matmul},
 };
 
 // --- the instruction set --------------------------------------------------------------------------------------------
 
-constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni"};
+constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"};
 
 // The best instruction set that this CPU and its operating system offer.
 Isa best_isa() {
@@ -102,7 +104,8 @@ Isa best_isa() {
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
         return Isa::avx2;
     }
-    return __builtin_cpu_supports("avx512vnni") ? Isa::avx512vnni : Isa::avx512;
+    if (!__builtin_cpu_supports("avx512vnni")) return Isa::avx512;
+    return __builtin_cpu_supports("avx512vbmi") ? Isa::avx512vbmi : Isa::avx512vnni;
 #else
     return Isa::portable;
 #endif

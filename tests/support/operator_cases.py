@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from intaglio.plugins.bit_packing import pack
+
 Array = npt.NDArray[Any]
 Random = np.random.Generator
 
@@ -191,6 +193,62 @@ def int_attention(random: Random) -> Case:
     return Case("IntAttention", (*inputs, multiplier, shift, mask), attributes)
 
 
+def floats(random: Random, *shape: int) -> Array:
+    """float32 of one magnitude or, now and then, of many, zeros among them."""
+    values = random.normal(size=shape) * 10.0 ** random.uniform(-4, 4)
+    if random.random() < 0.3:
+        values *= 10.0 ** random.uniform(-3, 1, shape)
+    if random.random() < 0.3:
+        values *= random.random(shape) < 0.7
+    return values.astype(np.float32)
+
+
+def depth_of_words(random: Random) -> int:
+    """A K that fills whole words: mostly short, and no multiple of what vector loops take at once."""
+    return 32 * int(random.integers(1, 12) if random.random() < 0.8 else random.integers(12, 70))
+
+
+def indices(random: Random, rows: int, depth: int, bits: int) -> Array:
+    """Packed numbers of `bits`."""
+    return pack(random.integers(0, 2**bits, (rows, depth)), bits)
+
+
+def lut_matmul(random: Random) -> Case:
+    """Tables of any values, and tables of 8-bit integers times a factor, for which kernels have a path of their own."""
+    bits, rows, depth = int(random.choice([2, 3, 4])), width(random), depth_of_words(random)
+    lut = floats(random, rows, 2**bits)
+    if random.random() < 0.5:
+        entries = random.integers(-127, 128, lut.shape)
+        entries[:, 0] = 127
+        lut = (entries * np.abs(floats(random, rows, 1))).astype(np.float32)
+    attributes = {"bits": bits, "K": depth, "activation_bits": int(random.choice([16, 32]))}
+    return Case("LutMatMul", (floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut), attributes)
+
+
+def csr_matmul(random: Random) -> Case:
+    """Empty rows, rows that hold nearly everything, no values at all."""
+    rows, depth = width(random), width(random)
+    counts = random.integers(0, depth + 1, rows) * (random.random(rows) < random.choice([0.0, 0.1, 0.9]))
+    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    shape = leading(random)
+    values = floats(random, int(offsets[-1]))
+    inputs = (floats(random, *shape, depth), values, np.concatenate(columns).astype(np.int32), offsets)
+    return Case("CsrMatMul", (*inputs, floats(random, *shape, rows)), {})
+
+
+def group_matmul(random: Random) -> Case:
+    """Groups from one word to the whole row, with and without zero points."""
+    bits, rows = int(random.choice([2, 3, 4, 8])), width(random)
+    size = 32 * int(random.choice([1, 2, 3, 4, 8]))
+    depth = size * int(random.integers(1, 6))
+    scales = floats(random, rows, depth // size)
+    zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
+    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
+    x = floats(random, *leading(random), depth)
+    return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
+
+
 MAKERS: dict[str, Callable[[Random], Case]] = {
     "Requantize": requantize,
     "IntAdd": int_add,
@@ -200,6 +258,9 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "IntLinear": int_linear,
     "IntMatMul": int_matmul,
     "IntAttention": int_attention,
+    "LutMatMul": lut_matmul,
+    "CsrMatMul": csr_matmul,
+    "GroupMatMul": group_matmul,
 }
 
 
@@ -216,6 +277,16 @@ def longest(operator: str) -> Case:
         query, key = int8(random, 1, 3, 32), int8(random, 1, 4096, 32)
         factor = np.array([2**30], np.int32), np.array([38], np.int32)
         return Case(operator, (query, key, int8(random, 1, 4096, 32), *factor, None), {"num_heads": 2, "scale": 1e-3})
+    if operator in ("LutMatMul", "GroupMatMul"):
+        attributes = {"bits": 3, "K": 4096}
+        tables = floats(random, 37, 8) if operator == "LutMatMul" else floats(random, 37, 32)
+        attributes |= {} if operator == "LutMatMul" else {"group_size": 128}
+        return Case(operator, (floats(random, 2, 4096), indices(random, 37, 4096, 3), tables), attributes)
+    if operator == "CsrMatMul":
+        columns = np.arange(0, 4096, 2, dtype=np.int32)
+        offsets = np.array([0, 0, len(columns)], np.int32)
+        x, values = floats(random, 3, 4096), floats(random, len(columns))
+        return Case(operator, (x, values, columns, offsets, floats(random, 3, 2)), {})
     if operator in ("IntLinear", "IntMatMul"):
         bias = (np.zeros(5, np.int32),) if operator == "IntLinear" else ()
         return Case(operator, (int8(random, 3, 4096), int8(random, 4096, 5), *bias), {"bits": 32})

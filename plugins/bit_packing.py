@@ -1,0 +1,88 @@
+"""Small unsigned integers packed into int32 words, as LutMatMul and GroupMatMul read them.
+
+Number k of a row is bits [k·bits, (k + 1)·bits) of the row's little-endian bit stream: `bits` words hold 32 numbers,
+and with 3 bits two of them reach over the end of a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import GraphError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+WORD = 32  # bits
+
+
+def pack(numbers: npt.NDArray[np.integer[Any]], bits: int) -> npt.NDArray[np.int32]:
+    """[N, K] numbers of 0 to 2**bits - 1 as [N, K·bits/32] words. Raises `GraphError` where K is no multiple of 32."""
+    rows, length = numbers.shape
+    check_length(length, bits)
+    groups = numbers.reshape(rows, length // WORD, WORD)
+    words = np.zeros((rows, length // WORD, bits), np.uint32)
+    for index in range(WORD):
+        word, shift = divmod(index * bits, WORD)
+        number = groups[:, :, index].astype(np.uint32)
+        words[:, :, word] |= number << np.uint32(shift)
+        if shift + bits > WORD:
+            words[:, :, word + 1] |= number >> np.uint32(WORD - shift)
+    return words.reshape(rows, -1).view(np.int32)
+
+
+def unpack(packed: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
+    """[N, K·bits/32] words as the [N, K] numbers that `pack` was given."""
+    rows, length = packed.shape
+    words = packed.view(np.uint32).reshape(rows, length // bits, bits)
+    numbers = np.empty((rows, length // bits, WORD), np.uint8)
+    for index in range(WORD):
+        word, shift = divmod(index * bits, WORD)
+        number = words[:, :, word] >> np.uint32(shift)
+        if shift + bits > WORD:
+            number = number | words[:, :, word + 1] << np.uint32(WORD - shift)
+        numbers[:, :, index] = number & np.uint32((1 << bits) - 1)
+    return numbers.reshape(rows, length // bits * WORD)
+
+
+def unpack_body(graph: FunctionBody, packed: ir.Value, bits: int, length: int) -> ir.Value:
+    """`unpack` in ONNX: int32 [N, length]. In int32, since TensorRT's parser takes neither uint32 nor bit shifts.
+
+    floor(word / 2^shift) is (word - word mod 2^shift) / 2^shift, which is exact in int32 also for negative words,
+    ONNX's Mod having the sign of the divisor. A shift by 31 is made in two steps, as 2^31 is no int32.
+    """
+    index = np.arange(WORD)
+    word, shift = np.divmod(index * bits, WORD)
+    below = np.minimum(bits, WORD - shift)  # bits of a number that lie in its first word
+    groups = graph.op("Reshape", packed, graph.constant(np.array([0, length // WORD, bits])))
+    first = graph.op("Gather", groups, graph.constant(word, np.int32), axis=2)
+    for step in (shift // 2, shift - shift // 2):
+        first = _shift_right(graph, first, 2**step)
+    numbers = graph.op("Mod", first, graph.constant(2**below, np.int32))
+    if (below < bits).any():
+        after = np.minimum(word + 1, bits - 1)
+        rest = graph.op("Gather", groups, graph.constant(after, np.int32), axis=2)
+        rest = graph.op("Mod", rest, graph.constant(2 ** (bits - below), np.int32))
+        numbers = graph.op("Add", numbers, graph.op("Mul", rest, graph.constant(2**below, np.int32)))
+    output: ir.Value = graph.op("Reshape", numbers, graph.constant(np.array([0, length])))
+    return output
+
+
+def _shift_right(graph: FunctionBody, words: ir.Value, power: npt.NDArray[Any]) -> ir.Value:
+    divisor = graph.constant(power, np.int32)
+    output: ir.Value = graph.op("Div", graph.op("Sub", words, graph.op("Mod", words, divisor)), divisor)
+    return output
+
+
+def check_length(length: int, bits: int) -> None:
+    """Raise `GraphError` where rows of `length` numbers do not fill whole words whatever the bits."""
+    if length % WORD:
+        raise GraphError(
+            f"in_features={length} is not a multiple of {WORD}, expected one for {bits}-bit words. "
+            "Leave this layer out with `skip`."
+        )

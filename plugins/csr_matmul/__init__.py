@@ -1,0 +1,1 @@
+"""The operator CsrMatMul: contract, kernels and launch geometry."""

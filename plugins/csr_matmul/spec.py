@@ -1,0 +1,114 @@
+"""CsrMatMul: the product with a sparse matrix, added to what there is: y + x·Sᵀ.
+
+S [N, K] holds the outliers and the sensitive values that dense-and-sparse decomposition takes out of a weight
+(SqueezeLLM, section 3.3), in compressed sparse rows: row n has the values `values[row_offsets[n]:row_offsets[n + 1]]`
+in the columns `columns[…]` of the same range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.errors import GraphError
+from intaglio.plugins.contract import Operator, Output
+from intaglio.plugins.lut_matmul.spec import FLOATS
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class CsrMatMul(Operator):
+    """y + x·Sᵀ."""
+
+    name = "CsrMatMul"
+    inputs = (
+        Input("x", FLOATS, ("...", "K")),
+        Input("values", FLOATS, ("nnz",)),
+        Input("columns", ("int32",), ("nnz",), note="each below K"),
+        Input("row_offsets", ("int32",), ("N+1",), note="ascending from 0 to nnz"),
+        Input("y", FLOATS, ("...", "N")),
+    )
+    attributes = ()
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """Offsets ascend from 0 to the number of values, one row for each channel of y; columns are in x."""
+        super().check(inputs, attributes)
+        x, values, columns, row_offsets, y = inputs
+        rows, width = _width(row_offsets), _width(y)
+        if rows is not None and width is not None and rows != width + 1:
+            raise GraphError(f"{self.name}: input row_offsets has {rows} entries, expected {width + 1} (N+1).")
+        if x is not None and y is not None and x.shape is not None and y.shape is not None:
+            _check_leading(self.name, x.shape[:-1], y.shape[:-1])
+        if row_offsets is not None and row_offsets.values is not None:
+            _check_offsets(self.name, row_offsets.values, _width(values))
+        if columns is not None and columns.values is not None and (depth := _width(x)) is not None:
+            _check_columns(self.name, columns.values, depth)
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[the sum]: the dtype of y, computed in float64."""
+        x, values, columns, row_offsets, y = inputs
+        assert x is not None and values is not None and columns is not None and y is not None
+        assert row_offsets is not None
+        weight = sparse_weight(values, columns, row_offsets, x.shape[-1])
+        return [(y.astype(np.float64) + x.astype(np.float64) @ weight.T).astype(y.dtype)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """The shape of y."""
+        return [Output("sum", "float32", shapes[4] or (), like="y")]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """S as a dense matrix by ScatterND, whose row numbers are how many rows have ended, and MatMul."""
+        x, values, columns, row_offsets, y = inputs
+        assert values is not None and columns is not None and row_offsets is not None
+        one = graph.constant(np.array([1]))
+        ends = graph.op("Slice", graph.wide(row_offsets), one, graph.constant(np.array([2**31 - 1])))
+        count = graph.op("Shape", values)
+        numbers = graph.op("Range", graph.constant(0), graph.op("Squeeze", count), graph.constant(1))
+        ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
+        rows = graph.op("ReduceSum", graph.wide(ended), one, keepdims=1)
+        places = graph.op("Concat", rows, graph.op("Unsqueeze", graph.wide(columns), one), axis=1)
+        shape = graph.op("Concat", graph.op("Shape", ends), graph.op("Shape", x, start=-1), axis=0)
+        zero = graph.op("CastLike", graph.constant(0.0, np.float32), values)
+        dense = graph.op("ScatterND", graph.op("Expand", zero, shape), places, values, reduction="add")
+        assert x is not None and y is not None
+        return [graph.op("Add", y, graph.product(x, dense))]
+
+
+def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int) -> Array:
+    """S as a dense float64 matrix [N, depth]; values at the same place add up."""
+    rows = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets.astype(np.int64)))
+    weight = np.zeros((len(row_offsets) - 1, depth))
+    np.add.at(weight, (rows, columns.astype(np.int64)), values.astype(np.float64))
+    return weight
+
+
+def _width(given: Given | None) -> int | None:
+    width = given.shape[-1] if given is not None and given.shape else None
+    return width if isinstance(width, int) else None
+
+
+def _check_leading(name: str, x: Shape, y: Shape) -> None:
+    differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(x, y, strict=False))
+    if len(x) != len(y) or differ:
+        raise GraphError(f"{name}: inputs x and y have leading axes {list(x)} and {list(y)}, expected the same.")
+
+
+def _check_offsets(name: str, given: Array, count: int | None) -> None:
+    offsets = given.astype(np.int64)
+    if not offsets.size or offsets[0] != 0 or (np.diff(offsets) < 0).any() or (count is not None and offsets[-1] != count):
+        raise GraphError(f"{name}: row_offsets do not ascend from 0 to the {count} values. Make the matrix anew.")
+
+
+def _check_columns(name: str, given: Array, depth: int) -> None:
+    columns = given.astype(np.int64)
+    outside = columns[(columns < 0) | (columns >= depth)]
+    if outside.size:
+        raise GraphError(f"{name}: column {outside[0]}, expected 0 to {depth - 1}, x having {depth} channels.")

@@ -1,0 +1,1 @@
+"""The operator GroupMatMul: contract, kernels and launch geometry."""

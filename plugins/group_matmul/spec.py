@@ -1,0 +1,104 @@
+"""GroupMatMul: a linear layer whose weight is stored as 2, 3, 4 or 8 bits for each value, uniform within groups.
+
+    w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]),   g = k // group_size   (QIGen, section 2)
+    y = x·wᵀ
+
+This is what round-to-nearest, GPTQ and AWQ make. Without zero points they are 2^(bits - 1), the middle.
+`activation_bits` is what it is in LutMatMul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import GraphError
+from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
+from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.lut_matmul.spec import ACTIVATION_BITS, FLOATS, check_depth, check_width, product
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class GroupMatMul(Operator):
+    """x·wᵀ with w = scale·(q - zero point) in groups of a row; `packed` holds q as `bit_packing` packs it."""
+
+    name = "GroupMatMul"
+    inputs = (
+        Input("x", FLOATS, ("...", "K")),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
+        Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups"),
+        Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits"),
+    )
+    groups = (("zero_points",),)
+    attributes = (
+        Attribute("bits", int, choices=(2, 3, 4, 8)),
+        Attribute("K", int),
+        Attribute("group_size", int),
+        ACTIVATION_BITS,
+    )
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked: K fills whole words, and groups fill K."""
+        complete = super().complete(attributes)
+        depth, size = complete["K"], complete["group_size"]
+        check_depth(self.name, depth)
+        if size < WORD or size % WORD or depth % size:
+            raise GraphError(f"{self.name}: group_size={size}, expected a multiple of {WORD} that divides K={depth}.")
+        return complete
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """The words and the groups are as many as the attributes say."""
+        super().check(inputs, attributes)
+        bits, depth = attributes["bits"], attributes["K"]
+        check_width(self.name, "x", inputs[0], depth, "K")
+        check_width(self.name, "packed", inputs[1], depth * bits // WORD, "K·bits/32")
+        check_width(self.name, "scales", inputs[2], depth // attributes["group_size"], "K/group_size")
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: the dtype of x, computed in float64."""
+        x, packed, scales, zero_points = inputs
+        assert x is not None and packed is not None and scales is not None
+        weight = group_weight(packed.view(np.int32), scales, zero_points, attributes["bits"], attributes["group_size"])
+        return [product(x, weight)]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """[..., N]."""
+        x, packed = shapes[0] or (None,), shapes[1] or (None,)
+        return [Output("y", "float32", (*x[:-1], packed[0]), like="x")]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The weight by Sub and Mul of whole groups, and MatMul."""
+        x, packed, scales, zero_points = inputs
+        assert x is not None and packed is not None and scales is not None
+        bits, depth, size = (attributes[name] for name in ("bits", "K", "group_size"))
+        numbers = unpack_body(graph, packed, bits, depth)
+        grouped = graph.op("Reshape", numbers, graph.constant(np.array([0, depth // size, size])))
+        last = graph.constant(np.array([2]))
+        middle = graph.constant(2 ** (bits - 1), np.int32)
+        if zero_points is not None:
+            import onnx_ir as ir
+
+            middle = graph.op("Unsqueeze", graph.cast(zero_points, ir.DataType.INT32), last)
+        steps = graph.op("CastLike", graph.op("Sub", grouped, middle), scales)
+        weight = graph.op("Mul", steps, graph.op("Unsqueeze", scales, last))
+        return [graph.product(x, graph.op("Reshape", weight, graph.constant(np.array([0, depth]))))]
+
+
+def group_weight(
+    packed: npt.NDArray[np.int32], scales: Array, zero_points: Array | None, bits: int, group_size: int
+) -> Array:
+    """The weight [N, K] that numbers, scales and zero points stand for, in float64."""
+    numbers = unpack(packed, bits).reshape(len(packed), -1, group_size).astype(np.float64)
+    middle = np.float64(2 ** (bits - 1)) if zero_points is None else zero_points.astype(np.float64)[:, :, None]
+    weight: Array = (scales.astype(np.float64)[:, :, None] * (numbers - middle)).reshape(len(packed), -1)
+    return weight

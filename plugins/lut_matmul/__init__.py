@@ -1,0 +1,1 @@
+"""The operator LutMatMul: contract, kernels and launch geometry."""

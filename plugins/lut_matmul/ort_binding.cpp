@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <vector>
+
+#include "plugins/lut_matmul/kernel.h"
+#include "plugins/ort/operators.h"
+
+namespace intaglio::ort {
+namespace {
+
+class LutMatMul final : public Kernel {
+public:
+    explicit LutMatMul(const Node& node)
+        : kernel_(lut_matmul_kernel(node.isa())),
+          bits_(node.integer("bits")),
+          depth_(node.integer("K")),
+          activation_bits_(node.integer("activation_bits", 32)) {
+        if (bits_ < 2 || bits_ > 4) throw Error("bits: " + std::to_string(bits_) + ", expected 2, 3 or 4");
+        if (depth_ < 0 || depth_ % 32 != 0) throw Error("K: " + std::to_string(depth_) + ", expected a multiple of 32");
+        if (activation_bits_ != 16 && activation_bits_ != 32) {
+            throw Error("activation_bits: " + std::to_string(activation_bits_) + ", expected 16 or 32");
+        }
+        const Tensor packed = node.constant(1), lut = node.constant(2);
+        if (packed && lut) weight_ = pack(packed, lut);
+    }
+
+    // x [..., K] float32, packed [N, K·bits/32] int32, lut [N, 2^bits] float32 -> y [..., N] float32
+    void compute(const Context& context) const override {
+        const Tensor x = context.input(0);
+        const Weight here = weight_.buffer ? Weight{} : pack(context.input(1), context.input(2));
+        const Weight& weight = weight_.buffer ? weight_ : here;
+        const LutFormat& format = weight.format;
+        if (x.shape.rank() < 1 || x.shape.axis(-1) != depth_) {
+            throw Error("x: shape " + x.shape.text() + ", expected [..., " + std::to_string(depth_) + "]");
+        }
+        Shape shape = x.shape;
+        shape.set_axis(-1, format.rows);
+        float* const y = context.output(0, shape).as_mutable<float>();
+        const int64_t count = shape.rows();
+        if (count == 0 || format.rows == 0) return;
+        const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
+        const int64_t x_grain = std::max<int64_t>((32 << 10) / std::max<int64_t>(depth_, 1), 1);
+        context.parallel_for(count, x_grain, [&](int64_t begin, int64_t end) {
+            kernel_.pack_x(format, x.as<float>(), count, begin, end, packed_x.as<void>());
+        });
+        const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
+        constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
+        const int64_t grain = PRODUCTS / std::max<int64_t>((count + 1) * depth_ * LutMatMulKernel::BLOCK, 1) + 1;
+        context.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+            const Scratch panel(size_t(kernel_.scratch_bytes(format, count)));
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), panel.as<void>(), y, begin, end);
+        });
+    }
+
+private:
+    struct Weight {
+        LutFormat format;
+        Buffer buffer;
+    };
+
+    Weight pack(const Tensor& packed, const Tensor& lut) const {
+        const int64_t words = depth_ * bits_ / 32, entries = int64_t(1) << bits_;
+        if (packed.shape.rank() != 2 || packed.shape.axis(1) != words) {
+            throw Error("packed: shape " + packed.shape.text() + ", expected [N, " + std::to_string(words) + "]");
+        }
+        const int64_t rows = packed.shape.axis(0);
+        const Shape expected{rows, entries};
+        if (lut.shape != expected) throw Error("lut: shape " + lut.shape.text() + ", expected " + expected.text());
+        const float* const tables = lut.as<float>();
+        const int32_t* const indices = packed.as<int32_t>();
+        const LutFormat format =
+            kernel_.choose(tables, rows, depth_, int32_t(bits_), int32_t(activation_bits_));
+        Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
+        const int64_t blocks = (rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
+        kernel_.pack_weight(format, indices, tables, 0, blocks, weight.buffer.as<void>());
+        return weight;
+    }
+
+    const LutMatMulKernel& kernel_;
+    int64_t bits_, depth_, activation_bits_;
+    Weight weight_{};  // where packed and lut are constants of the graph
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> create_lut_matmul(const Node& node) { return std::make_unique<LutMatMul>(node); }
+
+}  // namespace intaglio::ort

@@ -1,0 +1,102 @@
+"""LutMatMul: a linear layer whose weight is stored as 2, 3 or 4 bits for each value, indices into a table per row.
+
+    w[n, k] = lut[n, index[n, k]]         the centroids of output row n (SqueezeLLM, section 3.3)
+    y = x·wᵀ
+
+The CPU kernels compute with x in fixed point: `activation_bits=32` keeps 24 bits of every row of x, which is what
+float32 keeps of the largest; 16 keeps 16 bits, and is faster. The error of each product is then at most
+2^-24 or 2^-16 of the row's largest |x|. Tables that hold (one factor of the row)·(integers of 8 bits) are read
+exactly; others are rounded to 16 bits with `activation_bits=16`, and computed with in float32 with 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import GraphError
+from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
+from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+FLOATS = ("float32", "float16")
+ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
+
+
+class LutMatMul(Operator):
+    """x·wᵀ with w[n, k] = lut[n, index k of row n]; `packed` holds the indices as `bit_packing` packs them."""
+
+    name = "LutMatMul"
+    inputs = (
+        Input("x", FLOATS, ("...", "K")),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
+        Input("lut", FLOATS, ("N", "entries"), note="2^bits entries"),
+    )
+    attributes = (Attribute("bits", int, choices=(2, 3, 4)), Attribute("K", int), ACTIVATION_BITS)
+
+    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked: K fills whole words whatever the bits."""
+        complete = super().complete(attributes)
+        check_depth(self.name, complete["K"])
+        return complete
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """The words and the tables are as many as K and bits say."""
+        super().check(inputs, attributes)
+        bits, depth = attributes["bits"], attributes["K"]
+        check_width(self.name, "x", inputs[0], depth, "K")
+        check_width(self.name, "packed", inputs[1], depth * bits // WORD, "K·bits/32")
+        check_width(self.name, "lut", inputs[2], 2**bits, "2^bits")
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[y]: the dtype of x, computed in float64."""
+        x, packed, lut = inputs
+        assert x is not None and packed is not None and lut is not None
+        return [product(x, table_weight(packed.view(np.int32), lut, attributes["bits"]))]
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+        """[..., N]."""
+        x, packed = shapes[0] or (None,), shapes[1] or (None,)
+        return [Output("y", "float32", (*x[:-1], packed[0]), like="x")]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """The weight by GatherElements, and MatMul."""
+        x, packed, lut = inputs
+        assert x is not None and packed is not None and lut is not None
+        index = unpack_body(graph, packed, attributes["bits"], attributes["K"])
+        return [graph.product(x, graph.op("GatherElements", lut, index, axis=1))]
+
+
+def table_weight(packed: npt.NDArray[np.int32], lut: Array, bits: int) -> Array:
+    """The weight [N, K] that indices and tables stand for, in the dtype of the tables."""
+    weight: Array = np.take_along_axis(lut, unpack(packed, bits).astype(np.int64), axis=1)
+    return weight
+
+
+def product(x: Array, weight: Array) -> Array:
+    """x [..., K] times the transpose of weight [N, K]: computed in float64, as x's dtype."""
+    y: Array = (x.astype(np.float64) @ weight.astype(np.float64).T).astype(x.dtype)
+    return y
+
+
+def check_depth(name: str, depth: int) -> None:
+    """Raise `GraphError` unless rows of `depth` numbers fill whole words."""
+    if depth < 0 or depth % WORD:
+        raise GraphError(f"{name}: K={depth}, expected a multiple of {WORD}. Pad the weight, or leave this layer out.")
+
+
+def check_width(name: str, what: str, given: Given | None, expected: int, formula: str) -> None:
+    """Raise `GraphError` where the last axis of an input is known and not what the attributes say."""
+    width = given.shape[-1] if given is not None and given.shape else expected
+    if isinstance(width, int) and width != expected:
+        raise GraphError(f"{name}: input {what} has {width} columns, expected {expected} ({formula}).")

@@ -1,0 +1,72 @@
+"""Small random decoders of every family, as transformers saves them, with a tokenizer of single bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+END = 256  # the token <|end|>, after one for every byte
+VOCABULARY = 272  # wider than the tokenizer, as many models' are
+GROUPED: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+# Family -> the class of transformers, and the sizes by the names that its configuration has for them.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "opt": (
+        "OPT",
+        {
+            "hidden_size": 32,
+            "ffn_dim": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+            "pad_token_id": 1,
+        },
+    ),
+    "llama": ("Llama", GROUPED),
+    "mistral": ("Mistral", GROUPED | {"sliding_window": 8}),
+    "qwen2": ("Qwen2", GROUPED),
+}
+
+
+def save_decoder(folder: Path, family: str, **options: Any) -> Path:
+    """Write a checkpoint of `family` into `folder`, with weights large enough for varied text, and return it."""
+    import torch
+    import transformers
+
+    name, sizes = FAMILIES[family]
+    config = getattr(transformers, f"{name}Config")(
+        **{"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": END, **sizes, **options}
+    )
+    torch.manual_seed(0)
+    classes = {"OPT": "OPTForCausalLM", "GPT2": "GPT2LMHeadModel"}
+    model = getattr(transformers, classes.get(name, f"{name}ForCausalLM"))(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8)
+    model.save_pretrained(folder)
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def write_byte_tokenizer(folder: Path, template: str | None = None) -> None:
+    """Write tokenizer.json, a token for every byte and <|end|>, and a configuration with the chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    configuration = {"eos_token": "<|end|>"} | ({"chat_template": template} if template else {})
+    (folder / "tokenizer_config.json").write_text(json.dumps(configuration))
