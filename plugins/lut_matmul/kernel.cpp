@@ -1,19 +1,18 @@
-// How a packed weight lies in memory. Indices come in units of 64·loads bytes, loads being 1 for 2 and 4 bits and 3 for
-// 3 bits, and a unit holds 64·loads·8/bits of them; K is filled up with index 0, whose x is zero. Blocks of 16 rows hold
-// four groups of four rows, and a group the first units of its rows, then the second ones, and so on: one stream.
+// How a packed weight lies in memory: in units of indices (index_units.h). Blocks of 16 rows hold four groups of four
+// rows, and a group the first units of its rows, then the second ones, and so on: one stream.
 //
-//     [blocks][4 groups][units][4 rows][64·loads bytes]    indices
-//     [N filled up][tables][64 bytes]                      tables: float32 entries, or bytes with 128 added, repeated
-//     [N filled up] float32                                factors of the rows, where tables are bytes
+//     [blocks][4 groups][units][4 rows][unit]    indices
+//     [N filled up][tables][64 bytes]            tables: float32 entries, or bytes with 128 added, repeated
+//     [N filled up] float32                      factors of the rows, where tables are bytes
 //
-// In a unit, index `vector`·lanes + lane lies in `lane`, lanes being 16 words for tables of float32 and 64 bytes for
-// tables of bytes. 2 and 4 bits: at bit vector·bits of the lane. 3 bits: each of the three loads has as many whole
-// indices as fit, and the two bits that are left over in the first two, with one of the third each, make two more.
+// Lanes go along K: of a unit's indices, number `vector`·lanes + lane lies in `lane`, lanes being 16 words for tables of
+// float32 and 64 bytes for tables of bytes.
 #include "plugins/lut_matmul/kernel.h"
 
 #include <stddef.h>
 
 #include "plugins/fixed_point.h"
+#include "plugins/index_units.h"
 #include "plugins/panel_product.h"
 
 namespace intaglio::INTAGLIO_ISA {
@@ -22,10 +21,6 @@ namespace {
 constexpr int64_t BLOCK = LutMatMulKernel::BLOCK;
 constexpr int GROUP = PANEL_ROWS;  // rows that share what is read of x
 constexpr int TABLE_BYTES = 64;
-
-constexpr int loads_of(int bits) { return bits == 3 ? 3 : 1; }
-constexpr int unit_bytes(int bits) { return 64 * loads_of(bits); }
-constexpr int unit_indices(int bits) { return unit_bytes(bits) * 8 / bits; }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -48,36 +43,6 @@ struct Layout {
 };
 
 // --- packing --------------------------------------------------------------------------------------------------------
-
-static int index_at(const uint32_t* words, int64_t k, int bits) {
-    const int64_t at = k * bits;
-    const int shift = int(at % 32);
-    uint32_t value = words[at / 32] >> shift;
-    if (shift + bits > 32) value |= words[at / 32 + 1] << (32 - shift);
-    return int(value & ((1u << bits) - 1));
-}
-
-// Puts an index into lane `lane` of a unit whose lanes are LANE_BITS wide, as the vector'th of that lane.
-template <typename Lane>
-static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) {
-    constexpr int LANE_BITS = 8 * sizeof(Lane);
-    Lane* const lanes = reinterpret_cast<Lane*>(unit);
-    constexpr int COUNT = 64 / sizeof(Lane);  // lanes of one load
-    if (bits != 3) {
-        lanes[lane] = Lane(lanes[lane] | Lane(value) << (vector * bits));
-        return;
-    }
-    constexpr int WHOLE = LANE_BITS / 3;  // 2 of a byte, 10 of a word; two bits are left
-    if (vector < 3 * WHOLE) {
-        Lane& target = lanes[vector / WHOLE * COUNT + lane];
-        target = Lane(target | Lane(value) << (vector % WHOLE * 3));
-        return;
-    }
-    const int last = vector - 3 * WHOLE;  // 0 or 1
-    Lane &low = lanes[last * COUNT + lane], &high = lanes[2 * COUNT + lane];
-    low = Lane(low | Lane(value & 3) << (LANE_BITS - 2));
-    high = Lane(high | Lane(value >> 2) << (LANE_BITS - 2 + last));
-}
 
 #if defined(__AVX512VNNI__)
 // The factor with which every entry of a row's table is factor·(-127..127) to float32's last digit, 127 among them;
@@ -204,12 +169,6 @@ static void pack_x(const LutFormat& format, const float* x, int64_t count, int64
 // --- tables of float32 ----------------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
-using Words = __m512i;
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm512_srli_epi32(v, unsigned(count)); }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {  // bits 0 and 1 of the first, the others of the second
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(3), low, high, 0xCA);
-}
 template <int BITS>
 struct FloatTable {
     __m512 entries;
@@ -217,13 +176,6 @@ struct FloatTable {
     INTAGLIO_FLOAT F32 look_up(const FloatTable& t, Words index) { return _mm512_permutexvar_ps(index, t.entries); }
 };
 #elif defined(__AVX2__)
-using Words = __m256i;
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm256_srli_epi32(v, count); }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {
-    const __m256i three = _mm256_set1_epi32(3);
-    return _mm256_or_si256(_mm256_and_si256(low, three), _mm256_andnot_si256(three, high));
-}
 template <int BITS>
 struct FloatTable {
     __m256 low, high;
@@ -236,14 +188,6 @@ struct FloatTable {
     }
 };
 #else
-using Words = uint32_t __attribute__((vector_size(16)));
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) {
-    Words v;
-    __builtin_memcpy(&v, p, sizeof v);
-    return v;
-}
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return v >> count; }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) { return (low & 3) | (high & ~3u); }
 template <int BITS>
 struct FloatTable {
     const float* entries;
@@ -255,15 +199,6 @@ struct FloatTable {
     }
 };
 #endif
-
-// Vector `vector` of a unit's indices, in words; `p` points to the first of the lanes that are wanted.
-template <int BITS>
-INTAGLIO_FLOAT Words word_indices(const uint8_t* p, int vector) {
-    if (BITS != 3) return shift_words(load_words(p), vector * BITS);
-    if (vector < 30) return shift_words(load_words(p + 64 * (vector / 10)), vector % 10 * 3);
-    const int last = vector - 30;
-    return low_bits_of(shift_words(load_words(p + 64 * last), 30), shift_words(load_words(p + 128), 28 + last));
-}
 
 // One row of x with one group of rows.
 template <int BITS>
@@ -347,16 +282,6 @@ static void float_block(const LutFormat& format, const Layout& layout, const flo
 // --- tables of bytes ------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512VNNI__)
-
-// Vector `vector` of a unit's indices, in bytes whose upper bits are anything.
-template <int BITS>
-INTAGLIO_FLOAT __m512i byte_indices(const uint8_t* p, int vector) {
-    if (BITS != 3) return _mm512_srli_epi16(_mm512_load_si512(p), unsigned(vector * BITS));
-    if (vector < 6) return _mm512_srli_epi16(_mm512_load_si512(p + vector / 2 * 64), unsigned(vector % 2 * 3));
-    const int last = vector - 6;
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(_mm512_load_si512(p + last * 64), 6),
-                                     _mm512_srli_epi16(_mm512_load_si512(p + 128), unsigned(4 + last)), 0xCA);
-}
 
 // Entries of a table that repeats itself over 64 bytes.
 template <int BITS>

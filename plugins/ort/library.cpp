@@ -35,6 +35,7 @@ constexpr DType INT8 = DType::int8;
 constexpr DType INT32 = DType::int32;
 constexpr DType BOOL = DType::boolean;
 constexpr DType FLOAT = DType::float32;
+constexpr DType UINT8 = DType::uint8;
 
 const std::vector<Operator> OPERATORS = {
     {"Requantize",
@@ -89,6 +90,14 @@ const std::vector<Operator> OPERATORS = {
      {{"context", {INT8}}},
      create_int_attention},
     {"LutMatMul", {{"x", {FLOAT}}, {"packed", {INT32}}, {"lut", {FLOAT}}}, {{"y", {FLOAT}}}, create_lut_matmul},
+    {"CsrMatMul",
+     {{"x", {FLOAT}}, {"values", {FLOAT}}, {"columns", {INT32}}, {"row_offsets", {INT32}}, {"y", {FLOAT}}},
+     {{"sum", {FLOAT}}},
+     create_csr_matmul},
+    {"GroupMatMul",
+     {{"x", {FLOAT}}, {"packed", {INT32}}, {"scales", {FLOAT}}, {"zero_points", {UINT8}, true}},
+     {{"y", {FLOAT}}},
+     create_group_matmul},
 };
 
 // --- the instruction set --------------------------------------------------------------------------------------------

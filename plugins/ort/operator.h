@@ -27,6 +27,8 @@ constexpr DType dtype_of<int32_t>() { return DType::int32; }
 template <>
 constexpr DType dtype_of<float>() { return DType::float32; }
 template <>
+constexpr DType dtype_of<uint8_t>() { return DType::uint8; }
+template <>
 constexpr DType dtype_of<bool>() { return DType::boolean; }
 
 // The lengths of a tensor's axes.

@@ -14,5 +14,7 @@ std::unique_ptr<Kernel> create_int_linear(const Node& node);
 std::unique_ptr<Kernel> create_int_matmul(const Node& node);
 std::unique_ptr<Kernel> create_int_attention(const Node& node);
 std::unique_ptr<Kernel> create_lut_matmul(const Node& node);
+std::unique_ptr<Kernel> create_csr_matmul(const Node& node);
+std::unique_ptr<Kernel> create_group_matmul(const Node& node);
 
 }  // namespace intaglio::ort

@@ -1,0 +1,37 @@
+// A linear layer whose weight is uniform within groups: y = x·wᵀ, w[n, k] = scale[n, g]·(q[n, k] - zero_point[n, g]).
+#pragma once
+
+#include <cstdint>
+
+#include "plugins/isa.h"
+
+namespace intaglio {
+
+struct GroupFormat {
+    int32_t bits;        // of q: 2, 3, 4, 8
+    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point of so many bytes (avx512vnni and later)
+    int64_t depth;       // K
+    int64_t group_size;  // a multiple of 32 that divides K
+    int64_t rows;        // N
+};
+
+// Weights are packed in tiles of 64 rows, x in rows. x: [count, K] float32; y: [count, N] float32.
+struct GroupMatMulKernel {
+    static constexpr int64_t TILE = 64;
+
+    int32_t (*planes)(int32_t activation_bits);  // of x, in the format to use
+    int64_t (*weight_bytes)(const GroupFormat& format);
+    // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups];
+    // zero_points: the same, or null where they are all 2^(bits - 1); packed: aligned to 64 bytes
+    void (*pack_weight)(const GroupFormat& format, const int32_t* numbers, const float* scales,
+                        const uint8_t* zero_points, int64_t begin, int64_t end, void* packed);
+    int64_t (*x_bytes)(const GroupFormat& format, int64_t count);
+    void (*pack_x)(const GroupFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed);
+    // Tiles begin..end-1 of the rows of y.
+    void (*run)(const GroupFormat& format, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
+                int64_t end);
+};
+
+}  // namespace intaglio
+
+INTAGLIO_DECLARE_KERNEL(GroupMatMulKernel, group_matmul_kernel)

@@ -1,0 +1,99 @@
+// Indices of 2, 3, 4 or 8 bits as the kernels keep them: in units that are unpacked vector by vector.
+//
+// A unit has one load of 64 bytes, with 3 bits three of them, and is cut into lanes: 16 words, or 64 bytes. A vector of
+// indices has one in each lane. With 2, 4 and 8 bits, vector v lies at bit v·bits of the lanes. With 3 bits, each of the
+// three loads has as many whole indices as fit; the two bits that are left over in each lane of the first two, with one
+// of the third's each, make two more. So no bit is lost, and K is filled up to whole units with index 0.
+#pragma once
+
+#include <stdint.h>
+
+#include "plugins/simd_float.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+constexpr int loads_of(int bits) { return bits == 3 ? 3 : 1; }
+constexpr int unit_bytes(int bits) { return 64 * loads_of(bits); }
+constexpr int unit_indices(int bits) { return unit_bytes(bits) * 8 / bits; }
+
+// Index k of a row that is packed as bit_packing.py packs it.
+static int index_at(const uint32_t* words, int64_t k, int bits) {
+    const int64_t at = k * bits;
+    const int shift = int(at % 32);
+    uint32_t value = words[at / 32] >> shift;
+    if (shift + bits > 32) value |= words[at / 32 + 1] << (32 - shift);
+    return int(value & ((1u << bits) - 1));
+}
+
+// Puts an index into lane `lane` of a unit whose lanes are LANE_BITS wide, as the vector'th of that lane.
+template <typename Lane>
+static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) {
+    constexpr int LANE_BITS = 8 * sizeof(Lane);
+    Lane* const lanes = reinterpret_cast<Lane*>(unit);
+    constexpr int COUNT = 64 / sizeof(Lane);  // lanes of one load
+    if (bits != 3) {
+        lanes[lane] = Lane(lanes[lane] | Lane(value) << (vector * bits));
+        return;
+    }
+    constexpr int WHOLE = LANE_BITS / 3;  // 2 of a byte, 10 of a word; two bits are left
+    if (vector < 3 * WHOLE) {
+        Lane& target = lanes[vector / WHOLE * COUNT + lane];
+        target = Lane(target | Lane(value) << (vector % WHOLE * 3));
+        return;
+    }
+    const int last = vector - 3 * WHOLE;  // 0 or 1
+    Lane &low = lanes[last * COUNT + lane], &high = lanes[2 * COUNT + lane];
+    low = Lane(low | Lane(value & 3) << (LANE_BITS - 2));
+    high = Lane(high | Lane(value >> 2) << (LANE_BITS - 2 + last));
+}
+
+#if defined(__AVX512F__)
+using Words = __m512i;
+INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
+INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm512_srli_epi32(v, unsigned(count)); }
+INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {  // bits 0 and 1 of the first, the others of the second
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(3), low, high, 0xCA);
+}
+#elif defined(__AVX2__)
+using Words = __m256i;
+INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm256_srli_epi32(v, count); }
+INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {
+    const __m256i three = _mm256_set1_epi32(3);
+    return _mm256_or_si256(_mm256_and_si256(low, three), _mm256_andnot_si256(three, high));
+}
+#else
+using Words = uint32_t __attribute__((vector_size(16)));
+INTAGLIO_FLOAT Words load_words(const uint8_t* p) {
+    Words v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+INTAGLIO_FLOAT Words shift_words(Words v, int count) { return v >> count; }
+INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) { return (low & 3) | (high & ~3u); }
+#endif
+
+// Vector `vector` of a unit's indices, in words; `p` points to the first of the lanes that are wanted.
+template <int BITS>
+INTAGLIO_FLOAT Words word_indices(const uint8_t* p, int vector) {
+    if (BITS != 3) return shift_words(load_words(p), vector * BITS);
+    if (vector < 30) return shift_words(load_words(p + 64 * (vector / 10)), vector % 10 * 3);
+    const int last = vector - 30;
+    return low_bits_of(shift_words(load_words(p + 64 * last), 30), shift_words(load_words(p + 128), 28 + last));
+}
+
+#if defined(__AVX512VNNI__)
+// Vector `vector` of a unit's indices, in bytes whose upper bits are anything.
+template <int BITS>
+INTAGLIO_FLOAT __m512i byte_indices(const uint8_t* p, int vector) {
+    if (BITS != 3) return _mm512_srli_epi16(_mm512_load_si512(p), unsigned(vector * BITS));
+    if (vector < 6) return _mm512_srli_epi16(_mm512_load_si512(p + vector / 2 * 64), unsigned(vector % 2 * 3));
+    const int last = vector - 6;
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(_mm512_load_si512(p + last * 64), 6),
+                                     _mm512_srli_epi16(_mm512_load_si512(p + 128), unsigned(4 + last)), 0xCA);
+}
+#endif
+
+}  // namespace
+}  // namespace intaglio::INTAGLIO_ISA
