@@ -3,6 +3,7 @@
 
 #include "plugins/csr_matmul/kernel.h"
 #include "plugins/ort/operators.h"
+#include "plugins/ort/real.h"
 
 namespace intaglio::ort {
 namespace {
@@ -26,7 +27,8 @@ public:
             if (given[i] < 0) throw Error("columns: " + std::to_string(given[i]) + ", expected 0 or more");
             widest_ = std::max<int64_t>(widest_, given[i]);
         }
-        values_.assign(values.as<float>(), values.as<float>() + count);
+        const RealInput numbers(values);
+        values_.assign(numbers.data(), numbers.data() + count);
         offsets_.assign(offsets, offsets + rows + 1);
         if (widest_ < 1 << 16) {
             narrow_.assign(given, given + count);
@@ -68,7 +70,7 @@ public:
         if (values && columns && row_offsets) matrix_ = std::make_unique<Matrix>(values, columns, row_offsets);
     }
 
-    // x [..., K], values [nnz], columns [nnz] int32, row_offsets [N+1] int32, y [..., N] -> sum [..., N]; float32
+    // x [..., K], values [nnz], columns [nnz] int32, row_offsets [N+1] int32, y [..., N] -> sum [..., N] as y; float32 or float16
     void compute(const Context& context) const override {
         const Tensor x = context.input(0), y = context.input(4);
         std::unique_ptr<Matrix> here;
@@ -81,14 +83,18 @@ public:
         Shape shape = x.shape;
         shape.set_axis(-1, matrix.rows());
         if (y.shape != shape) throw Error("y: shape " + y.shape.text() + ", expected " + shape.text());
-        float* const sum = context.output(0, shape).as_mutable<float>();
+        const Tensor output = context.output(0, shape);
+        check_like(output, y);
         const int64_t count = shape.rows();
         if (count == 0 || matrix.rows() == 0) return;
+        const RealInput values(x), addend(y);
+        const RealOutput sum(output);
         if (count == 1) {
-            one(context, matrix, x.as<float>(), y.as<float>(), sum);
+            one(context, matrix, values.data(), addend.data(), sum.data());
         } else {
-            several(context, matrix, x.as<float>(), count, x.shape.axis(-1), y.as<float>(), sum);
+            several(context, matrix, values.data(), count, x.shape.axis(-1), addend.data(), sum.data());
         }
+        sum.finish();
     }
 
 private:

@@ -2,6 +2,7 @@
 
 #include "plugins/group_matmul/kernel.h"
 #include "plugins/ort/operators.h"
+#include "plugins/ort/real.h"
 
 namespace intaglio::ort {
 namespace {
@@ -31,8 +32,8 @@ public:
         if (packed && scales && (zero_points || !has_zero_points_)) weight_ = pack(packed, scales, zero_points);
     }
 
-    // x [..., K] float32, packed [N, K·bits/32] int32, scales [N, K/group_size] float32, optional zero_points uint8 of
-    // the same shape -> y [..., N] float32
+    // x [..., K] float32 or float16, packed [N, K·bits/32] int32, scales [N, K/group_size] the same, optional zero_points uint8 of
+    // the same shape -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
         const bool ready = bool(weight_.buffer);
@@ -45,18 +46,22 @@ public:
         }
         Shape shape = x.shape;
         shape.set_axis(-1, format.rows);
-        float* const y = context.output(0, shape).as_mutable<float>();
+        const Tensor output = context.output(0, shape);
+        check_like(output, x);
         const int64_t count = shape.rows();
         if (count == 0 || format.rows == 0) return;
+        const RealInput values(x);
+        const RealOutput y(output);
         const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
         const int64_t x_grain = std::max<int64_t>((32 << 10) / std::max<int64_t>(depth_, 1), 1);
         context.parallel_for(count, x_grain, [&](int64_t begin, int64_t end) {
-            kernel_.pack_x(format, x.as<float>(), count, begin, end, packed_x.as<void>());
+            kernel_.pack_x(format, values.data(), count, begin, end, packed_x.as<void>());
         });
         const int64_t tiles = (format.rows + GroupMatMulKernel::TILE - 1) / GroupMatMulKernel::TILE;
         context.parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
-            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y, begin, end);
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin, end);
         });
+        y.finish();
     }
 
 private:
@@ -81,7 +86,8 @@ private:
         const GroupFormat format = {int32_t(bits_), kernel_.planes(int32_t(activation_bits_)), depth_, group_size_, rows};
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         const int64_t tiles = (rows + GroupMatMulKernel::TILE - 1) / GroupMatMulKernel::TILE;
-        kernel_.pack_weight(format, packed.as<int32_t>(), scales.as<float>(),
+        const RealInput factors(scales);
+        kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(),
                             zero_points ? zero_points.as<uint8_t>() : nullptr, 0, tiles, weight.buffer.as<void>());
         return weight;
     }

@@ -55,7 +55,7 @@ static float grid_factor(const float* lut, int entries) {
     for (int i = 0; i < entries; ++i) {
         const double steps = double(lut[i]) / factor;
         const double error = steps - __builtin_rint(steps);
-        if (!(error < 1e-5 && error > -1e-5)) return 0;  // float32 rounds 127 steps to 4e-6 of one
+        if (!(error < 4e-5 && error > -4e-5)) return 0;  // float32 rounds 127 steps, twice, to 2e-5 of one
     }
     return float(factor);
 }

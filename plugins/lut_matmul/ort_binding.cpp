@@ -3,6 +3,7 @@
 
 #include "plugins/lut_matmul/kernel.h"
 #include "plugins/ort/operators.h"
+#include "plugins/ort/real.h"
 
 namespace intaglio::ort {
 namespace {
@@ -23,7 +24,7 @@ public:
         if (packed && lut) weight_ = pack(packed, lut);
     }
 
-    // x [..., K] float32, packed [N, K·bits/32] int32, lut [N, 2^bits] float32 -> y [..., N] float32
+    // x [..., K] float32 or float16, packed [N, K·bits/32] int32, lut [N, 2^bits] the same -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
         const Weight here = weight_.buffer ? Weight{} : pack(context.input(1), context.input(2));
@@ -34,21 +35,25 @@ public:
         }
         Shape shape = x.shape;
         shape.set_axis(-1, format.rows);
-        float* const y = context.output(0, shape).as_mutable<float>();
+        const Tensor output = context.output(0, shape);
+        check_like(output, x);
         const int64_t count = shape.rows();
         if (count == 0 || format.rows == 0) return;
+        const RealInput values(x);
+        const RealOutput y(output);
         const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
         const int64_t x_grain = std::max<int64_t>((32 << 10) / std::max<int64_t>(depth_, 1), 1);
         context.parallel_for(count, x_grain, [&](int64_t begin, int64_t end) {
-            kernel_.pack_x(format, x.as<float>(), count, begin, end, packed_x.as<void>());
+            kernel_.pack_x(format, values.data(), count, begin, end, packed_x.as<void>());
         });
         const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
         constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
         const int64_t grain = PRODUCTS / std::max<int64_t>((count + 1) * depth_ * LutMatMulKernel::BLOCK, 1) + 1;
         context.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
             const Scratch panel(size_t(kernel_.scratch_bytes(format, count)));
-            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), panel.as<void>(), y, begin, end);
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), panel.as<void>(), y.data(), begin, end);
         });
+        y.finish();
     }
 
 private:
@@ -65,7 +70,8 @@ private:
         const int64_t rows = packed.shape.axis(0);
         const Shape expected{rows, entries};
         if (lut.shape != expected) throw Error("lut: shape " + lut.shape.text() + ", expected " + expected.text());
-        const float* const tables = lut.as<float>();
+        const RealInput table_values(lut);
+        const float* const tables = table_values.data();
         const int32_t* const indices = packed.as<int32_t>();
         const LutFormat format =
             kernel_.choose(tables, rows, depth_, int32_t(bits_), int32_t(activation_bits_));

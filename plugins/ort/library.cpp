@@ -34,7 +34,7 @@ namespace {
 constexpr DType INT8 = DType::int8;
 constexpr DType INT32 = DType::int32;
 constexpr DType BOOL = DType::boolean;
-constexpr DType FLOAT = DType::float32;
+const std::vector<DType> REAL = {DType::float32, DType::float16};
 constexpr DType UINT8 = DType::uint8;
 
 const std::vector<Operator> OPERATORS = {
@@ -89,14 +89,14 @@ const std::vector<Operator> OPERATORS = {
       {"mask", {BOOL}, true}},
      {{"context", {INT8}}},
      create_int_attention},
-    {"LutMatMul", {{"x", {FLOAT}}, {"packed", {INT32}}, {"lut", {FLOAT}}}, {{"y", {FLOAT}}}, create_lut_matmul},
+    {"LutMatMul", {{"x", REAL}, {"packed", {INT32}}, {"lut", REAL}}, {{"y", REAL}}, create_lut_matmul},
     {"CsrMatMul",
-     {{"x", {FLOAT}}, {"values", {FLOAT}}, {"columns", {INT32}}, {"row_offsets", {INT32}}, {"y", {FLOAT}}},
-     {{"sum", {FLOAT}}},
+     {{"x", REAL}, {"values", REAL}, {"columns", {INT32}}, {"row_offsets", {INT32}}, {"y", REAL}},
+     {{"sum", REAL}},
      create_csr_matmul},
     {"GroupMatMul",
-     {{"x", {FLOAT}}, {"packed", {INT32}}, {"scales", {FLOAT}}, {"zero_points", {UINT8}, true}},
-     {{"y", {FLOAT}}},
+     {{"x", REAL}, {"packed", {INT32}}, {"scales", REAL}, {"zero_points", {UINT8}, true}},
+     {{"y", REAL}},
      create_group_matmul},
 };
 

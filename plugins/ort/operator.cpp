@@ -17,6 +17,7 @@ const char* dtype_name(DType type) {
         case DType::int32: return "int32";
         case DType::int64: return "int64";
         case DType::boolean: return "bool";
+        case DType::float16: return "float16";
         default: return "another type";
     }
 }

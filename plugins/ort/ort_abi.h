@@ -64,7 +64,7 @@ constexpr int OPTIONAL = 1;                // OrtCustomOpInputOutputCharacterist
 constexpr int MEMORY_DEFAULT = 0;          // OrtMemType
 
 // ONNXTensorElementDataType, of the element types that our operators use.
-enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9 };
+enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9, float16 = 10 };
 
 // What goes wrong in the library, on its way to becoming an OrtStatus. The message is one line: what, got, expected.
 struct Error : std::runtime_error {
