@@ -20,7 +20,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-HUB_FILES = ["*.json", "*.txt", "*.safetensors"]
+HUB_FILES = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoint import Checkpoint
-from intaglio.exporters.family import Family, find_family
+from intaglio.exporters.decoder_export import export_decoder
+from intaglio.exporters.family import Family, find_decoder, find_family
 from intaglio.exporters.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.tokenizer_files import write_tokenizer
 from intaglio.extras import load
 from intaglio.files import check_output_directory
-from intaglio.model_file import save
+from intaglio.model_file import count_weights, save
 from intaglio.progress import step
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
@@ -45,7 +46,7 @@ class Exported(msgspec.Struct):
 
 
 def export(
-    source: str,
+    source: str | Path,
     output: str | Path,
     dtype: str = "float32",
     revision: str | None = None,
@@ -63,6 +64,7 @@ def export(
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
     check_output_directory(Path(output), force)
+    source = str(source)
     if source.endswith(".onnx"):
         from intaglio.exporters.onnx_file import adopt
 
@@ -70,9 +72,15 @@ def export(
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
-        plan = _plan(Checkpoint.open(source, revision), dtype)
+        checkpoint = Checkpoint.open(source, revision)
+        decoder = find_decoder(checkpoint.config)
+        plan = None if decoder else _plan(checkpoint, dtype)
         with create(output, force) as draft:
-            outputs = _export(plan, draft, check)
+            if plan is None:
+                assert decoder is not None
+                outputs = export_decoder(checkpoint, decoder, dtype, draft, check)
+            else:
+                outputs = _export(plan, draft, check)
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs)
@@ -164,6 +172,7 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
             dtype=plan.dtype,
             inputs=[tensor_spec(value) for value in traced.model.graph.inputs],
             outputs=[tensor_spec(value) for value in traced.model.graph.outputs],
+            parameters=count_weights(traced.model),
             axes=plan.axes,
             layers=traced.layers,
             labels=class_labels(checkpoint.config) if plan.task == "classify" else [],

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
+
+if TYPE_CHECKING:
+    from intaglio.exporters.decoder_graph import DecoderGraph
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """A family of decoders. The configurations are those of `transformers`, with its defaults filled in.
+
+    `base` is the path of the model below its head, `blocks` that of the list of Transformer blocks, `embedding` that
+    of the token embedding. `describe` reads what the manifest records and refuses configurations that are not
+    supported; `build` writes the graph.
+    """
+
+    model_type: str
+    architecture: str  # the one with a language model's head
+    base: str
+    blocks: str
+    embedding: str
+    describe: Callable[[dict[str, Any]], Decoder]
+    build: Callable[[DecoderGraph, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -43,10 +65,25 @@ def families() -> dict[str, Family]:
     return {family.model_type: family for family in (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY)}
 
 
+def decoder_families() -> dict[str, DecoderFamily]:
+    """Every supported family of decoders by its `model_type`."""
+    from intaglio.exporters import gpt2, llama, mistral, opt, qwen2
+
+    return {module.FAMILY.model_type: module.FAMILY for module in (gpt2, opt, llama, mistral, qwen2)}
+
+
+def find_decoder(config: Mapping[str, Any]) -> DecoderFamily | None:
+    """The family of a config.json whose architecture is a decoder with a language model's head, or None."""
+    family = decoder_families().get(str(config.get("model_type")))
+    listed = config.get("architectures") or ([family.architecture] if family else [])
+    return family if family and listed == [family.architecture] else None
+
+
 def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
     """The family of a config.json and the architecture to export. Raises `SourceError` listing what is supported."""
     table = families()
-    supported = ", ".join(name for family in table.values() for name in family.architectures)
+    encoders = [name for family in table.values() for name in family.architectures]
+    supported = ", ".join([*encoders, *(family.architecture for family in decoder_families().values())])
     family = table.get(str(config.get("model_type")))
     listed = config.get("architectures") or ([family.base] if family else [])
     architecture = str(listed[0]) if isinstance(listed, list) and listed else str(listed)

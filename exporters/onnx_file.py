@@ -9,7 +9,7 @@ from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.tokenizer_files import BESIDE
 from intaglio.files import copy_file, inside, sha256
-from intaglio.model_file import external_data_files, load, parse, save
+from intaglio.model_file import count_weights, external_data_files, load, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.runtime.tokenizer import TOKENIZER
 
@@ -54,6 +54,7 @@ def adopt(path: Path, draft: Draft) -> None:
         dtype=max(set(floats), key=floats.count, default="float32"),
         inputs=inputs,
         outputs=outputs,
+        parameters=count_weights(model),
         axes={name: Axis() for name in sorted(symbolic)},
         custom_operators=custom_operators(model.graph),
     )

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from intaglio.bundle import Source
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoint import Checkpoint
-from intaglio.exporters.family import find_family
+from intaglio.exporters.family import DecoderFamily, find_decoder, find_family
 from intaglio.exporters.safetensors_file import MappedTensor
 from intaglio.exporters.sentence_transformers import read_head
 from intaglio.extras import load
 
 if TYPE_CHECKING:
+    from intaglio.exporters.decoder_module import DecoderModule
     from intaglio.exporters.modules import Encoder
 
 
-def load_module(source: Source) -> Encoder:
+def load_module(source: Source) -> Encoder | DecoderModule:
     """The float32 torch module, in eval mode, of the checkpoint that a bundle was exported from.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
@@ -41,20 +42,44 @@ def load_module(source: Source) -> Encoder:
                 f"{checkpoint.folder / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
                 "Export it anew, or compare with another bundle: --against BUNDLE."
             )
+    if decoder := find_decoder(checkpoint.config):
+        return build_decoder(checkpoint, decoder)
     return build_module(checkpoint, checkpoint.tensors())
 
 
 def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) -> Encoder:
     """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read."""
-    torch = load("torch")
-    transformers = load("transformers")
+    load("torch")
     from intaglio.exporters.modules import Encoder
 
     family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
     head = read_head(checkpoint.folder) if architecture == family.base else None
+    extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
+    model = build_model(checkpoint, weights, architecture, family.blocks, **extra)
+    first_output = "last_hidden_state" if architecture == family.base else "logits"
+    return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
+
+
+def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
+    """The checkpoint as a float32 `DecoderModule` in eval mode."""
+    load("torch")
+    from intaglio.exporters.decoder_module import DecoderModule
+
+    model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
+    return DecoderModule(model).eval().requires_grad_(False)
+
+
+def build_model(
+    checkpoint: Checkpoint, weights: Mapping[str, MappedTensor], architecture: str, blocks: str, **extra: bool
+) -> Any:
+    """The checkpoint as the float32 model of `transformers`, with the options `extra`; float32 weights stay mapped.
+
+    `blocks` is the path of the list of Transformer blocks, all of which config.json must count.
+    """
+    torch = load("torch")
+    transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
     with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
         config = transformers.AutoConfig.from_pretrained(
             str(checkpoint.folder), attn_implementation="eager", trust_remote_code=False
@@ -68,9 +93,8 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
             ignore_mismatched_sizes=True,  # reported below, in one line
             **extra,
         )
-    _check_complete(checkpoint, architecture, family.blocks, report)
-    first_output = "last_hidden_state" if architecture == family.base else "logits"
-    return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
+    _check_complete(checkpoint, architecture, blocks, report)
+    return model
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from intaglio.runtime.tokenizer import TOKENIZER
 # Files from which transformers makes a tokenizer; without any of them it makes an empty one.
 VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
 
 
 def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
@@ -23,8 +25,23 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     A checkpoint that has only a vocabulary is converted by `transformers`; one without a tokenizer is refused.
     """
     tokenizer = _read(checkpoint)
-    tokenizer.no_truncation()
-    _check_vocabulary(checkpoint, tokenizer)
+    _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
+    _pad(checkpoint, tokenizer)
+    _write(checkpoint, tokenizer, folder, BESIDE)
+
+
+def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: int) -> None:
+    """Write the tokenizer of a decoder, which is neither padded nor cut, and copy the files beside it.
+
+    Raises `SourceError` when it does not belong to a model of `vocab_size` tokens.
+    """
+    tokenizer = _read(checkpoint)
+    _check_vocabulary(checkpoint, tokenizer, vocab_size)
+    tokenizer.no_padding()
+    _write(checkpoint, tokenizer, folder, (*BESIDE, *BESIDE_DECODER))
+
+
+def _pad(checkpoint: Checkpoint, tokenizer: Any) -> None:
     number = integer(checkpoint.config, "pad_token_id", 0, default=0)
     token = {identity: token for token, identity in tokenizer.get_vocab().items()}.get(number)
     if token is None:
@@ -33,8 +50,12 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
             "(pad_token_id). Give the tokenizer that the model was trained with."
         )
     tokenizer.enable_padding(pad_id=number, pad_token=token)
+
+
+def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequence[str]) -> None:
+    tokenizer.no_truncation()
     tokenizer.save(str(folder / TOKENIZER))
-    for name in BESIDE:
+    for name in beside:
         if (checkpoint.folder / name).is_file():
             copy_file(checkpoint.folder / name, folder / name)
 
@@ -64,12 +85,12 @@ def _read(checkpoint: Checkpoint) -> Any:
         ) from error
 
 
-def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any) -> None:
+def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None:
     """Refuse a tokenizer that knows special tokens only, or one of another model, with ids beyond the vocabulary."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if len(vocabulary) <= len(tokenizer.get_added_tokens_decoder()):
         raise SourceError(f"{checkpoint.folder}: its tokenizer has no words. Put the {TOKENIZER} of this model there.")
-    size, largest = integer(checkpoint.config, "vocab_size", 1), max(vocabulary.values())
+    largest = max(vocabulary.values())
     if largest >= size:
         raise SourceError(
             f"{checkpoint.folder}: its tokenizer gives ids up to {largest}, the model takes less than {size}. "

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle import Axis
 from intaglio.exporters.safetensors_file import MappedTensor
+from intaglio.exporters.weights import in_file, weight
 
 if TYPE_CHECKING:
     from intaglio.exporters.modules import Encoder
@@ -73,7 +74,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         for name, value in model.graph.initializers.items():
             if name in real:
                 tensor = real.pop(name)
-                value.const_value = _weight(tensor, in_files.get(tensor.data_ptr()), name, dtype)
+                value.const_value = weight(tensor, in_files.get(tensor.data_ptr()), name, from_torch_dtype(dtype))
         traced = list(model.graph.initializers.values())
         optimizer.optimize(model, output_size_limit=FOLDED)
         for value in traced:
@@ -82,7 +83,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         for name, value in model.graph.initializers.items():
             if isinstance(value.const_value, TorchTensor):
                 mapped = in_files.get(value.const_value.raw.data_ptr())
-                value.const_value = _in_file(mapped, name) if mapped else value.const_value
+                value.const_value = in_file(mapped, name) if mapped else value.const_value
     _name_weights(model)
     layers = _layers(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
@@ -103,33 +104,6 @@ def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTens
                 replaced[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
             owner._parameters[name] = replaced[id(parameter)]
     return real
-
-
-def _in_file(mapped: MappedTensor, name: str) -> ir.ExternalTensor:
-    """The tensor as a piece of its file, which is copied without passing through memory."""
-    tensor, path = mapped.tensor, mapped.path.resolve()  # a hub's cache holds links to its files
-    return ir.ExternalTensor(
-        path.name,
-        mapped.offset,
-        tensor.nbytes,
-        from_torch_dtype(tensor.dtype),
-        shape=ir.Shape(tensor.shape),
-        name=name,
-        base_dir=path.parent,
-    )
-
-
-def _weight(tensor: torch.Tensor, mapped: MappedTensor | None, name: str, dtype: torch.dtype) -> ir.TensorProtocol:
-    """A real parameter as a graph's weight of `dtype`; a cast is made each time it is asked for, and not kept."""
-    if tensor.dtype == dtype:
-        return TorchTensor(tensor, name)
-    target = from_torch_dtype(dtype)
-
-    def cast() -> ir.TensorProtocol:
-        source = _in_file(mapped, name) if mapped else TorchTensor(tensor, name)
-        return ir.Tensor(source.numpy().astype(target.numpy()), name=name)
-
-    return ir.LazyTensor(cast, target, ir.Shape(tensor.shape), name=name)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ class Float16:
        float32 between Casts; so do the operators (by type) and nodes (by name) that `keep` lists.
     3. The graph's float32 inputs and outputs become float16; with `keep_io` they stay, and are cast.
     4. Calls of the model's functions are inlined first.
+    5. Cos and Sin, and what their angles are computed from, stay float32: rotary positions of some thousand radians
+       would be off by whole radians.
 
     LayerNormalization goes on computing mean and variance in float32 (`stash_type`). Raises `GraphError` where the
     dtype of a value of another domain's node is not known.
@@ -76,6 +78,7 @@ class _Conversion:
         self.names = Names(model)
         self.out_of_range = OutOfRange()
         self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
+        self.angles = _angles(nodes)
         # The places where float32 stays: (node, index of an input), and (node, index of an output).
         self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
         self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
@@ -135,7 +138,7 @@ class _Conversion:
         named = node.op_type in self.options.keep or node.name in self.options.keep
         if named and has_subgraphs(node):
             self.counts.leave(f"keep: {node.op_type} {node.name!r} has a body; name the nodes in it instead")
-        return not has_subgraphs(node) and (named or self._schema(node) is None)
+        return not has_subgraphs(node) and (named or node in self.angles or self._schema(node) is None)
 
     def _kept_constants(self) -> set[ir.Value]:
         """Initializers and Constants that only float32 places use: they stay as they are."""
@@ -255,6 +258,18 @@ def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
     """Change the dtype without changing the type object, which other values may share."""
     value.type = copy.deepcopy(value.type)
     value.dtype = dtype
+
+
+def _angles(nodes: Sequence[ir.Node]) -> set[ir.Node]:
+    """The nodes that compute angles' cosines and sines, and those that compute the angles."""
+    found: set[ir.Node] = set()
+    waiting = [node for node in nodes if node.op_type in ("Cos", "Sin") and node.domain == ""]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [producer for value in node.inputs if value is not None and (producer := value.producer())]
+    return found
 
 
 def _takes_half(schema: onnx.defs.OpSchema, side: str, index: int) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from intaglio.errors import BundleError, GraphError, storage_errors
 from intaglio.files import atomic_directory, atomic_write, copy_file, inside, locked, sha256
-from intaglio.model_file import external_data_files, parse
+from intaglio.model_file import external_data_files, outline
 
 if TYPE_CHECKING:
     import onnx
@@ -52,6 +52,20 @@ class Axis(msgspec.Struct, frozen=True):
     maximum: int | None = None
 
 
+class Decoder(msgspec.Struct, frozen=True):
+    """What generating text needs to know of a decoder."""
+
+    layers: int
+    heads: int
+    kv_heads: int  # heads of keys and values; each serves heads / kv_heads heads of queries
+    head_dim: int
+    vocab_size: int  # the width of the logits, which may exceed the tokenizer's number of tokens
+    max_positions: int  # tokens of prompt and text together
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()  # any of them ends a text
+    sliding_window: int | None = None  # a token attends to so many tokens, itself among them; None: to all before it
+
+
 class PassRecord(msgspec.Struct):
     """One applied graph pass: its options, what it rewrote (name -> number), and why it left the rest."""
 
@@ -59,6 +73,7 @@ class PassRecord(msgspec.Struct):
     options: dict[str, Any] = {}
     counts: dict[str, int] = {}
     reasons: list[str] = []
+    layers: dict[str, dict[str, float]] = {}  # layer -> what was measured of it, by name
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,14 +114,16 @@ class Manifest(msgspec.Struct):
     source: Source
     family: str  # "bert"; "" for a graph made elsewhere
     architecture: str  # "BertModel"
-    task: str  # "embed", "classify", "fill-mask", "encode", or "" for a graph made elsewhere
+    task: str  # "embed", "classify", "fill-mask", "encode", "generate", or "" for a graph made elsewhere
     dtype: str  # of the weights: "float32", "float16"
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
     axes: dict[str, Axis] = {}
+    parameters: int = 0  # weights of the model that was exported, whatever passes made of them; 0: not counted
     layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
     labels: list[str] = []  # class names, for classification
     activation: str = "softmax"  # what turns a classifier's logits into scores: "softmax", "sigmoid" or "identity"
+    decoder: Decoder | None = None  # of the task "generate"
     truncation: int | None = None  # tokens that longer texts are cut to when asked, where the model has its own idea
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
@@ -136,7 +153,7 @@ class Bundle:
         path = Path(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
-        model = parse(path / MODEL)
+        model = outline(path / MODEL)
         _verify_interface(path, manifest, model)
         for relative in external_data_files(model):
             inside(path, relative, f"{path / MODEL}: external data")
@@ -217,7 +234,7 @@ class Draft:
 
     def copy_companions(self, bundle: Bundle) -> None:
         """Take over everything of `bundle` but its model, its engines and its reports."""
-        weights = {MODEL, *external_data_files(parse(bundle.model_path))}
+        weights = {MODEL, *external_data_files(outline(bundle.model_path))}
         for relative in bundle.manifest.files:
             if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
                 copy_file(bundle.path / relative, self.path / relative)

@@ -26,24 +26,61 @@ ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can 
 def parse(path: Path) -> onnx.ModelProto:
     """The protobuf message of an ONNX file, external data left where it is. Raises `BundleError`."""
     import onnx
+
+    return _checked(path, lambda: onnx.load_model(str(path), load_external_data=False))
+
+
+def outline(path: Path, located: bool = False) -> onnx.ModelProto:
+    """`parse` without the large weights that lie in the file itself, which are not read. Raises `BundleError`.
+
+    `located`: they are external data then, in that very file; otherwise they have no data.
+    """
+    from intaglio.file_outline import parse_without_weights
+
+    return _checked(path, lambda: parse_without_weights(path, STREAMED_ABOVE, located))
+
+
+def _checked(path: Path, read: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     try:
-        model = onnx.load_model(str(path), load_external_data=False)
-    except (DecodeError, OSError) as error:
+        model = read()
+    except (DecodeError, ValueError, OSError) as error:
         raise BundleError(f"{path}: not a readable ONNX file ({error}). Make it anew.") from error
     if not model.HasField("graph"):
         raise BundleError(f"{path}: an ONNX file without a graph. Make it anew.")
     return model
 
 
-def load(path: Path) -> ir.Model:
-    """Read an ONNX file; external weights are mapped into memory when they are first used. Raises `BundleError`."""
+def load(path: Path, mapped: bool = False) -> ir.Model:
+    """Read an ONNX file; external weights are mapped into memory when they are first used. Raises `BundleError`.
+
+    With `mapped`, so are those that lie in the ONNX file itself, which must not be written to then.
+    """
     import onnx_ir as ir
 
-    model = ir.serde.deserialize_model(parse(path))
+    model = ir.serde.deserialize_model(outline(path, located=True) if mapped else parse(path))
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
+
+
+def constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Every tensor that the model's main graph stores: initializers, and those of Constant nodes."""
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            yield value.const_value
+    for node in model.graph.all_nodes():
+        if node.op_type == "Constant" and "value" in node.attributes:
+            yield node.attributes["value"].as_tensor()
+
+
+def count_weights(model: ir.Model) -> int:
+    """The elements of the model's weights, which are all of its constants but shapes, indices and masks."""
+    return sum(
+        tensor.size
+        for tensor in constants(model)
+        if tensor.dtype.is_floating_point() or (tensor.dtype.is_integer() and tensor.dtype.bitwidth <= 8)
+    )
 
 
 def external_data_files(model: onnx.ModelProto) -> list[str]:

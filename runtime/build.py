@@ -101,8 +101,11 @@ def _build_tensorrt(
     paths = {gpu: folder / f"{target}-{gpu.name}.engine" for gpu in chosen}
     _check_free(bundle, [path.name for path in paths.values()], force)
     inputs = bundle.manifest.inputs
-    shapes = profiles.shapes(inputs, profiles.ranges(inputs, bundle.manifest.axes, asked))
-    with parsable(bundle.model_path, target, chosen[0].sm) as model:
+    if bundle.manifest.decoder is not None:
+        asked = {**profiles.decoding(bundle.manifest.decoder), **asked}
+    lengths = profiles.ranges(inputs, bundle.manifest.axes, asked)
+    shapes = profiles.shapes(inputs, lengths)
+    with parsable(bundle.model_path, target, chosen[0].sm, _fixed(bundle, lengths)) as model:
         network = Network(trt, model, bundle.manifest, ", ".join(gpu.name for gpu in chosen))
         for gpu, path in paths.items():
             network.compile(gpu, shapes, path)
@@ -112,6 +115,16 @@ def _build_tensorrt(
         )
         for gpu, path in paths.items()
     ]
+
+
+def _fixed(bundle: Bundle, lengths: Mapping[str, Range]) -> dict[str, int]:
+    """The axes to which the parsed graph gives a number, and it. Raises `UsageError` where several were asked for."""
+    if bundle.manifest.decoder is None:
+        return {}
+    capacity = lengths["capacity"]
+    if capacity.minimum != capacity.maximum:
+        raise UsageError("axis capacity: TensorRT writes into caches of one length only. Give one number.")
+    return {"capacity": capacity.maximum}
 
 
 def _device(asked: Sequence[Gpu]) -> Gpu:

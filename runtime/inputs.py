@@ -72,7 +72,7 @@ def _arrays(
     bundle: Bundle, path: Path, samples: int, batch_size: int, option: str
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
     """The arrays of an .npz file, cut along their first axis where it is symbolic and common to all."""
-    arrays = _read_arrays(path, option)
+    arrays = read_arrays(path, option)
     specs = tuple(bundle.manifest.inputs)
     first_axes = {spec.shape[0] if spec.shape else 1 for spec in specs}
     lengths = {array.shape[0] if array.ndim else None for array in arrays.values()}
@@ -95,7 +95,8 @@ def _arrays(
     return feeds, InputsUsed(str(path), sha256(path), used, available, len(feeds))
 
 
-def _read_arrays(path: Path, option: str) -> dict[str, Array]:
+def read_arrays(path: Path, option: str) -> dict[str, Array]:
+    """The arrays of an .npz file by name. Raises `UsageError` for a file that is none."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)

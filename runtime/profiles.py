@@ -1,7 +1,8 @@
 """Optimisation profiles: the lengths of every symbolic axis that an engine is built for.
 
 Where nothing is asked, the axis `batch` takes 1 to 32 and is tuned for 8. Any other axis, such as `sequence`,
-takes its minimum to its maximum as the bundle states them (512 where it states none) and is tuned for 128.
+takes its minimum to its maximum as the bundle states them (512 where it states none) and is tuned for 128. Those of a
+decoder have defaults of their own, see `decoding`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from intaglio.bundle import Axis, TensorSpec
+from intaglio.bundle import Axis, Decoder, TensorSpec
 from intaglio.errors import UsageError
 
 BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maximum, its speed depends on the optimum
 OPTIMUM, MAXIMUM = 128, 512  # of any other axis
+# Of a decoder: texts and tokens at a time at most, of how many of them logits, and the slots of the cache.
+DECODED_TEXTS, PREFILL_TOKENS, POSITIONS_WANTED, CAPACITY = 8, 512, 64, 2048
 LARGEST = (1 << 31) - 1  # TensorRT's dimensions are int32 in its kernels
 
 
@@ -70,6 +73,20 @@ def default(name: str, axis: Axis) -> Range:
     minimum = max(axis.minimum, 1)
     maximum = max(minimum, maximum)
     return Range(minimum, min(max(optimum, minimum), maximum), maximum)
+
+
+def decoding(decoder: Decoder) -> dict[str, Range]:
+    """The ranges of a decoder's axes where nothing was asked: tuned for one text, a token at a time.
+
+    The cache has one length only, as TensorRT writes into no other.
+    """
+    capacity = min(decoder.max_positions, CAPACITY)
+    return {
+        "batch": Range(1, 1, DECODED_TEXTS),
+        "tokens": Range(1, 1, min(capacity, PREFILL_TOKENS)),
+        "positions_wanted": Range(1, 1, min(capacity, POSITIONS_WANTED)),
+        "capacity": Range(capacity, capacity, capacity),
+    }
 
 
 def shapes(inputs: Iterable[TensorSpec], lengths: Mapping[str, Range]) -> dict[str, dict[str, list[int]]]:

@@ -45,6 +45,8 @@ def run(
     task = opened.manifest.task
     if top < 1:
         raise UsageError(f"top {top}: expected at least 1.")
+    if opened.manifest.decoder is not None:
+        raise BundleError(f"bundle {bundle}: is a decoder, which continues texts. Use: intaglio generate {bundle}")
     if task not in TASKS:
         raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, run takes {', '.join(TASKS)}.")
     needed, read = TASKS[task]

@@ -36,6 +36,7 @@ class Network:
             parsed = self._parser.parse_from_file(str(model))
         if not parsed:
             raise tensorrt_refusals.error(self.library, gpus, tensorrt_refusals.of_parser(self._parser, model))
+        _allow_decomposition(trt, self._network)
 
     def compile(self, gpu: Gpu, shapes: Shapes, target: Path) -> None:
         """Write the engine for `gpu` to `target`. Raises `BuildError` with what the builder refuses.
@@ -72,6 +73,17 @@ def _check_dtype(spec: TensorSpec, library: str) -> None:
             f"{library} takes no {spec.dtype}, the dtype of {spec.name}; expected one of {', '.join(DTYPES)}. "
             "Cast it in the graph, or use --target ort-cpu."
         )
+
+
+def _allow_decomposition(trt: Any, network: Any) -> None:
+    """Let attention whose shape no fused kernel takes, such as heads of eight numbers, run as several kernels."""
+    if not hasattr(trt, "IAttentionOutputLayer"):
+        return  # a version without attention layers
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type == trt.LayerType.ATTENTION_OUTPUT:
+            layer.__class__ = trt.IAttentionOutputLayer
+            layer.attention.decomposable = True
 
 
 def _network_flags(trt: Any) -> int:

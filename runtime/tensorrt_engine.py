@@ -55,13 +55,13 @@ class TensorRTEngine(Engine):
             self._succeeded(self._context.set_input_shape(name, array.shape), f"setting the shape of {name}")
         results = {spec.name: np.empty(self._output_shape(spec), spec.dtype) for spec in self.outputs}
         for name, array in (arrays | results).items():
-            address = self._memory.address(name, array.nbytes)
+            address = self._memory.address(self._place(name), array.nbytes)
             self._succeeded(self._context.set_tensor_address(name, address), f"setting the address of {name}")
         for name, array in arrays.items():
             self._memory.upload(name, array)
         self._succeeded(self._context.execute_async_v3(self._memory.stream), "running")
         for name, array in results.items():
-            self._memory.download(name, array)
+            self._memory.download(self._place(name), array)
         self._memory.wait()
         return results
 
@@ -69,6 +69,11 @@ class TensorRTEngine(Engine):
         """Free the context, the engine and the GPU's memory."""
         self._context = self._engine = self._runtime = None  # in this order: each was made by the next
         self._memory.close()
+
+    def _place(self, name: str) -> str:
+        """The buffer of a tensor: its own, or for a cache that is updated where it lies that of the input."""
+        aliased = getattr(self._engine, "get_aliased_input_tensor", None)  # TensorRT before 10.15 knows no caches
+        return (aliased and aliased(name)) or name
 
     def _output_shape(self, spec: TensorSpec) -> tuple[int, ...]:
         """Shape of an output for the input shapes that are set."""

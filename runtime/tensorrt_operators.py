@@ -1,11 +1,13 @@
-"""Making TensorRT able to build a graph with our operators: by plugins, or TensorRT-RTX by the operators' bodies."""
+"""Making TensorRT able to build a graph: our operators by plugins, or TensorRT-RTX by their bodies; axes by numbers."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import onnx_ir as ir
 
 from intaglio.errors import BuildError, EngineError, GraphError
 from intaglio.files import temporary_directory
@@ -19,8 +21,11 @@ from intaglio.runtime.tensorrt_library import STDERR, silent
 
 
 @contextmanager
-def parsable(model: Path, target: str, sm: int) -> Iterator[Path]:
-    """Yield an ONNX file that the parser of `target` takes: `model`, if it has no operators of ours.
+def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
+    """Yield an ONNX file that the parser of `target` takes: `model`, if nothing of it is ours or `fixed`.
+
+    `fixed`: the symbolic axes that get a number, such as the length of a cache, which TensorRT writes into only
+    where the graph states it.
 
     Otherwise it is a copy, gone at the end: for "tensorrt" with the operators as nodes of plugins, which are registered
     for compute capability `sm` times ten, for "tensorrt-rtx" with their bodies in their places, in floating
@@ -28,20 +33,36 @@ def parsable(model: Path, target: str, sm: int) -> Iterator[Path]:
     this version does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
     """
     needed = custom_operators(parse(model).graph.node)
-    if not needed:
+    if not needed and not fixed:
         yield model
         return
     with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
         graph = load(model)
-        try:
-            if target == "tensorrt":
-                plugins.explicit(graph)
-                with silent(STDERR):  # it warns that plugins in Python are experimental
-                    plugins.register(sm, [OPS[name] for name in needed])
-            else:
-                inline(graph, body=FloatBody)
-            widen(graph)
-        except (EngineError, GraphError) as error:
-            raise BuildError(f"target {target}: {error}") from error
+        _fix(graph, fixed or {})
+        if needed:
+            _replace_operators(graph, needed, target, sm)
         save(graph, directory / model.name)
         yield directory / model.name
+
+
+def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: int) -> None:
+    """Put plugins, or bodies, in the place of the operators `needed`."""
+    try:
+        if target == "tensorrt":
+            plugins.explicit(graph)
+            with silent(STDERR):  # it warns that plugins in Python are experimental
+                plugins.register(sm, [OPS[name] for name in needed])
+        else:
+            inline(graph, body=FloatBody)
+        widen(graph)
+    except (EngineError, GraphError) as error:
+        raise BuildError(f"target {target}: {error}") from error
+
+
+def _fix(model: ir.Model, lengths: Mapping[str, int]) -> None:
+    """Give the symbolic axes named in `lengths` a number, in the inputs, the outputs and what lies between."""
+    graph = model.graph
+    for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
+        if value.shape is not None:
+            stated = [length if isinstance(length, int) else length.value for length in value.shape]
+            value.shape = ir.Shape([lengths.get(str(length), length) for length in stated])

@@ -100,6 +100,22 @@ def test_keep_by_name_leaves_weights_that_only_it_uses(parse: Any, compute: Any)
     np.testing.assert_allclose(compute(model, x=X.astype(np.float16))[0], X @ W @ W.T, rtol=3e-2, atol=3e-2)
 
 
+def test_angles_of_thousands_of_radians_stay_exact(parse: Any, compute: Any) -> None:
+    model = parse(
+        """(int64[N] positions, float[N] x) => (float[N] y) {
+            p = Cast <to = 1> (positions)  a = Mul(p, f)  c = Cos(a)  s = Sin(a)  m = Mul(x, c)  y = Add(m, s)
+        }""",
+        {"f": np.array([0.7312345], np.float32)},
+    )
+    positions = np.array([1, 2049, 70001])  # the last has no float16
+    x = np.ones(3, np.float32)
+    [expected] = compute(model, positions=positions, x=x)
+    model, counts = Float16()(model)
+    assert counts.rewritten == {"casts": 2}
+    [found] = compute(model, positions=positions, x=x.astype(np.float16))
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
 def test_keep_io_casts_at_the_borders(parse: Any, compute: Any) -> None:
     text = """(float[N, 4] x, float[N, 4] z) => (float[N, 4] y, float[N, 4] a) {
         a = MatMul(x, w)  b = Add(a, z)  y = Relu(b)

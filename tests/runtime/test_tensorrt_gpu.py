@@ -8,9 +8,11 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError
+from intaglio.exporters import export
 from intaglio.metrics import cosine, max_abs
 from intaglio.runtime import gpus
 from intaglio.runtime.build import build
+from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.engine import open_engine
 from intaglio.runtime.tensorrt_library import LIBRARIES
 
@@ -72,3 +74,19 @@ def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> N
     bundle.add_files({record.path: b"not an engine"}, [record])
     with pytest.raises(EngineError, match=r"TensorRT failed at opening .*Build the engine anew"):
         open_engine(path, target)
+
+
+@pytest.mark.parametrize("target", list(LIBRARIES))
+def test_a_decoders_cache_is_written_where_it_lies(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str
+) -> None:
+    checkpoint, _ = make_decoder("llama")
+    export(str(checkpoint), tmp_path / "bundle", dtype="float16", check=False)
+    built(tmp_path / "bundle", target)
+    found = []
+    for where in ("ort-cpu", target):
+        with DecoderSession.open(tmp_path / "bundle", where, batch=2) as session:
+            logits = [session.prefill([[1, 2, 3, 4, 5], [6, 7]])]
+            logits += [session.step([[token], [token + 1]])[:, 0] for token in range(8, 16)]
+            found.append(np.stack(logits))
+    assert cosine(found[1], found[0]) > 0.999

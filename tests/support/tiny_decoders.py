@@ -8,6 +8,7 @@ from typing import Any
 
 END = 256  # the token <|end|>, after one for every byte
 VOCABULARY = 272  # wider than the tokenizer, as many models' are
+CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}>"
 GROUPED: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -1,0 +1,103 @@
+"""Checking an exported decoder against the source model, in a process of its own; see `check`.
+
+The source model runs each text alone and whole, without a cache. The graph runs the texts in batches, of different
+lengths, through the cache: the beginnings at once, then the rest in steps of one, two and three tokens. So a fault in
+positions, masks, padding or the cache shows as well as one in the weights.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bounds import BOUNDS
+from intaglio.bundle import Decoder
+from intaglio.errors import EngineError
+from intaglio.exporters.check import Checked
+from intaglio.metrics import cosine, max_abs
+from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
+from intaglio.sentences import sentences
+
+Batch = list[list[int]]  # token ids of every text
+TEXTS, TOGETHER, LONGEST = 8, 4, 24  # texts in all, in a batch, and tokens of a text
+STEPS = (1, 2, 3)  # tokens at a time, again and again, after the first half of the shortest text
+
+
+def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
+    """Real sentences as token ids, by the tokenizer that was written to `folder`, in batches of mixed lengths."""
+    tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
+    longest = min(LONGEST, decoder.max_positions)
+    encoded = (tokenizer.encode(text).ids for text in sentences())
+    texts = [ids for ids in encoded if len(ids) > 1][:TEXTS]
+    cut = [ids[: max(longest - 3 * (index % TOGETHER), 2)] for index, ids in enumerate(texts)]
+    return [cut[start : start + TOGETHER] for start in range(0, len(cut), TOGETHER)]
+
+
+def check_decoder(
+    model: Path, decoder: Decoder, dtype: str, batches: list[Batch], expected: list[list[npt.NDArray[np.float32]]]
+) -> Checked:
+    """Run the ONNX file `model` on `batches` and compare its logits with `expected`, by the bounds of `dtype`.
+
+    `expected` holds float32 [tokens, vocab] for every text of every batch.
+    """
+    with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
+        (Path(folder) / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
+        command = [sys.executable, "-P", "-m", "intaglio.exporters.decoder_check", str(model), folder]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        if child.returncode != 0:
+            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+            raise EngineError(f"the exported graph does not run: {reason}")
+        with np.load(Path(folder) / "logits.npz", allow_pickle=False) as arrays:
+            found = np.concatenate(list(arrays.values()))
+    wanted = np.concatenate([logits for batch in expected for logits in batch])
+    error, similarity = max_abs(found, wanted), cosine(found, wanted)
+    bounds = BOUNDS[dtype]
+    largest = float(np.abs(wanted).max(initial=0.0))
+    return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
+
+
+def stepwise_logits(model: Path, decoder: Decoder, batch: Batch) -> list[npt.NDArray[np.float32]]:
+    """The logits [tokens, vocab] of every text of a batch, through the cache."""
+    from intaglio.runtime.decoder import DecoderSession
+    from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+
+    collected: list[list[npt.NDArray[np.float32]]] = [[] for _ in batch]
+    with DecoderSession(OnnxRuntimeEngine(model), decoder, len(batch)) as session:
+        for piece in pieces([len(text) for text in batch]):
+            counts = np.array([max(0, min(piece.stop, len(text)) - piece.start) for text in batch])
+            ids = np.zeros((len(batch), int(counts.max())), np.int64)
+            for row, text in zip(ids, batch, strict=True):
+                real = text[piece.start : piece.stop]
+                row[: len(real)] = real
+            every = np.tile(np.arange(ids.shape[1]), (len(batch), 1))
+            logits = session.step(ids, counts, logit_indices=every)
+            for rows, row, count in zip(collected, logits, counts, strict=True):
+                rows.append(row[:count])
+    return [np.concatenate(rows) for rows in collected]
+
+
+def pieces(lengths: Sequence[int]) -> list[slice]:
+    """How texts of `lengths` tokens are cut: into half of the shortest, then by `STEPS`."""
+    cuts = [0, (min(lengths) + 1) // 2]
+    while cuts[-1] < max(lengths):
+        cuts.append(cuts[-1] + STEPS[len(cuts) % len(STEPS)])
+    return [slice(start, stop) for start, stop in pairwise(cuts)]
+
+
+def _run(model: Path, folder: Path) -> None:
+    """The child: the logits of every text of texts.json, in order, into logits.npz."""
+    decoder, batches = msgspec.json.decode((folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch]])
+    logits = [rows for batch in batches for rows in stepwise_logits(model, decoder, batch)]
+    np.savez(folder / "logits.npz", *logits, allow_pickle=False)
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[1]), Path(sys.argv[2]))
