@@ -8,8 +8,9 @@ from pathlib import Path
 import approximations as functions
 import numpy as np
 from approximations import INPUT_SCALE, INPUTS, Floats, Integers
-from line_chart import Axis, Line, Panel, chart, ticks
 from operator_runs import Run
+
+from intaglio.validate.line_chart import Axis, Line, Panel, chart, ticks
 
 POINTS = 241  # of a smooth curve
 LENGTHS = sorted({*range(1, 300), *(round(2 ** (power / 16)) for power in range(193))})

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 
 from intaglio.bundle import Bundle, EngineRecord, FileRecord, PassRecord, TensorSpec
-from intaglio.model_file import load
+from intaglio.model_file import constants, count_weights, load
 
 
 class Inspected(msgspec.Struct):
-    """A bundle's content; `parameters` counts the elements of all weights and constants of the graph."""
+    """A bundle's content."""
 
     bundle: str
     source: str
@@ -22,9 +22,9 @@ class Inspected(msgspec.Struct):
     outputs: list[TensorSpec]
     operators: dict[str, int]  # type -> number of nodes, most frequent first
     operators_by_dtype: dict[str, dict[str, int]]  # type -> dtype of the first output -> number
-    parameters: int
-    parameter_bytes: dict[str, int]  # dtype -> bytes
-    bits_per_weight: float
+    parameters: int  # weights of the model that was exported, whatever passes made of them since
+    parameter_bytes: dict[str, int]  # dtype -> bytes of everything that the graph stores: tables, scales, indices, ...
+    bits_per_weight: float  # all of these bytes, over the parameters
     bytes: int  # of every file of the bundle
     passes: list[PassRecord]
     engines: list[EngineRecord]
@@ -43,13 +43,11 @@ def inspect(bundle: str | Path) -> Inspected:
         dtype = node.outputs[0].dtype if node.outputs else None
         operators[name] += 1
         by_dtype.setdefault(name, Counter())[dtype.numpy().name if dtype else "unknown"] += 1
-    parameters = 0
     sizes: Counter[str] = Counter()
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is not None and tensor.size > 0:
-            parameters += tensor.size
+    for tensor in constants(model):
+        if tensor.size > 0:
             sizes[tensor.dtype.numpy().name] += tensor.nbytes
+    parameters = manifest.parameters or count_weights(model)
     return Inspected(
         bundle=str(bundle),
         source=manifest.source.location,

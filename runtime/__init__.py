@@ -1,7 +1,8 @@
-"""Engines (ONNX Runtime, TensorRT), building them, and running a bundle on text."""
+"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text."""
 
 from intaglio.runtime.build import build
 from intaglio.runtime.engine import Engine, open_engine
+from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.run import run
 
-__all__ = ["Engine", "build", "open_engine", "run"]
+__all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
 
 TOKENIZER = "tokenizer.json"
 
@@ -22,12 +26,7 @@ class Tokenizer:
 
     def __init__(self, path: Path, inputs: Sequence[str], max_length: int | None, truncation: int | None = None):
         """`path` of a tokenizer.json, the model's input names, the most tokens that it takes, and where to cut."""
-        from tokenizers import Tokenizer as Backend
-
-        try:
-            self.backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle anew.") from error
+        self.backend = _read(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
             raise BundleError(
                 f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead."
@@ -39,15 +38,11 @@ class Tokenizer:
     @classmethod
     def open(cls, bundle: Bundle) -> Tokenizer:
         """The tokenizer of `bundle`. Raises `BundleError` when there is none."""
-        if TOKENIZER not in bundle.manifest.files:
-            raise BundleError(
-                f"bundle {bundle.path}: holds no {TOKENIZER}, so it takes arrays, not text. "
-                "Export it from a folder that has its tokenizer."
-            )
+        path = _path(bundle)
         sequence = bundle.manifest.axes.get("sequence")
         names = [spec.name for spec in bundle.manifest.inputs]
         maximum = sequence.maximum if sequence else None
-        return cls(bundle.path / TOKENIZER, names, maximum, bundle.manifest.truncation)
+        return cls(path, names, maximum, bundle.manifest.truncation)
 
     @property
     def mask_token_id(self) -> int | None:
@@ -62,8 +57,8 @@ class Tokenizer:
 
         A text of more tokens than the model takes raises `UsageError`, or is cut with `truncate`.
         """
-        if unreadable := [text for text in texts if not _is_unicode(text)]:
-            raise UsageError(f"text that is not Unicode: {unreadable[0][:40]!a}. Give it as UTF-8.")
+        for text in texts:
+            check_unicode(text)
         if self.truncation is not None and truncate:
             self.backend.enable_truncation(self.truncation)
         else:
@@ -88,10 +83,38 @@ class Tokenizer:
             yield self.feeds(texts[start : start + batch_size], truncate)
 
 
-def _is_unicode(text: str) -> bool:
-    """False for bytes that were not UTF-8 and that Python let through as lone surrogates."""
+def read_backend(bundle: Bundle) -> Backend:
+    """The tokenizer of `bundle` as the library has it, without padding and truncation: for one text at a time.
+
+    Raises `BundleError` when there is none.
+    """
+    backend = _read(_path(bundle))
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
+def check_unicode(text: str) -> None:
+    """Raise `UsageError` for bytes that were not UTF-8 and that Python let through as lone surrogates."""
     try:
         text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    except UnicodeEncodeError as error:
+        raise UsageError(f"text that is not Unicode: {text[:40]!a}. Give it as UTF-8.") from error
+
+
+def _path(bundle: Bundle) -> Path:
+    if TOKENIZER not in bundle.manifest.files:
+        raise BundleError(
+            f"bundle {bundle.path}: holds no {TOKENIZER}, so it takes arrays, not text. "
+            "Export it from a folder that has its tokenizer."
+        )
+    return bundle.path / TOKENIZER
+
+
+def _read(path: Path) -> Backend:
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Backend.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle anew.") from error

@@ -33,18 +33,21 @@ text { fill: var(--soft); font: 13px system-ui, -apple-system, 'Segoe UI', Helve
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .exact { stroke: var(--exact); stroke-width: 7; } .ours { stroke: var(--ours); }
 .peer { stroke: var(--peer); stroke-dasharray: 8 5; } .other { stroke: var(--other); stroke-dasharray: 1.5 5; }
+.point { stroke: none; } .point.exact { fill: var(--exact); } .point.ours { fill: var(--ours); }
+.point.peer { fill: var(--peer); } .point.other { fill: var(--other); }
 .bound { stroke: var(--soft); stroke-dasharray: 3 4; } .bound-label { font-size: 12px; }
 </style>""")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: where it goes, what the legend calls it, and whose it is."""
+    """A curve: where it goes, what the legend calls it, and whose it is; or the points alone, `names` beside them."""
 
     label: str
     kind: Kind
     x: Floats
     y: Floats
+    names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,17 @@ def chart(description: str, panels: Sequence[Panel]) -> str:
 
 def legend(lines: Sequence[Line], y: int) -> tuple[list[Markup], int]:
     """A sample and the name of each kind of line, from the height `y` on; and the height below them."""
-    kinds = {line.kind: line.label for line in lines}
+    kinds = {(line.kind, line.names is not None): line.label for line in lines}
     parts: list[Markup] = []
     x = float(LEFT)
-    for kind, label in kinds.items():
+    for (kind, dotted), label in kinds.items():
         width = SAMPLE + 8 + CHARACTER * len(label) + 22
         if x + width > WIDTH - RIGHT + 22:
             x, y = float(LEFT), y + 22
-        sample = '<path class="line $kind" d="M$x $middle h$length"/><text x="$text" y="$y">$label</text>'
+        drawn = '<path class="line $kind" d="M$x $middle h$length"/>'
+        if dotted:
+            drawn = '<circle class="point $kind" cx="$text" cy="$middle" r="5" transform="translate(-14 0)"/>'
+        sample = drawn + '<text x="$text" y="$y">$label</text>'
         parts.append(fill(sample, kind=kind, x=x, middle=y - 4.5, length=SAMPLE, text=x + SAMPLE + 8, y=y, label=label))
         x += width
     return parts, y
@@ -146,12 +152,19 @@ def draw(panel: Panel, top: int) -> list[Markup]:
 
 
 def curve(panel: Panel, line: Line, top: int) -> Markup:
-    """One line through its points."""
-    points = (
-        f"{LEFT + panel.x.place(x) * (WIDTH - RIGHT - LEFT):.1f} {top + (1 - panel.y.place(y)) * panel.height:.1f}"
+    """One line through its points, or the points."""
+    places = [
+        (LEFT + panel.x.place(x) * (WIDTH - RIGHT - LEFT), top + (1 - panel.y.place(y)) * panel.height)
         for x, y in zip(line.x, line.y, strict=True)
-    )
-    return fill('<path class="line $kind" d="M$path"/>', kind=line.kind, path=" ".join(points))
+    ]
+    if line.names is not None:
+        dot = '<circle class="point $kind" cx="$x" cy="$y" r="5"><title>$name</title></circle>'
+        return join(
+            fill(dot, kind=line.kind, x=f"{x:.1f}", y=f"{y:.1f}", name=name)
+            for (x, y), name in zip(places, line.names, strict=True)
+        )
+    path = " ".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    return fill('<path class="line $kind" d="M$path"/>', kind=line.kind, path=path)
 
 
 def horizontal(kind: str, y: float) -> Markup:

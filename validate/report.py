@@ -27,8 +27,12 @@ def to_html(report: Report) -> str:
     """The report as a page; every name in it is escaped."""
     template = resources.files("intaglio.validate").joinpath("report.html").read_text(encoding="utf-8")
     good = sum(output.passed for output in report.outputs.values())
+    summary = f"{good} of {len(report.outputs)} outputs within their bounds"
+    if report.perplexity:
+        summary = f"perplexity {report.perplexity.perplexity:.4f} over {report.perplexity.tokens} tokens"
     verdict = "PASSED" if report.passed else "FAILED"
     sections = [
+        _perplexity(report),
         _outputs(report),
         _findings(report),
         _histograms(report),
@@ -43,8 +47,8 @@ def to_html(report: Report) -> str:
         state=verdict.lower(),
         title=Path(report.actual.bundle).name,
         actual=report.actual.name,
-        expected=report.expected.name,
-        summary=f"{good} of {len(report.outputs)} outputs within their bounds · {report.written}",
+        comparison=f"compared with {report.expected.name}" if report.expected else "not compared with another model",
+        summary=f"{summary} · {report.written}",
         sections=join(section for section in sections if section),
     )
 
@@ -75,7 +79,26 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
+def _perplexity(report: Report) -> Markup:
+    found = report.perplexity
+    if found is None:
+        return Markup("")
+    pairs = {"perplexity": f"{found.perplexity:.4f}"}
+    if found.against_perplexity is not None:
+        pairs["of the other model"] = f"{found.against_perplexity:.4f}"
+    if found.kl_divergence is not None:
+        pairs["KL divergence from it"] = f"{found.kl_divergence:.6f} nats a token"
+    if found.same_top is not None:
+        pairs["same most probable token"] = f"{100 * found.same_top:.2f} %"
+    pairs["tokens scored"] = f"{found.tokens} of {found.text_tokens}"
+    pairs["windows"] = f"{found.windows} of at most {found.context} tokens, {found.stride} apart"
+    note = "Each token is scored once. Its divergence is how far the model's distribution is from the other model's."
+    return _section("Perplexity", join([_pairs(pairs), fill('<p class="soft">$note</p>', note=note)]))
+
+
 def _outputs(report: Report) -> Markup:
+    if report.perplexity:
+        return Markup("")
     head = ["output", "verdict", "largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"]
     rows = [
         [
@@ -123,6 +146,8 @@ def _histograms(report: Report) -> Markup:
         template = '<div class="card"><h3>$name</h3>$picture<p class="soft">$note</p></div>'
         return fill(template, name=name, picture=error_histogram(name, output), note=note)
 
+    if not report.outputs:
+        return Markup("")
     pictures = join(picture(name, output) for name, output in report.outputs.items())
     return _section("How large the errors are", fill('<div class="pictures">$pictures</div>', pictures=pictures))
 
@@ -138,6 +163,8 @@ def _layers(layers: Sequence[LayerError]) -> Markup:
 def _inputs(report: Report) -> Markup:
     used = report.inputs
     count = f"{used.samples} of {used.available} samples in {used.batches} batches"
+    if report.perplexity:
+        count = f"{report.perplexity.text_tokens} tokens"
     return _section("Inputs", _pairs({"source": used.source, "used": count, "SHA-256": used.sha256}))
 
 
@@ -147,7 +174,7 @@ def _environment(report: Report) -> Markup:
 
 def _files(report: Report) -> Markup:
     sides = [report.actual]
-    if report.expected.bundle != report.actual.bundle:
+    if report.expected and report.expected.bundle != report.actual.bundle:
         sides.append(report.expected)
     details = [
         fill(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from intaglio.bounds import Bounds
 from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import Compared, Difference
+from intaglio.validate.perplexity import Perplexity
 
 
 class OutputError(msgspec.Struct):
@@ -54,7 +56,7 @@ class Report(msgspec.Struct):
 
     passed: bool
     actual: Side
-    expected: Side
+    expected: Side | None  # None for a perplexity alone
     outputs: dict[str, OutputError]
     not_compared: list[str]  # outputs of the bundle that the other end does not have
     layers: list[LayerError]  # block by block, in execution order, on the worst batch
@@ -63,6 +65,7 @@ class Report(msgspec.Struct):
     inputs: InputsUsed
     environment: dict[str, str]
     written: str  # UTC
+    perplexity: Perplexity | None = None
 
 
 class Validated(msgspec.Struct, kw_only=True):
@@ -73,6 +76,12 @@ class Validated(msgspec.Struct, kw_only=True):
     report: str  # path of the HTML report; the JSON one stands beside it
     not_compared: list[str] = []
     first_layer_beyond: LayerError | None = None
+    # Only with --perplexity:
+    perplexity: float | UnsetType = UNSET
+    kl_divergence: float | UnsetType | None = UNSET  # in nats a token; None without --against
+    tokens: int | UnsetType = UNSET  # that were scored
+    against_perplexity: float | UnsetType | None = UNSET
+    same_top: float | UnsetType | None = UNSET  # part of the tokens where both think the same one most probable
 
 
 def output_error(compared: Compared) -> OutputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -9,15 +10,17 @@ from pathlib import Path
 from intaglio.bounds import Bounds, bounds_for
 from intaglio.bundle import Bundle
 from intaglio.errors import StorageError, UsageError, storage_errors
-from intaglio.files import atomic_write
+from intaglio.files import atomic_write, sha256
 from intaglio.progress import step
-from intaglio.runtime.inputs import load_inputs
+from intaglio.runtime.inputs import InputsUsed, load_inputs
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
 from intaglio.runtime.tensorrt_engine import LIBRARIES
+from intaglio.runtime.token_inputs import load_token_inputs
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validate.compare import Array, compare
+from intaglio.validate.perplexity import perplexity as measure_perplexity
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.sides import PYTORCH, REFERENCE, Side
 
@@ -35,20 +38,31 @@ def validate(
     cosine: float | None = None,
     samples: int = 64,
     batch_size: int = 8,
+    perplexity: str | Path | None = None,
+    context: int | None = None,
+    stride: int | None = None,
 ) -> Validated:
     """Run `bundle` and what it is compared with on the same inputs, judge every output, and write a report.
 
     `against`: "pytorch" (the default: the checkpoint that the bundle names as its source), "reference" (this graph
     in `onnx.reference`), or a bundle, which is run on ort-cpu: another one, or this one to prove its engine for
-    another target. `target`: what runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`;
+    another target. `target`: what runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`, or
+    `load_token_inputs` of a decoder;
     the first `samples` of them are run, `batch_size` at a time. `bisect` looks for the first layer beyond its bound.
     The bounds are those of the bundle's dtype (`intaglio.bounds.BOUNDS`); `max_abs` and `cosine` replace them. The
     HTML and JSON reports go into the bundle, under `reports/`, or into the directory `report`.
+
+    With `perplexity`, a UTF-8 file, nothing is judged but measured: a decoder's perplexity on that text, and with a
+    bundle as `against` its divergence from that one; see `intaglio.validate.perplexity` for `context` and `stride`.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`; outputs beyond their bounds do
     not raise, they give `passed=False`, and so does an output that the other end does not have.
     """
     opened = Bundle.open(bundle)
+    if perplexity is not None:
+        return _perplexity(opened, perplexity, against, target, context, stride, report)
+    if context is not None or stride is not None:
+        raise UsageError("--context and --stride are of a perplexity. Add --perplexity FILE, or leave them out.")
     bounds = bounds_for(opened.manifest.dtype, max_abs, cosine)
     actual, expected = _sides(opened, target, against)
     _check_report(opened, report)
@@ -58,7 +72,8 @@ def validate(
             f"--bisect: {actual.name} and {expected.name} have no values inside their graphs in common. "
             "Run it on ort-cpu, with a bundle that names its layers."
         )
-    feeds, used = load_inputs(opened, data, samples, batch_size)
+    load = load_inputs if opened.manifest.decoder is None else load_token_inputs
+    feeds, used = load(opened, data, samples, batch_size)
     comparison = compare(actual.runner(), expected.runner(), feeds, bounds)
     outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
     worst = [feeds[comparison.worst]]
@@ -85,6 +100,48 @@ def validate(
         report=str(path),
         not_compared=whole.not_compared,
         first_layer_beyond=first,
+    )
+
+
+def _perplexity(
+    bundle: Bundle,
+    text: str | Path,
+    against: str | Path | None,
+    target: str,
+    context: int | None,
+    stride: int | None,
+    report: str | Path | None,
+) -> Validated:
+    """Measure a decoder's perplexity, and report it."""
+    if against in (PYTORCH, REFERENCE):
+        raise UsageError(f"--against {against}: a perplexity is compared with that of a bundle. Give a bundle.")
+    other = None if against is None else Bundle.open(against)
+    _check_report(bundle, report)
+    found = measure_perplexity(bundle, text, other, target, context, stride)
+    whole = results.Report(
+        passed=math.isfinite(found.perplexity) and math.isfinite(found.kl_divergence or 0.0),
+        actual=_side(Side(bundle, target, f"{bundle.path} on {target}")),
+        expected=_side(Side(other, BASELINE, f"{other.path} on {BASELINE}")) if other else None,
+        outputs={},
+        not_compared=[],
+        layers=[],
+        bisected=False,
+        first_layer_beyond=None,
+        inputs=InputsUsed(str(text), sha256(Path(text)), found.tokens, found.text_tokens, found.windows),
+        environment=reports.environment(),
+        written=reports.now(),
+        perplexity=found,
+    )
+    name = f"{target}-perplexity" + ("" if against is None else f"-against-{_slug(against)}")
+    return Validated(
+        passed=whole.passed,
+        outputs={},
+        report=str(_write(bundle, whole, name, report)),
+        perplexity=found.perplexity,
+        kl_divergence=found.kl_divergence,
+        tokens=found.tokens,
+        against_perplexity=found.against_perplexity,
+        same_top=found.same_top,
     )
 
 

@@ -17,11 +17,14 @@ from intaglio.errors import IntaglioError
 # Verb -> its line in `intaglio --help`, in the order of the work. The command lies in `intaglio.cli.<verb>`.
 VERBS = {
     "export": "Trace a checkpoint to an ONNX bundle and check it against the source model.",
+    "sensitivity": "Measure how sensitive a decoder's loss is to each of its weights.",
     "compress": "Run a recipe of graph passes on a bundle.",
     "train": "Fine-tune a compressed bundle towards the one it was made from.",
     "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
     "run": "Run a bundle on text: embed, classify, fill blanks.",
+    "generate": "Write text with a decoder's bundle: greedy or sampled, streamed.",
+    "roofline": "Compare a bundle's speed with what this machine's memory allows.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -25,6 +27,10 @@ A pass that needs calibration data observes the activations on them:
   passes:
     - canonicalize
     - calibrate: {method: percentile, percentile: 99.99, samples: 128}
+\b
+Lookup tables for the weights of a decoder, placed where its loss is sensitive:
+  intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt
+  intaglio compress gpt2 -o gpt2-lut --recipe lut-sparse --sensitivity gpt2.sensitivity
 """
 
 
@@ -37,6 +43,11 @@ A pass that needs calibration data observes the activations on them:
     type=click.Path(path_type=Path),
     help="Real inputs for the passes that observe activations: UTF-8, one text a line, or .npz arrays by input name.",
 )
+@click.option(
+    "--sensitivity",
+    type=click.Path(path_type=Path),
+    help="For passes that go by it: a file of `intaglio sensitivity`. Without, it is made from --calibration.",
+)
 @click.option("--allow-float", is_flag=True, help="Leave in floating point what an integer-only recipe cannot take.")
 @force_option
 @json_option
@@ -45,6 +56,7 @@ def compress_command(
     output: Path,
     recipe: str,
     calibration: Path | None,
+    sensitivity: Path | None,
     allow_float: bool,
     force: bool,
     as_json: bool,
@@ -55,7 +67,8 @@ def compress_command(
     """
     from intaglio.graph_passes import compress
 
-    result = compress(bundle, output, recipe, force=force, calibration=calibration, allow_float=allow_float)
+    with _sensitivities(bundle, output, recipe, calibration, sensitivity, force) as (text, weights):
+        result = compress(bundle, output, recipe, force, text, allow_float, weights)
     if as_json:
         print_json(result)
         return
@@ -65,3 +78,24 @@ def compress_command(
         rows.append((record.name, done, "\n".join(record.reasons)))
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     click.echo(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
+
+
+@contextmanager
+def _sensitivities(
+    bundle: Path, output: Path, recipe: str, calibration: Path | None, sensitivity: Path | None, force: bool
+) -> Iterator[tuple[Path | None, Path | None]]:
+    """What `compress` gets for the two options: missing sensitivities are made of the calibration text."""
+    from intaglio.files import check_output_directory, temporary_directory
+    from intaglio.graph_passes.contract import CalibratedPass, needs_sensitivities
+    from intaglio.graph_passes.recipes import load_recipe
+
+    passes = load_recipe(recipe)[1]
+    if calibration is None or sensitivity is not None or not any(map(needs_sensitivities, passes)):
+        yield calibration, sensitivity
+        return
+    from intaglio.training import sensitivity as compute
+
+    check_output_directory(output, force)
+    with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
+        compute(bundle, folder / "sensitivity", calibration)
+        yield calibration if any(isinstance(each, CalibratedPass) for each in passes) else None, folder / "sensitivity"

@@ -32,7 +32,7 @@ def inspect_command(bundle: Path, as_json: bool) -> None:
         ("task", found.task or "unknown"),
         *(("input", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]") for spec in found.inputs),
         *(("output", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]") for spec in found.outputs),
-        ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits each"),
+        ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits each, everything counted"),
         *(("", f"{dtype}: {size(number)}") for dtype, number in found.parameter_bytes.items()),
         ("files", size(found.bytes)),
     ]

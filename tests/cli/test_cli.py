@@ -59,7 +59,7 @@ def test_inspect_counts_everything(intaglio: Run, tiny_bundle: Path) -> None:
     assert found["bytes"] == sum(path.stat().st_size for path in tiny_bundle.rglob("*")) - (
         (tiny_bundle / "bundle.json").stat().st_size
     )
-    assert 32 <= found["bits_per_weight"] < 32.5
+    assert 32 <= found["bits_per_weight"] < 33  # tables of positions are stored too
     assert intaglio("inspect", tiny_bundle)[0] == 0
 
 

@@ -1,0 +1,159 @@
+"""`intaglio generate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio.cli import ERROR
+from intaglio.cli.output import json_option, print_json
+from intaglio.errors import UsageError
+from intaglio.files import read_text
+
+if TYPE_CHECKING:
+    from intaglio.runtime.generate import Generated, Prompt, TextRun
+
+EPILOG = """\b
+Examples:
+  intaglio generate gpt2 "Once upon a time"
+  intaglio generate gpt2 --file story.txt --temperature 0.8 --top-p 0.95 --seed 1 -n 200
+  git diff | intaglio generate coder --json > summary.json
+  intaglio generate llama --chat "Why is the sky blue?" --system "Answer in one sentence."
+  intaglio generate llama --messages talk.json --stop "###"
+"""
+
+# What a terminal would obey instead of showing it: control characters but tab and line feed.
+CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)}
+
+
+@click.command("generate", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompts", nargs=-1)
+@click.option(
+    "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A UTF-8 file as one prompt; - for stdin."
+)
+@click.option("--chat", is_flag=True, help="The prompts are a user's messages: put them into the chat template.")
+@click.option("--system", help="A system message before each of them. Implies --chat.")
+@click.option(
+    "--messages", type=click.Path(path_type=Path), help='A conversation to answer: JSON [{"role":..., "content":...}].'
+)
+@click.option("--strategy", help="greedy or sample. Default: sample if one of its options is given, else greedy.")
+@click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder of strategies that take one.")
+@click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most.")
+@click.option("--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]")
+@click.option("--top-k", type=int, help="Sample from the k most probable tokens only.")
+@click.option("--top-p", type=float, help="Sample from the fewest tokens whose probabilities add up to it.")
+@click.option("--min-p", type=float, help="Sample from tokens of at least this part of the highest probability.")
+@click.option("--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred rarer.")
+@click.option("--seed", type=int, help="The same seed gives the same text.")
+@click.option("--stop", multiple=True, help="End the text before this string. May be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text.")
+@click.option("--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ...")
+@click.option("--threads", type=click.IntRange(1), help="Processor threads, for ort-cpu.  [default: all]")
+@json_option
+def generate_command(
+    bundle: Path,
+    prompts: tuple[str, ...],
+    files: tuple[Path, ...],
+    chat: bool,
+    system: str | None,
+    messages: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Write the text that follows each of PROMPTS, a file, standard input, or a conversation.
+
+    The text appears as it is written, its speed after it on standard error; with --json one object per prompt. Ctrl-C
+    ends the text and keeps what there is.
+    """
+    from intaglio.progress import step
+    from intaglio.runtime.generate import TextGenerator
+
+    wanted = _prompts(prompts, files, messages, chat or system is not None, system)
+    with step("opening the model"):
+        generator = TextGenerator(bundle, **options)
+    with generator:
+        for number, prompt in enumerate(wanted):
+            if number and not as_json:
+                click.echo()
+            result = _write(generator.write(prompt), as_json)
+            if result.stopped == "interrupted":
+                return ERROR
+    return 0
+
+
+def _write(run: TextRun, as_json: bool) -> Generated:
+    """Show one text as it is written, or as one JSON object at its end; an interrupt is its end."""
+    printed = 0
+    try:
+        for piece in run:
+            if not as_json:
+                show(piece)
+            printed += len(piece)
+    except KeyboardInterrupt:
+        pass
+    result = run.result()
+    if as_json:
+        print_json(result)
+        return result
+    show(result.text[printed:])
+    click.echo()
+    click.echo(
+        f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} a second, after a prompt of "
+        f"{result.prompt_tokens} in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}",
+        err=True,
+    )
+    return result
+
+
+def show(piece: str) -> None:
+    """Print a piece of text at once; on a terminal without the characters that it would obey."""
+    # A pipe gets every character: with `color`, click takes no escape sequences out.
+    click.echo(piece.translate(CONTROLS) if sys.stdout.isatty() else piece, nl=False, color=True)
+
+
+# Why a text ended -> what to tell about it.
+ENDS = {
+    "eos": "The model ended the text.",
+    "stop": "It came to a stop string.",
+    "length": "More with --max-new-tokens.",
+    "capacity": "The model takes no more tokens.",
+    "interrupted": "Interrupted.",
+}
+
+
+def _prompts(
+    texts: tuple[str, ...], files: tuple[Path, ...], messages: Path | None, chat: bool, system: str | None
+) -> list[Prompt]:
+    """What to go on with: texts, or conversations. Raises `UsageError` where there is none, or several kinds."""
+    from intaglio.runtime.chat import Message, read_messages
+
+    given = [name for name, value in (("as arguments", texts), ("--file", files), ("--messages", messages)) if value]
+    if len(given) > 1:
+        raise UsageError(f"prompts were given both {given[0]} and {given[1]}. Give one of the two.")
+    if messages is not None:
+        if chat:
+            raise UsageError("--messages is a whole conversation: leave out --chat and --system.")
+        return [read_messages(messages, "--messages")]
+    plain = list(texts)
+    if not texts:
+        plain = [_read(file) for file in files or (Path("-"),)]
+    if not chat:
+        return list(plain)
+    before = [Message("system", system)] if system is not None else []
+    return [[*before, Message("user", text)] for text in plain]
+
+
+def _read(file: Path) -> str:
+    """A file, or standard input, as one prompt, without the line feed that ends its last line."""
+    if str(file) != "-":
+        return read_text(file, "--file").removesuffix("\n")
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("no prompt. Give it as an argument, with --file FILE, --messages FILE, or pipe it in.")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input: not UTF-8 text (byte {error.start}). Convert it first.") from error

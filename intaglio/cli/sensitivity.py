@@ -1,0 +1,46 @@
+"""`intaglio sensitivity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import json_option, print_json, size
+
+EPILOG = """\b
+Examples:
+  intaglio export ./gpt2 -o gpt2
+  intaglio sensitivity gpt2 --calibration text.txt -o gpt2.sensitivity
+  intaglio compress gpt2 -o gpt2-lut --recipe lut --sensitivity gpt2.sensitivity
+"""
+
+
+@click.command("sensitivity", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to make.")
+@click.option(
+    "--calibration", required=True, type=click.Path(path_type=Path), help="Text like what the model is for: UTF-8."
+)
+@click.option("--samples", default=100, show_default=True, help="The most pieces of text to go by.")
+@click.option("--tokens", default=512, show_default=True, help="Of a piece, if the model takes as many.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@json_option
+def sensitivity_command(
+    bundle: Path, output: Path, calibration: Path, samples: int, tokens: int, force: bool, as_json: bool
+) -> None:
+    """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
+
+    It is the mean squared gradient over the text, the diagonal of the Fisher information; recipes that choose what to
+    keep of the weights go by it. The file takes as much disk as the weights in float32.
+    """
+    from intaglio.training import sensitivity
+
+    result = sensitivity(bundle, output, calibration, samples, tokens, force)
+    if as_json:
+        print_json(result)
+        return
+    click.echo(
+        f"{result.file}: {size(output.stat().st_size)}, {result.weights} matrices; {result.tokens:,} tokens in "
+        f"{result.samples} pieces, loss {result.loss:.3f} nats a token, in {result.seconds:.0f} s"
+    )

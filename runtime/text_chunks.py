@@ -1,0 +1,81 @@
+"""A text file as chunks of tokens, and the inputs that a decoder takes to run each chunk as a text of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.files import read_text, sha256
+from intaglio.runtime.decoder import decoder_of, fill_mask
+from intaglio.runtime.engine import Array
+from intaglio.runtime.inputs import InputsUsed
+from intaglio.runtime.tokenizer import read_backend
+
+Integers = npt.NDArray[np.int64]
+
+CHUNK = 512  # tokens
+
+
+def load_chunks(
+    bundle: Bundle, path: str | Path, samples: int, batch_size: int, option: str, length: int = CHUNK
+) -> tuple[list[dict[str, Array]], InputsUsed]:
+    """The first `samples` chunks of the text in `path` as batches of feeds for a decoder, and where they came from.
+
+    Chunks are of `length` tokens, or of as many as the model takes, one after the other; what is left at the end is
+    passed over, unless it is all there is. Raises `UsageError` for a file that holds no text.
+    """
+    for name, value in (("samples", samples), ("batch size", batch_size)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: expected at least 1.")
+    ids = read_tokens(bundle, path, option)
+    length = min(length, decoder_of(bundle).max_positions, len(ids))
+    chunks = ids[: len(ids) // length * length].reshape(-1, length)
+    used = chunks[:samples]
+    feeds = [chunk_feeds(bundle, used[start : start + batch_size]) for start in range(0, len(used), batch_size)]
+    return feeds, InputsUsed(str(path), sha256(Path(path)), len(used), len(chunks), len(feeds))
+
+
+def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:
+    """The tokens [tokens] of the UTF-8 text in `path`. Raises `UsageError` for a file that holds none."""
+    text = read_text(Path(path), option)
+    ids = read_backend(bundle).encode(text).ids if text.strip() else []
+    if not ids:
+        raise UsageError(f"{option} {path}: holds no text. Give some pages of it.")
+    return np.array(ids, np.int64)
+
+
+def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
+    """Input name -> array, to run the texts `ids` [batch, tokens] from their first token on, all logits wanted.
+
+    The caches have as many slots as there are tokens, and share one array of zeros, which is only read.
+    """
+    batch, tokens = ids.shape
+    places = np.broadcast_to(np.arange(tokens), (batch, tokens))
+    mask = np.zeros((batch, tokens, tokens), np.bool_)
+    fill_mask(mask, places, np.arange(tokens), decoder_of(bundle).sliding_window)
+    feeds: dict[str, Array] = {
+        "input_ids": np.ascontiguousarray(ids),
+        "positions": np.ascontiguousarray(places),
+        "attention_mask": mask,
+        "write_start": np.zeros(batch, np.int64),
+        "logit_indices": np.ascontiguousarray(places),
+    }
+    return feeds | _empty_caches(bundle, batch, tokens)
+
+
+def _empty_caches(bundle: Bundle, batch: int, tokens: int) -> dict[str, Array]:
+    zeros: dict[tuple[str, int, int], Array] = {}
+    caches: dict[str, Array] = {}
+    for spec in bundle.manifest.inputs:
+        if spec.name.startswith("past_"):
+            heads, width = spec.shape[1], spec.shape[3]
+            assert isinstance(heads, int) and isinstance(width, int), "the exporters state them"
+            key = (spec.dtype, heads, width)
+            if key not in zeros:
+                zeros[key] = np.zeros((batch, heads, tokens, width), spec.dtype)
+            caches[spec.name] = zeros[key]
+    return caches

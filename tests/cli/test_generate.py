@@ -1,0 +1,159 @@
+"""`intaglio generate`: what it takes prompts from, what it prints where, and how it is broken off."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intaglio.cli.generate import show
+from intaglio.interrupts import Interrupted
+from intaglio.runtime.text_stream import TextStream
+
+Run = Callable[..., tuple[int, str, str]]
+KEYS = {"text", "tokens", "tokens_per_second", "strategy", "calls", "accepted", "rolled_back"}
+
+
+@pytest.fixture
+def written(intaglio: Run, tiny_decoder: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Run `intaglio generate --json` on the tiny decoder; return its objects."""
+
+    def run(*arguments: object, stdin: str = "") -> list[dict[str, Any]]:
+        code, out, err = intaglio("generate", tiny_decoder, "-n", 8, "--json", *arguments, stdin=stdin)
+        assert (code, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    return run
+
+
+def test_one_object_for_each_prompt(written: Callable[..., list[dict[str, Any]]]) -> None:
+    first, second = written("one", "two")
+    assert first.keys() >= KEYS
+    assert first["calls"] == {"small": 0, "large": 8}
+    assert len(first["tokens"]) == 8
+    assert [first["tokens"]] == [each["tokens"] for each in written("one")]
+    assert second["tokens"] == written("two")[0]["tokens"]
+    assert (first["strategy"], first["stopped"]) == ("greedy", "length")
+
+
+def test_a_prompt_is_the_same_wherever_it_comes_from(
+    written: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    (tmp_path / "prompt.txt").write_text("two\nlines\n")
+    (expected,) = written("two\nlines")
+    for found in (
+        written("--file", tmp_path / "prompt.txt"),
+        written(stdin="two\nlines\n"),
+        written("--file", "-", stdin="two\nlines"),
+    ):
+        assert [each["tokens"] for each in found] == [expected["tokens"]]
+
+
+def test_a_chat_is_the_same_by_option_and_by_file(written: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+    talk = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Why?"}]
+    (tmp_path / "talk.json").write_text(json.dumps(talk))
+    (expected,) = written("<system>Short.<user>Why?>")
+    assert written("--chat", "Why?", "--system", "Short.")[0]["tokens"] == expected["tokens"]
+    assert written("--messages", tmp_path / "talk.json")[0]["tokens"] == expected["tokens"]
+
+
+def test_text_is_on_standard_output_and_its_speed_on_standard_error(
+    intaglio: Run, tiny_decoder: Path, written: Callable[..., list[dict[str, Any]]]
+) -> None:
+    options = ("--temperature", 0.7, "--top-k", 20, "--min-p", 0.01, "--seed", 5)
+    code, out, err = intaglio("generate", tiny_decoder, "one", "two", "-n", 8, *options)
+    assert code == 0
+    first, second = written("one", "two", *options)
+    assert first["strategy"] == "sample"
+    assert out == f"{first['text']}\n\n{second['text']}\n"
+    assert len(err.splitlines()) == 2
+    assert err.startswith("8 tokens, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x" * 64], "prompt of 64 tokens: the model takes at most 64"),
+        ([""], "the prompt is empty"),
+        ([], "the prompt is empty"),
+        (["a", "--file", "b"], "given both as arguments and --file"),
+        (["--messages", "b", "--chat"], "leave out --chat"),
+        (["--messages", "/no/file"], "--messages /no/file: No such file"),
+        (["--file", "/no/file"], "--file /no/file: No such file"),
+        (["a", "--temperature", "-1"], "temperature -1.0: expected 0 or more"),
+        (["a", "--top-p", "7"], "top-p 7.0: expected 0 to 1"),
+        (["a", "--strategy", "greedy", "--seed", "1", "--top-k", "3"], "leave out --top-k"),
+        (["a", "--strategy", "luck"], "strategy 'luck': expected one of greedy, sample"),
+        (["a", "--draft", "b"], "takes no --draft"),
+        (["a", "--stop", ""], "a stop string is empty"),
+        (["a", "-n", "0"], "max new tokens 0"),
+        (["a", "--threads", "0"], "Invalid value for '--threads'"),
+        (["a", "--target", "abacus"], "target 'abacus': expected one of ort-cpu"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path
+) -> None:
+    code, out, err = intaglio("generate", tiny_decoder, *arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("intaglio: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "a\ufffd[31m\n\t\ufffdé"), (False, "a\x1b[31m\n\t\x9bé")])
+def test_a_terminal_is_not_commanded_by_what_a_model_writes(
+    terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    show("a\x1b[31m\n\t\x9bé")
+    assert capsys.readouterr().out == shown
+
+
+def test_ctrl_c_keeps_what_was_written(endless_decoder: Path) -> None:
+    program = [sys.executable, "-P", "-m", "intaglio.cli", "generate", str(endless_decoder), "one", "two"]
+    options = ["-n", "10000000", "--ignore-eos", "--temperature", "1"]
+    process = subprocess.Popen([*program, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert (first + out).endswith(b"\n")
+    assert err.endswith(b"Interrupted.\n")
+    assert err.count(b"\n") == 1
+
+
+def test_ctrl_c_gives_a_whole_object(intaglio: Run, tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[int] = []
+    push = TextStream.push
+
+    def interrupted(stream: TextStream, token: int) -> str:
+        pushed.append(token)
+        if len(pushed) == 5:
+            raise Interrupted
+        return push(stream, token)
+
+    monkeypatch.setattr(TextStream, "push", interrupted)
+    code, out, err = intaglio("generate", tiny_decoder, "one", "two", "--json")
+    assert (code, err) == (2, "")
+    (result,) = [json.loads(line) for line in out.splitlines()]
+    assert (result["stopped"], result["tokens"]) == ("interrupted", pushed)
+
+
+@pytest.fixture(scope="session")
+def endless_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
+    """A decoder whose text would take hours."""
+    return make_decoder("llama", max_position_embeddings=10_000_000)[1]
+
+
+def test_an_encoder_writes_no_text(intaglio: Run, tiny_bundle: Path) -> None:
+    code, out, err = intaglio("generate", tiny_bundle, "Hello")
+    assert (code, out) == (2, "")
+    assert "its task is 'embed', not 'generate'" in err

@@ -1,0 +1,182 @@
+"""Perplexity: the figure of a plain torch computation, each token scored once, and what it cannot be measured on."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.tokenizer import read_backend
+from intaglio.validate import perplexity as subject
+from intaglio.validate import validate
+from intaglio.validate.perplexity import Window, log_softmax, perplexity, windows
+
+Make = Callable[..., tuple[Path, Path]]
+Run = Callable[..., tuple[int, str, str]]
+TEXT = "The quick brown fox jumps over the lazy dog; it does so in Zürich, too.\n" * 2
+
+
+@given(st.integers(2, 300), st.integers(2, 80), st.data())
+def test_windows_score_each_token_once_with_enough_before_it(tokens: int, context: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, context - 1))
+    found = list(windows(tokens, context, stride))
+    assert [place for window in found for place in range(window.first, window.stop)] == list(range(1, tokens))
+    for window in found:
+        assert window.stop - window.start <= context
+        assert window.first - window.start >= (1 if window.start == 0 else context - stride)
+        assert window.start < window.first
+
+
+def test_windows_are_those_of_the_usual_loop() -> None:
+    assert list(windows(10, 6, 3)) == [Window(0, 1, 6), Window(3, 6, 9), Window(6, 9, 10)]
+
+
+def test_log_probabilities_of_large_logits_add_up() -> None:
+    found = log_softmax(np.array([[1e30, 0.0], [-2000.0, -2000.0]], np.float32))
+    np.testing.assert_allclose(found, [[0.0, -1e30], [-math.log(2)] * 2], rtol=1e-6)
+
+
+def torch_figures(checkpoints: list[Path], tokens: list[int], context: int, stride: int) -> tuple[list[float], float]:
+    """The perplexity of each checkpoint, and the mean KL divergence of the first from the second, by transformers."""
+    import torch
+    import transformers
+
+    models = [transformers.AutoModelForCausalLM.from_pretrained(path) for path in checkpoints]
+    losses: list[list[torch.Tensor]] = [[] for _ in models]
+    divergences = []
+    before = 0
+    for begin in range(0, len(tokens), stride):
+        end = min(begin + context, len(tokens))
+        ids = torch.tensor([tokens[begin:end]])
+        first = max(before, 1) - begin
+        with torch.inference_mode():
+            scores = [model(ids).logits[0, first - 1 : -1].double().log_softmax(-1) for model in models]
+        targets = ids[0, first:]
+        for each, score in zip(losses, scores, strict=True):
+            each.append(-score.gather(1, targets[:, None])[:, 0])
+        divergences.append((scores[-1].exp() * (scores[-1] - scores[0])).sum(-1))
+        before = end
+        if end == len(tokens):
+            break
+    return [float(torch.cat(each).mean().exp()) for each in losses], float(torch.cat(divergences).mean())
+
+
+@pytest.fixture(scope="module")
+def pair(make_decoder: Make) -> list[tuple[Path, Path]]:
+    """Two decoders with the same tokens, neither of them far from even odds."""
+    return [make_decoder("gpt2", n_layer=layers, initializer_range=0.01) for layers in (1, 2)]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("context", "stride"), [(64, 32), (20, 1), (17, 16), (None, None)])
+def test_figures_are_those_of_transformers(
+    context: int | None, stride: int | None, pair: list[tuple[Path, Path]], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkpoint, bundle), (other_checkpoint, other) = pair
+    monkeypatch.setattr(subject, "PIECE_TOKENS", 13)  # windows are run in several pieces
+    monkeypatch.setattr(subject, "SCORED_VALUES", 3 * 272)  # and scored three tokens at a time
+    found = perplexity(Bundle.open(bundle), text, Bundle.open(other), context=context, stride=stride)
+    tokens = read_backend(Bundle.open(bundle)).encode(TEXT).ids
+    expected, divergence = torch_figures([checkpoint, other_checkpoint], tokens, context or 64, stride or 32)
+    assert found.tokens == len(tokens) - 1
+    assert [found.perplexity, found.against_perplexity] == pytest.approx(expected, rel=1e-5)
+    assert found.kl_divergence == pytest.approx(divergence, rel=1e-4)
+    assert divergence > 1e-3
+    assert found.same_top is not None and 0 <= found.same_top < 1
+
+
+def test_a_model_does_not_diverge_from_itself(pair: list[tuple[Path, Path]], text: Path) -> None:
+    bundle = Bundle.open(pair[0][1])
+    found = perplexity(bundle, text, bundle)
+    assert (found.kl_divergence, found.same_top) == (0.0, 1.0)
+    alone = perplexity(bundle, text)
+    assert (alone.perplexity, alone.kl_divergence) == (found.perplexity, None)
+
+
+def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path) -> None:
+    bundles = [Path(shutil.copytree(bundle, tmp_path / str(index))) for index, (_, bundle) in enumerate(pair)]
+    arguments = ("validate", bundles[0], "--perplexity", text, "--against", bundles[1])
+    code, out, err = intaglio(*arguments, "--json")
+    result = json.loads(out)
+    assert (code, err, result["passed"], result["outputs"]) == (0, "", True, {})
+    report = Path(result["report"])
+    page = report.read_text(encoding="utf-8")
+    assert f"{result['perplexity']:.4f}" in page
+    assert f"{result['kl_divergence']:.6f} nats" in page
+    written = json.loads(report.with_suffix(".json").read_text())
+    assert written["perplexity"]["tokens"] == result["tokens"]
+    code, out, _ = intaglio(*arguments)
+    assert code == 0
+    assert f"{result['perplexity']:.4f}" in out
+    code, out, _ = intaglio("validate", bundles[0], "--perplexity", text, "--json")
+    alone = json.loads(out)
+    assert (alone["perplexity"], alone["kl_divergence"]) == (pytest.approx(result["perplexity"]), None)
+    assert "not compared" in Path(alone["report"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        ("two words", {}, r"9 tokens, expected at least 16"),
+        ("", {}, "0 tokens"),
+        (TEXT, {"context": 65}, "context 65: expected 2 to 64"),
+        (TEXT, {"context": 1}, "context 1: expected 2"),
+        (TEXT, {"stride": 64}, "stride 64: expected 1 to 63"),
+        (TEXT, {"stride": 0}, "stride 0"),
+        (TEXT, {"against": "pytorch"}, "--against pytorch: a perplexity is compared with that of a bundle"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    content: str, options: dict[str, Any], said: str, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path
+) -> None:
+    text.write_text(content)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        validate(pair[0][1], perplexity=text, report=tmp_path / "reports", **options)
+
+
+def test_decoders_of_other_tokens_are_not_compared(
+    pair: list[tuple[Path, Path]], make_decoder: Make, text: Path
+) -> None:
+    _, other = make_decoder("gpt2", vocab_size=300)
+    with pytest.raises(UsageError, match="has other tokens than"):
+        perplexity(Bundle.open(pair[0][1]), text, Bundle.open(other))
+
+
+def test_an_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="its task is 'unknown'"):
+        validate(make_bundle(chain(1)), perplexity=text, report=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--perplexity", "text.txt", "--bisect"], "leave out --bisect"),
+        (["--perplexity", "text.txt", "--max-abs", "1"], "leave out --max-abs"),
+        (["--stride", "3"], "--context and --stride are of a perplexity"),
+        (["--perplexity", "/no/file"], "--perplexity /no/file: No such file"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], said: str, intaglio: Run, pair: list[tuple[Path, Path]]
+) -> None:
+    code, out, err = intaglio("validate", pair[0][1], *options)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1

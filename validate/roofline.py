@@ -1,0 +1,196 @@
+"""The verb `roofline`: how fast a bundle could run on this machine by the bytes it reads, and how fast it does.
+
+The model is that of Williams et al. (2009), which SqueezeLLM's section 3.2 goes by: a run takes the longer of the time
+that its bytes take to come from memory, and the time that its operations take at the machine's peak. Both limits are
+measured here: the bandwidth by reading memory, the peak by a product of float32 matrices. Integer kernels can do better
+than that peak.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.bundle import Bundle, Manifest
+from intaglio.errors import UsageError
+from intaglio.model_file import load, save
+from intaglio.plugins.memory_bandwidth import Memory
+from intaglio.progress import step, track
+from intaglio.runtime.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.validate.work import Work, work
+
+SIDE = 1536  # of the matrices whose product measures the peak
+REPEATS = 7
+SECONDS = 1.0  # that one row is measured for, at least REPEATS runs
+
+
+class Row(msgspec.Struct):
+    """One run: so many new tokens, after which a text has `length` tokens."""
+
+    tokens: int
+    length: int
+    bytes: int
+    operations: int
+    intensity: float  # operations for each byte
+    bound: str  # "memory" or "compute": which limit is the lower one
+    predicted_ms: float
+    measured_ms: float  # the median
+    ratio: float  # predicted / measured: what part of the limit is reached
+
+
+class Roofline(msgspec.Struct):
+    """What was found. Bytes and operations a second."""
+
+    bundle: str
+    threads: int
+    bandwidth: float
+    peak: float
+    rows: list[Row]
+
+
+def roofline(
+    bundle: str | Path,
+    tokens: Sequence[int] = (1, 8, 64),
+    lengths: Sequence[int] = (128, 1024),
+    threads: int | None = None,
+) -> Roofline:
+    """Predict and measure `bundle` on "ort-cpu", one text at a time, for each of `lengths` tokens.
+
+    A decoder appends each number of `tokens` to a text that is then of each length: 1 is generating, several are
+    verifying drafts, many are reading a prompt. Other bundles take texts of each length whole. Raises `UsageError`
+    for what the model cannot take, `EngineError` where the compiled kernels are missing.
+    """
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
+    count = threads or len(os.sched_getaffinity(0))
+    runs = _runs(manifest, tokens, lengths)
+    with step("measuring the machine"):
+        memory = Memory()
+        bandwidth = statistics.median(memory.read(count) for _ in range(REPEATS))
+        peak = _peak(count)
+    model = load(opened.model_path, mapped=True)
+    measure = _decoder if manifest.decoder is not None else _encoder
+    rows = []
+    with step("opening the model"):
+        timed = measure(opened, count)
+    for new, length in track(runs, "roofline", len(runs)):
+        axes = _axes(manifest, new, length)
+        measured = _median(timed(new, length))
+        rows.append(_row(work(model, axes), new, length, bandwidth, peak, measured))
+    return Roofline(str(bundle), count, bandwidth, peak, rows)
+
+
+def _runs(manifest: Manifest, tokens: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """(new tokens, length) of every row, those left out for which a text is too short."""
+    if not tokens or not lengths or min(*tokens, *lengths) < 1:
+        raise UsageError(f"tokens {list(tokens)}, lengths {list(lengths)}: expected numbers of at least 1.")
+    longest = manifest.decoder.max_positions if manifest.decoder else _longest(manifest)
+    fitting = sorted({min(length, longest) for length in lengths})
+    if manifest.decoder is None:
+        return [(length, length) for length in fitting]
+    return [(new, length) for length in fitting for new in sorted(set(tokens)) if new <= length]
+
+
+def _longest(manifest: Manifest) -> int:
+    maxima = [axis.maximum for name, axis in manifest.axes.items() if name != "batch" and axis.maximum]
+    return min(maxima, default=512)
+
+
+def _axes(manifest: Manifest, new: int, length: int) -> dict[str, int]:
+    if manifest.decoder is None:
+        names = {name for spec in manifest.inputs for name in spec.shape if isinstance(name, str)}
+        return {name: 1 if name == "batch" else length for name in names}
+    capacity = -(-length // CAPACITY_STEP) * CAPACITY_STEP
+    return {"batch": 1, "tokens": new, "capacity": capacity, "positions_wanted": 1}
+
+
+def _decoder(bundle: Bundle, threads: int) -> Callable[[int, int], Callable[[], object]]:
+    session = DecoderSession.open(bundle, threads=threads)
+    vocabulary = session.decoder.vocab_size
+    random = np.random.default_rng(0)
+
+    def prepare(new: int, length: int) -> Callable[[], object]:
+        session.rollback(0)
+        before = length - new
+        if before:
+            session.prefill([random.integers(0, vocabulary, before).tolist()])
+        ids = random.integers(0, vocabulary, (1, new))
+
+        def run() -> object:
+            session.rollback(before)
+            return session.step(ids)
+
+        return run
+
+    return prepare
+
+
+def _encoder(bundle: Bundle, threads: int) -> Callable[[int, int], Callable[[], object]]:
+    engine = OnnxRuntimeEngine(bundle, threads=threads)
+
+    def prepare(new: int, length: int) -> Callable[[], object]:
+        axes = _axes(bundle.manifest, new, length)
+        feeds = {
+            spec.name: np.ones([axes[each] if isinstance(each, str) else each for each in spec.shape], spec.dtype)
+            for spec in engine.inputs
+        }
+        return lambda: engine.run(feeds)
+
+    return prepare
+
+
+def _median(run: Callable[[], object]) -> float:
+    """Seconds of one run."""
+    run()
+    times: list[float] = []
+    while len(times) < REPEATS or sum(times) < SECONDS:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _peak(threads: int) -> float:
+    """Operations a second of a product of float32 matrices."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "product.onnx"
+        save(_product_model(), path)
+        with OnnxRuntimeEngine(path, threads=threads) as engine:
+            matrix = np.ones((SIDE, SIDE), np.float32)
+            seconds = _median(lambda: engine.run({"a": matrix, "b": matrix}))
+    return 2 * SIDE**3 / seconds
+
+
+def _product_model() -> ir.Model:
+    a, b = (
+        ir.Value(name=name, shape=ir.Shape([SIDE, SIDE]), type=ir.TensorType(ir.DataType.FLOAT)) for name in ("a", "b")
+    )
+    node = ir.Node("", "MatMul", [a, b], name="product")
+    product = node.outputs[0]
+    product.name, product.shape, product.type = "y", a.shape, a.type
+    return ir.Model(ir.Graph([a, b], [product], nodes=[node], opset_imports={"": 23}, name="product"), ir_version=10)
+
+
+def _row(found: Work, new: int, length: int, bandwidth: float, peak: float, measured: float) -> Row:
+    by_memory, by_compute = found.bytes / bandwidth, found.operations / peak
+    predicted = max(by_memory, by_compute)
+    return Row(
+        tokens=new,
+        length=length,
+        bytes=found.bytes,
+        operations=found.operations,
+        intensity=found.operations / max(found.bytes, 1),
+        bound="memory" if by_memory >= by_compute else "compute",
+        predicted_ms=1e3 * predicted,
+        measured_ms=1e3 * measured,
+        ratio=predicted / measured,
+    )

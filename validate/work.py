@@ -1,0 +1,99 @@
+"""How many bytes and operations a graph takes for inputs of given lengths: what a roofline is drawn from.
+
+Bytes are those that have to come from memory whatever the kernels do: the weights once, as they are stored, of an
+embedding table the rows that are looked up, and of a decoder the whole cache of keys and values. What nodes hand to
+each other stays in the processor's caches. Operations are the multiplications and additions of products, the rest being
+few beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intaglio.plugins.nodes import lengths
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes from memory and operations of one run."""
+
+    weight_bytes: int
+    cache_bytes: int
+    operations: int
+
+    @property
+    def bytes(self) -> int:
+        """All of them."""
+        return self.weight_bytes + self.cache_bytes
+
+
+def work(model: ir.Model, axes: Mapping[str, int]) -> Work:
+    """The work of one run of `model`, whose symbolic axes have the lengths in `axes`."""
+    weight_bytes = operations = 0
+    counted: set[ir.Value] = set()
+    for node in model.graph:
+        shapes = [_shape(value, axes) for value in (*node.inputs, *node.outputs)]
+        inputs, outputs = shapes[: len(node.inputs)], shapes[len(node.inputs) :]
+        if node.op_type in OPERATIONS:
+            operations += OPERATIONS[node.op_type](inputs, outputs)
+        for value in node.inputs:
+            if value is None or value.const_value is None or value in counted:
+                continue
+            if node.op_type == "Gather" and value is node.inputs[0]:
+                rows = math.prod(inputs[1] or ()) if inputs[1] is not None else 1
+                weight_bytes += rows * value.const_value.nbytes // max(value.const_value.shape.numpy()[0], 1)
+                continue  # where something else reads all of it, it counts there
+            counted.add(value)
+            weight_bytes += value.const_value.nbytes
+    cache_bytes = sum(
+        math.prod(shape) * (value.dtype.itemsize if value.dtype else 4)
+        for value in model.graph.inputs
+        if str(value.name).startswith("past_") and (shape := _shape(value, axes)) is not None
+    )
+    return Work(weight_bytes, int(cache_bytes), operations)
+
+
+def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:
+    """The lengths of a value's axes; None where one of them is not known."""
+    known = None if value is None else lengths(value)
+    if known is None:
+        return None
+    found = [axes.get(length) if isinstance(length, str) else length for length in known]
+    return None if None in found else tuple(length for length in found if length is not None)
+
+
+def _product(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
+    """Of every output, as many multiplications and additions as the first input's rows are long."""
+    first, output = inputs[0], outputs[0]
+    return 0 if first is None or output is None or not first else 2 * math.prod(output) * first[-1]
+
+
+def _sparse(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
+    x, values = inputs[0], inputs[1]
+    return 0 if x is None or values is None else 2 * values[0] * math.prod(x[:-1])
+
+
+def _attention(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
+    """Scores and their products with the values; the last axis of the queries is all that a score sums over."""
+    queries, keys = inputs[0], inputs[1]
+    return 0 if queries is None or keys is None else 4 * math.prod(queries) * keys[-2]
+
+
+OPERATIONS: dict[str, Callable[[list[Shape | None], list[Shape | None]], int]] = {
+    "Attention": _attention,
+    "CsrMatMul": _sparse,
+    "Gemm": _product,
+    "GroupMatMul": _product,
+    "IntAttention": _attention,
+    "IntLinear": _product,
+    "IntMatMul": _product,
+    "LutMatMul": _product,
+    "MatMul": _product,
+    "MatMulInteger": _product,
+}
