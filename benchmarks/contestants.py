@@ -234,7 +234,7 @@ def prepared(names: Sequence[str], bundle: Path, folder: Path, texts: list[str])
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
             try:
-                with step(f"{contestant.title}: making the model"), _fresh_process() as pool:
+                with step(f"{contestant.title}: making the model"), fresh_process() as pool:
                     model = pool.submit(_prepare, name, bundle, target, texts).result()
             except Exception as error:  # whatever a peer raises; the others go on
                 left_out(name, str(error))
@@ -250,7 +250,7 @@ def opened(models: dict[str, Path], bundle: Path, settings: Settings) -> Iterato
     with contextlib.ExitStack() as stack:
         processes = {}
         for name, model in models.items():
-            pool = stack.enter_context(_fresh_process())
+            pool = stack.enter_context(fresh_process())
             try:
                 processes[name] = Process(pool, name, model, bundle, settings)
             except Exception as error:  # whatever a peer raises; the others go on
@@ -263,7 +263,8 @@ def left_out(name: str, reason: str) -> None:
     print(f"{name} is left out: {' '.join(reason.split())}", file=sys.stderr)
 
 
-def _fresh_process() -> ProcessPoolExecutor:
+def fresh_process() -> ProcessPoolExecutor:
+    """A process that imports everything anew, is silent, and serves one call at a time."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
 
 

@@ -67,7 +67,9 @@ def sparse_layer(random: np.random.Generator, name: str, depth: int, rows: int, 
     return [*nodes, helper.make_node("CsrMatMul", inputs, [f"y{name}"], domain=DOMAIN)], weights
 
 
-def group_layer(random: np.random.Generator, name: str, depth: int, rows: int, bits: int, activation_bits: int) -> Nodes:
+def group_layer(
+    random: np.random.Generator, name: str, depth: int, rows: int, bits: int, activation_bits: int
+) -> Nodes:
     """One GroupMatMul with groups of 128 and zero points."""
     words = random.integers(-(2**31), 2**31, (rows, depth * bits // 32), dtype=np.int32)
     shape = (rows, depth // 128)
@@ -105,7 +107,9 @@ def session(make: Callable[..., Nodes], depth: int, rows: int, count: int, threa
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, depth])
     outputs = [helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, [1, rows]) for index in range(count)]
     imports = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], outputs, weights), opset_imports=imports, ir_version=10)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], outputs, weights), opset_imports=imports, ir_version=10
+    )
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
