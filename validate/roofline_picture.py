@@ -11,7 +11,7 @@ from intaglio.validate.roofline import Roofline
 
 
 def picture(found: Roofline) -> str:
-    """An SVG file: the roof that bandwidth and peak make, what the model predicts for each row, and what was measured."""
+    """An SVG file: the roof that bandwidth and peak make, and what was measured for each row."""
     intensities = [row.intensity for row in found.rows]
     ridge = found.peak / found.bandwidth
     low = 2.0 ** math.floor(math.log2(min(*intensities, ridge)) - 1)

@@ -103,7 +103,8 @@ def _check_leading(name: str, x: Shape, y: Shape) -> None:
 
 def _check_offsets(name: str, given: Array, count: int | None) -> None:
     offsets = given.astype(np.int64)
-    if not offsets.size or offsets[0] != 0 or (np.diff(offsets) < 0).any() or (count is not None and offsets[-1] != count):
+    ends = offsets.size > 0 and offsets[0] == 0 and count in (None, offsets[-1])
+    if not ends or (np.diff(offsets) < 0).any():
         raise GraphError(f"{name}: row_offsets do not ascend from 0 to the {count} values. Make the matrix anew.")
 
 

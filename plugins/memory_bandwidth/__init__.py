@@ -25,7 +25,7 @@ class Memory:
     def __init__(self, size: int = 1 << 29) -> None:
         path = ort.library()
         if path is None:
-            raise EngineError("memory bandwidth: no compiled kernels here. Install a C++ compiler, then intaglio again.")
+            raise EngineError("memory bandwidth: no compiled kernels. Install a C++ compiler, then intaglio again.")
         self._read = ctypes.CDLL(str(path)).intaglio_read_memory
         self._read.restype = ctypes.c_int64
         self._isa = ort.supported_instruction_sets().index(str(ort.instruction_set()))

@@ -1,0 +1,85 @@
+"""The roofline: bytes and operations against counts by hand, limits that are real, and a picture that is SVG."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.graph_passes import compress
+from intaglio.model_file import load
+from intaglio.plugins import ort
+from intaglio.validate.roofline import roofline
+from intaglio.validate.roofline_picture import picture
+from intaglio.validate.work import work
+
+pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
+
+
+def test_a_decoders_work_is_that_of_its_matrices_and_its_cache(tiny_decoder):
+    bundle = Bundle.open(tiny_decoder)
+    decoder = bundle.manifest.decoder
+    model = load(bundle.model_path)
+    tokens, capacity = 3, 128
+    found = work(model, {"batch": 1, "tokens": tokens, "capacity": capacity, "positions_wanted": 1})
+    matrices = [
+        node.inputs[1].const_value.size
+        for node in model.graph
+        if node.op_type == "MatMul" and node.inputs[1].const_value is not None
+    ]
+    head = decoder.vocab_size * decoder.heads * decoder.head_dim
+    attention = 4 * decoder.heads * decoder.head_dim * tokens * capacity * decoder.layers
+    layers = sum(matrices) - (head if head in matrices else 0)
+    assert found.operations == 2 * tokens * layers + 2 * head + attention
+    assert found.cache_bytes == 2 * decoder.layers * decoder.kv_heads * capacity * decoder.head_dim * 4
+    stored = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    assert 0.5 * stored < found.weight_bytes <= stored
+
+
+def test_packed_weights_count_as_they_are_stored(tiny_decoder, tmp_path):
+    recipe = tmp_path / "lut.yaml"
+    recipe.write_text("passes: [{lut: {bits: 4, unweighted: true}}]")
+    compress(tiny_decoder, tmp_path / "lut", recipe)
+    axes = {"batch": 1, "tokens": 1, "capacity": 128, "positions_wanted": 1}
+    before, after = (work(load(Bundle.open(path).model_path), axes) for path in (tiny_decoder, tmp_path / "lut"))
+    assert after.operations == before.operations
+    assert after.weight_bytes < before.weight_bytes
+
+
+def test_a_shape_that_is_not_known_counts_nothing():
+    x = ir.Value(name="x", shape=ir.Shape(["batch", 4]), type=ir.TensorType(ir.DataType.FLOAT))
+    weight = ir.Value(name="w", const_value=ir.tensor(np.zeros((4, 5), np.float32), name="w"))
+    node = ir.Node("", "MatMul", [x, weight])
+    node.outputs[0].shape = ir.Shape(["batch", 5])
+    model = ir.Model(ir.Graph([x], node.outputs, nodes=[node], initializers=[weight]), ir_version=10)
+    assert work(model, {}).operations == 0
+    assert work(model, {"batch": 3}).operations == 2 * 3 * 4 * 5
+    assert work(model, {}).bytes == 4 * 4 * 5
+
+
+def test_predicted_and_measured_times_are_there_and_positive(tiny_decoder):
+    found = roofline(tiny_decoder, tokens=[1, 2], lengths=[8], threads=1)
+    assert [(row.tokens, row.length) for row in found.rows] == [(1, 8), (2, 8)]
+    assert found.bandwidth > 1e8 and found.peak > 1e8
+    for row in found.rows:
+        assert row.predicted_ms > 0 and row.measured_ms > 0
+        limit = max(row.bytes / found.bandwidth, row.operations / found.peak)
+        assert row.predicted_ms == pytest.approx(1e3 * limit)
+        assert row.ratio == pytest.approx(row.predicted_ms / row.measured_ms)
+    drawn = ElementTree.fromstring(picture(found))  # noqa: S314
+    assert sum(1 for each in drawn.iter() if each.tag.endswith("circle")) == 3  # two rows, and the legend
+
+
+def test_an_encoder_has_one_too(tiny_bundle, intaglio):
+    code, printed, errors = intaglio("roofline", tiny_bundle, "--length", "8", "--threads", "1", "--json")
+    assert code == 0, errors
+    (row,) = json.loads(printed)["rows"]
+    assert row["tokens"] == row["length"] == 8 and row["operations"] > 0
+
+
+def test_lengths_that_make_no_sense_are_refused(tiny_decoder):
+    with pytest.raises(UsageError, match="at least 1"):
+        roofline(tiny_decoder, tokens=[0], lengths=[8])
