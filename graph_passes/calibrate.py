@@ -94,7 +94,7 @@ class Calibrate:
             counts.leave(f"{tokens} tokens are few, and what others reach will be cut off: give some 64 paragraphs")
         if not masks:
             counts.leave(f"the graph has no input {MASK}: padding, if there is any, was observed too")
-        elif isinstance((_mask_axes(model) or [0, 0])[1], int):
+        elif isinstance((mask_axes(model) or [0, 0])[1], int):
             counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
         return model, counts
 
@@ -116,7 +116,7 @@ def _observe(
     shown: Callable[[Sequence[dict[str, Array]]], Iterable[dict[str, Array]]],
 ) -> None:
     """Run every batch and take in all of the given activations, as many at a time as fit in memory."""
-    axes = _mask_axes(model)
+    axes = mask_axes(model)
     values = list(statistics)
     for group in _groups(values, _bytes(model, values, batches)):
         with _engine(model, [value for value in group if not value.is_graph_input()]) as engine:
@@ -161,7 +161,7 @@ def _is_float_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.dtype in FLOATS
 
 
-def _mask_axes(model: ir.Model) -> Sequence[Length] | None:
+def mask_axes(model: ir.Model) -> Sequence[Length] | None:
     """How the graph calls the two axes of the attention mask; None where it has no such input."""
     for value in model.graph.inputs:
         if value.name == MASK and (axes := lengths(value)) is not None and len(axes) == 2:

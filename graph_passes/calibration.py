@@ -9,6 +9,7 @@ from typing import Self
 from intaglio.bundle import Bundle
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed, load_inputs
+from intaglio.runtime.text_chunks import load_chunks
 
 OPTION = "--calibration"
 
@@ -33,5 +34,7 @@ class CalibrationData:
         return data
 
     def load(self, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
-        """The first `samples` texts or rows as batches of feeds, and where they came from."""
+        """The first `samples` texts, rows, or (for a decoder) chunks of text as feeds, and where they came from."""
+        if self.bundle.manifest.decoder is not None and self.path.suffix != ".npz":
+            return load_chunks(self.bundle, self.path, samples, batch_size, OPTION)
         return load_inputs(self.bundle, self.path, samples, batch_size, OPTION)

@@ -18,13 +18,15 @@ from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibrate import RECORD
 from intaglio.graph_passes.calibration import OPTION, CalibrationData
-from intaglio.graph_passes.contract import CalibratedPass, Pass
+from intaglio.graph_passes.contract import CalibratedPass, Pass, SensitivePass, needs_sensitivities
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
-from intaglio.model_file import external_data_files, load, parse, save
+from intaglio.model_file import external_data_files, load, outline, save
 from intaglio.plugins import custom_operators
 from intaglio.progress import step
+from intaglio.sensitivity_file import OPTION as SENSITIVITY
+from intaglio.sensitivity_file import Sensitivities
 
 
 class Compressed(msgspec.Struct):
@@ -44,28 +46,35 @@ def compress(
     force: bool = False,
     calibration: str | Path | None = None,
     allow_float: bool = False,
+    sensitivity: str | Path | None = None,
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
     The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph.
     `calibration` is what passes observe activations on: a UTF-8 file with one text per line, or an .npz file of
-    arrays by input name; it must be given if and only if a pass of the recipe needs it. `allow_float` leaves what an
-    integer-only recipe cannot make integer in floating point, instead of stopping there. Raises `BundleError`,
+    arrays by input name; it must be given if and only if a pass of the recipe needs it. `sensitivity` is the file that
+    `intaglio.training.sensitivity` made of this bundle, or of another one of the same checkpoint, under the same
+    condition. `allow_float` leaves what an integer-only recipe cannot make integer in floating point, instead of
+    stopping there. Raises `BundleError`,
     `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(recipe)
     if allow_float:
         passes = allowing_float(name, passes)
     check_calibration(name, passes, calibration)
+    check_sensitivity(name, passes, sensitivity)
     check_output_directory(Path(output), force)
     with step("reading"):
         source = Bundle.open(bundle)
         data = None if calibration is None else CalibrationData.open(calibration, source)
-        model = load(source.model_path)
+        weighting = None if sensitivity is None else Sensitivities.open(sensitivity)
+        if weighting is not None:
+            weighting.check(source.manifest.source)
+        model = load(source.model_path, mapped=True)
         before = model_bytes(source.model_path)
     records = []
     for graph_pass in passes:
-        model, record = apply(graph_pass, model, data)
+        model, record = apply(graph_pass, model, data, weighting)
         records.append(record)
     with step("checking"):
         infer_shapes(model)
@@ -94,16 +103,35 @@ def check_calibration(recipe: str, passes: Sequence[Pass], calibration: str | Pa
         raise UsageError(f"{OPTION} {calibration}: no pass of recipe {recipe} needs it. Leave it out.")
 
 
-def apply(graph_pass: Pass, model: ir.Model, data: CalibrationData | None = None) -> tuple[ir.Model, PassRecord]:
+def check_sensitivity(recipe: str, passes: Sequence[Pass], sensitivity: str | Path | None) -> None:
+    """Raise `UsageError` where a pass lacks sensitivities, or no pass takes those that were given."""
+    needing = [graph_pass.name for graph_pass in passes if needs_sensitivities(graph_pass)]
+    if needing and sensitivity is None:
+        raise UsageError(
+            f"recipe {recipe}: pass {needing[0]} needs to know how sensitive the loss is to each weight. Make a file "
+            f"with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE, and give it with {SENSITIVITY} FILE."
+        )
+    if not needing and sensitivity is not None:
+        raise UsageError(f"{SENSITIVITY} {sensitivity}: no pass of recipe {recipe} needs it. Leave it out.")
+
+
+def apply(
+    graph_pass: Pass,
+    model: ir.Model,
+    data: CalibrationData | None = None,
+    sensitivities: Sensitivities | None = None,
+) -> tuple[ir.Model, PassRecord]:
     """Run one pass; the rewritten model, and what the manifest says about it."""
     if isinstance(graph_pass, CalibratedPass):
         assert data is not None, "check_calibration comes first"
         model, counts = graph_pass(model, data)
+    elif isinstance(graph_pass, SensitivePass):
+        model, counts = graph_pass(model, sensitivities)
     else:
         with step(graph_pass.name):
             model, counts = graph_pass(model)
     options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
-    return model, PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons)
+    return model, PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers)
 
 
 def check(model: ir.Model) -> None:
@@ -145,4 +173,4 @@ def _weight_dtype(model: ir.Model) -> str | None:
 
 def model_bytes(path: Path) -> int:
     """The size of an ONNX file with its external data."""
-    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(parse(path))))
+    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(outline(path))))

@@ -5,7 +5,8 @@ Calling it with a model rewrites the model in place and returns it with `Counts`
 reasons why the candidates that were looked at were left. A pass never leaves a model that fails the checker.
 
 A pass with the class attribute `needs_calibration = True` is called with the calibration data too; what it observes
-it leaves in `meta` of the model's values, for the passes after it.
+it leaves in `meta` of the model's values, for the passes after it. One with `takes_sensitivities = True` is called with
+how sensitive the loss is to each weight, or with None where it is told to do without.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from intaglio.graph_passes.calibration import CalibrationData
+    from intaglio.sensitivity_file import Sensitivities
 
 
 @dataclass
@@ -25,6 +27,7 @@ class Counts:
 
     rewritten: dict[str, int] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    layers: dict[str, dict[str, float]] = field(default_factory=dict)  # layer -> what was measured of it, by name
 
     def add(self, kind: str, number: int = 1) -> None:
         """Count `number` more rewrites of this kind."""
@@ -58,4 +61,21 @@ class CalibratedPass(Protocol):
         ...
 
 
-Pass: TypeAlias = GraphPass | CalibratedPass
+@runtime_checkable
+class SensitivePass(Protocol):
+    """ONNX -> ONNX, in place, with a file that says which weights matter; it shows its own progress."""
+
+    name: ClassVar[str]
+    takes_sensitivities: ClassVar[Literal[True]]
+
+    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, and return it with what was done."""
+        ...
+
+
+Pass: TypeAlias = GraphPass | CalibratedPass | SensitivePass
+
+
+def needs_sensitivities(graph_pass: Pass) -> bool:
+    """Whether a pass goes by how sensitive the loss is to each weight, and is not told to do without."""
+    return isinstance(graph_pass, SensitivePass) and not getattr(graph_pass, "unweighted", False)

@@ -56,6 +56,17 @@ def has_subgraphs(node: ir.Node) -> bool:
     return any(True for _ in _bodies(node))
 
 
+def used_values(node: ir.Node) -> list[ir.Value]:
+    """What the node takes: its inputs, and what the graphs that it runs take from around them."""
+    used = [value for value in node.inputs if value is not None]
+    for body in _bodies(node):
+        inside = {*body.inputs, *body.initializers.values()}
+        for inner in body:
+            used += [value for value in used_values(inner) if value not in inside]
+            inside.update(inner.outputs)
+    return used
+
+
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of an initializer or a Constant node; None for all else.
 

@@ -34,6 +34,16 @@ from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
 from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
 from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
 from intaglio.graph_passes.raise_opset import RaiseOpset
+from intaglio.graph_passes.weights.awq import Awq
+from intaglio.graph_passes.weights.gptq import Gptq
+from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
+from intaglio.graph_passes.weights.int8_zeropoint import Int8ZeroPoint
+from intaglio.graph_passes.weights.lut import Lut
+from intaglio.graph_passes.weights.lut_sparse import LutSparse
+from intaglio.graph_passes.weights.mixed import Mixed
+from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
+from intaglio.graph_passes.weights.prune_rows import PruneRows
+from intaglio.graph_passes.weights.rtn import Rtn
 
 PASSES: dict[str, type] = {
     "raise_opset": RaiseOpset,
@@ -57,6 +67,16 @@ PASSES: dict[str, type] = {
     "correct_biases": CorrectBiases,
     "fuse_projections": FuseProjections,
     "audit_integer_only": AuditIntegerOnly,
+    "lut": Lut,
+    "lut_sparse": LutSparse,
+    "mixed": Mixed,
+    "rtn": Rtn,
+    "gptq": Gptq,
+    "awq": Awq,
+    "int8_absmax": Int8Absmax,
+    "int8_zeropoint": Int8ZeroPoint,
+    "prune_magnitude": PruneMagnitude,
+    "prune_rows": PruneRows,
     "inline": Inline,
 }
 
@@ -107,6 +127,16 @@ RECIPES: dict[str, list[Pass]] = {
     "int8-qdq": INT8_QDQ,
     "int8-weights": [*CANONICAL, QuantizeWeights(where="everywhere")],
     "h-gelu": [*CANONICAL, HGelu()],
+    "lut": [Lut()],  # a decoder that intaglio exported is canonical
+    "lut-sparse": [LutSparse()],
+    "mixed": [Mixed()],
+    "rtn": [*CANONICAL, Rtn()],
+    "gptq": [*CANONICAL, Gptq()],
+    "awq": [*CANONICAL, Awq()],
+    "int8-absmax": [*CANONICAL, Int8Absmax()],
+    "int8-zeropoint": [*CANONICAL, Int8ZeroPoint()],
+    "prune-magnitude": [*CANONICAL, PruneMagnitude()],
+    "prune-rows": [*CANONICAL, PruneRows()],
     "inlined": [Inline()],
 }
 

@@ -29,7 +29,7 @@ DTYPES = {
 }
 
 
-def _only(node: ir.Node, **supported: int) -> None:
+def only(node: ir.Node, **supported: int) -> None:
     """Refuse attributes with other values than the supported ones."""
     for name, value in supported.items():
         if (got := node.attributes.get_int(name, value)) != value:
@@ -75,7 +75,7 @@ def _shape(node: ir.Node, x: Tensor) -> Tensor:
 
 
 def _reshape(node: ir.Node, x: Tensor, shape: Tensor) -> Tensor:
-    _only(node, allowzero=0)
+    only(node, allowzero=0)
     return x.reshape([x.shape[axis] if length == 0 else length for axis, length in enumerate(shape.tolist())])
 
 
@@ -96,7 +96,7 @@ def _expand(node: ir.Node, x: Tensor, shape: Tensor) -> Tensor:
 
 
 def _cumulative_sum(node: ir.Node, x: Tensor, axis: Tensor) -> Tensor:
-    _only(node, exclusive=0, reverse=0)
+    only(node, exclusive=0, reverse=0)
     return x.cumsum(int(axis), dtype=x.dtype)
 
 
@@ -117,7 +117,7 @@ def _reduction(reduce: Callable[..., Tensor]) -> Function:
     def reduced(node: ir.Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
         keep = bool(node.attributes.get_int("keepdims", 1))
         if axes is None or not axes.numel():
-            _only(node, noop_with_empty_axes=0)
+            only(node, noop_with_empty_axes=0)
             return reduce(x, tuple(range(x.ndim)), keepdim=keep)
         return reduce(x, tuple(axes.tolist()), keepdim=keep)
 

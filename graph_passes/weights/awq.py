@@ -1,0 +1,129 @@
+"""Awq: weights in uniform groups, after those that meet large activations were scaled up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.calibration_rows import load_batches
+from intaglio.graph_passes.weights.fold import Fold, find_fold
+from intaglio.graph_passes.weights.group_layers import check_groups, count, emit, grouped_layers, own_weights
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
+from intaglio.graph_passes.weights.stream import Stream
+from intaglio.graph_passes.weights.uniform import Floats, fit
+from intaglio.progress import track
+
+SAMPLE = 512  # tokens that errors are measured on
+ROWS = 1024  # outputs of a layer that they are measured on: factors are common to all of them
+SMALLEST = 1e-4  # of a factor, as in the published code: channels that are almost never used
+
+
+@dataclass(frozen=True)
+class Awq:
+    """x·Wᵀ = (x / s)·(W·s)ᵀ, with s for each input channel so that W·s loses least when it is rounded to groups.
+
+    Lin et al., "AWQ: Activation-aware Weight Quantization" (arXiv:2306.00978), section 3.2: s = mean|x|^a, with a of
+    `steps` values from 0 (no scaling) to below 1, chosen by the error of what the layers that share x give. W·s is then
+    rounded as rtn does; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
+
+    1. Scaled: layers whose input a normalisation, a product or another linear layer gives that is used for nothing
+       else. The others are rounded as they are, and the reason is noted.
+    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, tied embeddings, and
+       layers that share their weight.
+
+    `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights or activations
+    that are NaN or infinite, `UsageError` for too little text.
+    """
+
+    name: ClassVar[str] = "awq"
+    needs_calibration: ClassVar[Literal[True]] = True
+    bits: int = 4
+    group_size: int = 128
+    symmetric: bool = False
+    steps: int = 20
+    samples: int = 128
+    batch: int = 8
+    activation_bits: Literal[16, 32] = 16
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_groups(self.name, self.bits, self.group_size)
+        if self.steps < 2:
+            raise GraphError(f"awq: steps {self.steps}: expected at least 2.")
+
+    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on `data`."""
+        counts = Counts()
+        usable = own_weights(grouped_layers(model, counts, self.skip, self.group_size), counts)
+        layers = {layer.node: layer for layer in usable}
+        if not layers:
+            return model, counts
+        batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
+        stream = Stream(model, batches)
+        found: list[tuple[Fold, list[LinearLayer], Floats]] = []
+        levels = stream.levels(layers.values())
+        for level in track(levels, f"{self.name}: factors", total=len(levels)):
+            fold = find_fold(level[0].x, layers)
+            if isinstance(fold, str):
+                names = ", ".join(layer.name for layer in level)
+                counts.leave(f"{names}: rounded without factors; of its input, {fold}")
+                continue
+            means, sample = _observe(stream.rows(level[0].x), len(batches))
+            found.append((fold, level, self._search(level, means, sample)))
+        columns: dict[ir.Node, Floats] = {}
+        rows: dict[ir.Node, Floats] = {}
+        for fold, level, factors in found:
+            fold.apply(factors, rows)
+            columns.update((layer.node, factors) for layer in level)
+            counts.add("inputs scaled", int((factors != 1).any()))
+        writer = LayerWriter(model)
+        for node, layer in track(layers.items(), self.name, total=len(layers)):
+            matrix = layer.matrix()
+            if node in columns:
+                matrix *= columns[node]
+            if node in rows:
+                matrix *= rows[node][:, None]
+            grid = fit(matrix, self.bits, self.group_size, self.symmetric)
+            codes = grid.encode(matrix)
+            count(counts, layer, matrix, codes, grid)
+            emit(writer, [layer], codes, grid, self.activation_bits)
+        return model, counts
+
+    def _search(self, level: Sequence[LinearLayer], means: Floats, sample: Floats) -> Floats:
+        """The factors [channels] with the least error of what the layers give for `sample` [tokens, channels]."""
+        candidates = [channel_factors(means, step / self.steps) for step in range(self.steps)]
+        errors = np.zeros(len(candidates))
+        for layer in level:
+            matrix = layer.matrix()
+            matrix = matrix[:: -(-len(matrix) // ROWS)]
+            for index, factors in enumerate(candidates):
+                scaled = matrix * factors
+                grid = fit(scaled, self.bits, self.group_size, self.symmetric)
+                rounded = grid.decode(grid.encode(scaled)) / factors
+                errors[index] += np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64)
+        return candidates[int(np.argmin(errors))]
+
+
+def channel_factors(means: Floats, exponent: float) -> Floats:
+    """mean|x|^exponent for each channel, with the geometric mean of the smallest and the largest brought to 1."""
+    factors = np.maximum(means, np.float32(1e-30)) ** np.float32(exponent)
+    factors = np.maximum(factors, np.float32(SMALLEST))
+    return np.asarray(factors / np.sqrt(factors.max() * factors.min()), np.float32)
+
+
+def _observe(batches: Iterable[Floats], number: int) -> tuple[Floats, Floats]:
+    """mean|x| [channels] over all tokens, and about `SAMPLE` tokens [tokens, channels] from all batches."""
+    total, sums, sample = 0, np.float32(0), []
+    for rows in batches:
+        total += len(rows)
+        sums = sums + np.abs(rows).sum(axis=0)
+        sample.append(rows[:: max(1, len(rows) * number // SAMPLE)])
+    return np.asarray(sums / np.float32(total), np.float32), np.concatenate(sample)

@@ -1,0 +1,106 @@
+"""Gptq: weights of linear layers in uniform groups, rounded so that what the layers give changes least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.calibration_rows import load_batches
+from intaglio.graph_passes.weights.gptq_solver import Solver
+from intaglio.graph_passes.weights.group_layers import (
+    check_groups,
+    count,
+    emit,
+    grouped_layers,
+    own_weights,
+    set_weight,
+)
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
+from intaglio.graph_passes.weights.stream import Stream
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
+from intaglio.progress import track
+
+
+@dataclass(frozen=True)
+class Gptq:
+    """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each `group_size` weights of a row (0: a row).
+
+    Grids are those of rtn; which of their numbers a weight becomes is chosen by GPTQ (`gptq_solver`) from the inputs
+    that a layer gets on calibration text, with the layers before it rounded already. With `act_order` the columns are
+    rounded in the order of their inputs' sizes; that costs nothing at run time, the groups staying where they are.
+
+    1. Layers are taken by their inputs, those that share one together, in the order of the graph.
+    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, tied embeddings, and
+       layers that share their weight.
+
+    `activation_bits`: how many bits of x the CPU kernels keep. `samples`: the most texts, or chunks of a text, that are
+    read. `damping`: of the Hessian, as a part of the mean of its diagonal. Raises `GraphError` for weights or
+    activations that are NaN or infinite, `UsageError` for too little text.
+    """
+
+    name: ClassVar[str] = "gptq"
+    needs_calibration: ClassVar[Literal[True]] = True
+    bits: int = 4
+    group_size: int = 128
+    symmetric: bool = False
+    act_order: bool = True
+    damping: float = 0.01
+    samples: int = 128
+    batch: int = 8
+    activation_bits: Literal[16, 32] = 16
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_groups(self.name, self.bits, self.group_size)
+        if not 0 < self.damping <= 1:
+            raise GraphError(f"gptq: damping {self.damping}: expected more than 0, at most 1.")
+
+    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on `data`."""
+        counts = Counts()
+        layers = own_weights(grouped_layers(model, counts, self.skip, self.group_size), counts)
+        if not layers:
+            return model, counts
+        batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
+        stream = Stream(model, batches)
+        levels = stream.levels(layers)
+        writer = LayerWriter(model)
+        rounded: list[tuple[LinearLayer, Codes, Grid]] = []
+        for level in track(levels, self.name, total=len(levels)):
+            hessian = second_moments(stream.rows(level[0].x), level[0].shape[1])
+            solver = Solver(hessian, self.damping, self.act_order)
+            del hessian
+            self._emit(writer, [each for each in rounded if stream.has_run(each[0].node)])
+            rounded = [each for each in rounded if not stream.has_run(each[0].node)]
+            rounded += [self._round(layer, solver, counts) for layer in level]
+        self._emit(writer, rounded)
+        return model, counts
+
+    def _round(self, layer: LinearLayer, solver: Solver, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
+        """The layer's codes; its weight becomes what they stand for."""
+        matrix = layer.matrix()
+        grid = fit(matrix, self.bits, self.group_size, self.symmetric)
+        codes = solver.round(matrix, grid)
+        count(counts, layer, matrix, codes, grid)
+        set_weight(layer, grid.decode(codes))
+        return layer, codes, grid
+
+    def _emit(self, writer: LayerWriter, rounded: Iterable[tuple[LinearLayer, Codes, Grid]]) -> None:
+        for layer, codes, grid in rounded:
+            emit(writer, [layer], codes, grid, self.activation_bits)
+
+
+def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
+    """The sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
+    sums = np.zeros((channels, channels), np.float32)
+    for part in rows:
+        sums += part.T @ part
+    return sums

@@ -1,0 +1,88 @@
+"""GPTQ's rounding: column by column, each error made good by the columns not rounded yet.
+
+Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (arXiv:2210.17323),
+algorithm 1. With activation ordering, columns are taken in the order of falling diagonal entries of the Hessian. The
+groups keep their places and their grids: both are fixed from the original weights before the first column is rounded
+("static groups"), so that the codes are stored in the order of the matrix and an operator has no scales to look up by
+permuted indices, which is what makes activation ordering slow elsewhere (SqueezeLLM, table 3.3).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
+
+BLOCK = 128  # columns whose errors reach the columns after them in one product (GPTQ, section 3.3, step 2)
+SMALL = 64  # a triangle of so many rows is inverted at once
+MORE_DAMPING = 10.0  # times as much, where the Hessian has no Cholesky factor yet
+
+
+class Solver:
+    """Rounds the weights of layers that share an input x, given the sum of xᵀ·x over calibration text."""
+
+    def __init__(self, hessian: Floats, damping: float = 0.01, act_order: bool = True):
+        """`hessian` [K, K] stays as it is; `damping`: what is added to its diagonal, as a part of its mean."""
+        diagonal = np.diag(hessian)
+        self._order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(len(diagonal))
+        self._factor = inverse_factor(hessian[np.ix_(self._order, self._order)], damping)
+
+    def round(self, weight: Floats, grid: Grid) -> Codes:
+        """The codes [N, K] on `grid` for `weight` [N, K], which stays, that change x·Wᵀ little."""
+        order, factor = self._order, self._factor
+        columns = np.ascontiguousarray(weight.T[order])  # [K, N], one after the other in memory: the loop's speed
+        codes = np.empty(columns.shape, np.uint8)
+        group_size = len(order) // grid.scales.shape[1]
+        scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)  # [groups, N or 1]
+        top = (1 << grid.bits) - 1
+        for start in range(0, len(order), BLOCK):
+            stop = min(start + BLOCK, len(order))
+            errors = np.empty((stop - start, columns.shape[1]), np.float32)
+            for index in range(start, stop):
+                column = columns[index]
+                column -= factor[start:index, index] @ errors[: index - start]
+                group = order[index] // group_size
+                rounded = np.rint(column / scales[group])
+                rounded += zeros[group]
+                np.clip(rounded, 0, top, out=rounded)
+                codes[order[index]] = rounded
+                rounded -= zeros[group]
+                rounded *= scales[group]
+                np.subtract(column, rounded, out=rounded)
+                np.divide(rounded, factor[index, index], out=errors[index - start])
+            columns[stop:] -= factor[start:stop, stop:].T @ errors
+        return np.ascontiguousarray(codes.T)
+
+
+def inverse_factor(hessian: Floats, damping: float) -> Floats:
+    """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
+
+    The inverse itself is never made: H = R·Rᵀ with R upper triangular, from the Cholesky factor of H with its rows and
+    columns reversed; then U is the inverse of R. Columns that were 0 in all of the text stand for themselves.
+    """
+    diagonal = np.diag(hessian).astype(np.float64)
+    mean = diagonal.mean() or 1.0
+    part = damping
+    while True:
+        reversed_ = hessian[::-1, ::-1].astype(np.float64)
+        np.fill_diagonal(reversed_, diagonal[::-1] + part * mean)
+        try:
+            lower = np.linalg.cholesky(reversed_)
+            break
+        except np.linalg.LinAlgError:
+            part = max(part, 1e-4) * MORE_DAMPING
+    return invert_upper(np.ascontiguousarray(lower[::-1, ::-1])).astype(np.float32)
+
+
+def invert_upper(triangle: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The inverse of an upper triangular matrix, by halves: almost all of the work is products."""
+    size = len(triangle)
+    if size <= SMALL:
+        return np.triu(np.linalg.inv(triangle))
+    half = size // 2
+    inverse = np.zeros_like(triangle)
+    first, last = invert_upper(triangle[:half, :half]), invert_upper(triangle[half:, half:])
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[:half, half:] = -(first @ (triangle[:half, half:] @ last))
+    return inverse

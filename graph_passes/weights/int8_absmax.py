@@ -1,0 +1,49 @@
+"""Int8Absmax: weights of linear layers in 8 bits, scaled by the largest magnitude to -127 to 127."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
+from intaglio.graph_passes.weights.uniform import Floats, Grid, usable
+
+LIMIT = 127  # of "Exploring Methods for Efficient Large Language Model Inference", section 2.1: -128 is not used
+
+
+@dataclass(frozen=True)
+class Int8Absmax:
+    """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·q with scale = max|W| / 127 and q of -127 to 127.
+
+    1. `per="channel"`: a scale for each output of a layer; "tensor": one for all of them, as the study has it.
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and tied embeddings.
+
+    `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or
+    infinite, and for a pattern that names no layer.
+    """
+
+    name: ClassVar[str] = "int8_absmax"
+    per: Literal["channel", "tensor"] = "channel"
+    activation_bits: Literal[16, 32] = 16
+    skip: tuple[str, ...] = ()
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        layers = grouped_layers(model, counts, self.skip, 0)
+        round_to_nearest(
+            model, layers, lambda matrix: absmax_grid(matrix, self.per), self.activation_bits, counts, self.name
+        )
+        return model, counts
+
+
+def absmax_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
+    """The grid of `matrix` [N, K]: scales [N, 1], zero point 128."""
+    largest = np.abs(matrix).max(axis=1, keepdims=True)
+    if per == "tensor":
+        largest = np.full_like(largest, largest.max())
+    return Grid(8, usable(largest / np.float32(LIMIT)), None)

@@ -1,0 +1,50 @@
+"""Int8ZeroPoint: weights of linear layers in 8 bits, from their smallest to their largest number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
+from intaglio.graph_passes.weights.uniform import Floats, Grid, asymmetric
+
+
+@dataclass(frozen=True)
+class Int8ZeroPoint:
+    """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·(q - zero_point) with scale = (max W - min W) / 255.
+
+    The range takes in 0, so that the zero point is one of the 256 numbers ("Exploring Methods for Efficient Large
+    Language Model Inference", section 2.1 and figure 2).
+
+    1. `per="channel"`: a scale and a zero point for each output of a layer; "tensor": one for all of them.
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and tied embeddings.
+
+    `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or
+    infinite, and for a pattern that names no layer.
+    """
+
+    name: ClassVar[str] = "int8_zeropoint"
+    per: Literal["channel", "tensor"] = "channel"
+    activation_bits: Literal[16, 32] = 16
+    skip: tuple[str, ...] = ()
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        layers = grouped_layers(model, counts, self.skip, 0)
+        round_to_nearest(
+            model, layers, lambda matrix: zero_point_grid(matrix, self.per), self.activation_bits, counts, self.name
+        )
+        return model, counts
+
+
+def zero_point_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
+    """The grid of `matrix` [N, K]: scales and zero points [N, 1]."""
+    lowest, highest = matrix.min(axis=1, keepdims=True), matrix.max(axis=1, keepdims=True)
+    if per == "tensor":
+        lowest, highest = np.full_like(lowest, lowest.min()), np.full_like(highest, highest.max())
+    return asymmetric(lowest, highest, 8)

@@ -1,0 +1,199 @@
+"""The linear layers of a graph: x·Wᵀ with a constant W, in the forms that exporters write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import constant, remove_if_dead, take_over
+from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.plugins import DOMAIN
+from intaglio.plugins.nodes import lengths
+from intaglio.plugins.registry import VERSION
+
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """y = x·Wᵀ (+ bias): a MatMul or Gemm of the outermost graph whose second factor is a constant matrix.
+
+    `weight` is the initializer as it is stored: [K, N], or [N, K] where `transposed` (a tied head, Gemm's transB).
+    `tied`: the same table is looked up by a Gather, or used by something that is not a linear layer.
+    """
+
+    node: ir.Node
+    weight: ir.Value
+    transposed: bool
+    tied: bool
+
+    @property
+    def name(self) -> str:
+        """The path of the layer in the checkpoint: the weight's name without its ending ".weight"."""
+        return str(self.weight.name).removesuffix("_transposed").removesuffix(".weight")
+
+    @property
+    def x(self) -> ir.Value:
+        """The activations [..., K]."""
+        x = self.node.inputs[0]
+        assert x is not None
+        return x
+
+    @property
+    def bias(self) -> ir.Value | None:
+        """What a Gemm adds; the bias of a MatMul is an Add of its own, which stays."""
+        return self.node.inputs[2] if self.node.op_type == "Gemm" and len(self.node.inputs) == 3 else None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K): the layer's outputs and inputs."""
+        first, second = _tensor(self.weight).shape.numpy()
+        return (first, second) if self.transposed else (second, first)
+
+    def matrix(self) -> npt.NDArray[np.float32]:
+        """W [N, K] in float32, in memory of its own, row after row. Raises `GraphError` for NaN and infinities."""
+        tensor = _tensor(self.weight)
+        stored = tensor.numpy()
+        array = np.array(stored if self.transposed else stored.T, np.float32, order="C")
+        del stored  # a view of the file, which cannot be closed as long as there is one
+        release(tensor)
+        if not np.isfinite(array).all():
+            raise GraphError(
+                f"{self.weight.name}: holds NaN or infinity, expected finite weights. Mend the checkpoint."
+            )
+        return array
+
+    def replace(self, writer: Writer, product: ir.Value) -> None:
+        """Let `product`, the output of a node that now computes x·Wᵀ before `node`, stand for this layer.
+
+        A Gemm's bias is added to it; what nothing uses any more is removed.
+        """
+        if self.bias is not None:
+            product = writer.node(self.node, "Add", [product, self.bias], f"{self.name}_biased").outputs[0]
+        take_over(self.node.outputs[0], product)
+        remove_if_dead(self.node)
+
+
+class LayerWriter(Writer):
+    """Adds the custom operators that multiply by compressed weights."""
+
+    def product(
+        self, layer: LinearLayer, op_type: str, inputs: Sequence[ir.Value | None], **attributes: int
+    ) -> ir.Value:
+        """The output of a new node of ours before the layer's: with the dtype of x and the shape of the layer's output.
+
+        `inputs`: those of the operator, from `layer.x` on.
+        """
+        self.model.graph.opset_imports[DOMAIN] = VERSION
+        output = self.node(layer.node, op_type, inputs, f"{layer.name}.{op_type}", DOMAIN, **attributes).outputs[0]
+        output.type, output.shape = layer.x.type, layer.node.outputs[0].shape
+        return output
+
+
+def linear_layers(
+    model: ir.Model, counts: Counts, skip: Sequence[str] = (), multiple_of: int = 1, tied: bool = False
+) -> list[LinearLayer]:
+    """The layers that a pass may compress, in the order of the graph; the others are left in `counts` with a reason.
+
+    1. MatMul(x, W), Gemm(x, W, bias) with alpha = beta = 1; W an initializer of two axes, float32 or float16,
+       directly or behind a Transpose, a Cast to another of the two, or an Identity.
+    2. Left: layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`), K that is no multiple of
+       `multiple_of`, and without `tied` layers whose weight is an embedding table too.
+
+    A pattern that no layer's name matches raises `GraphError`: it is misspelt.
+    """
+    found = list(_all_layers(model))
+    for pattern in skip:
+        if not any(fnmatchcase(layer.name, pattern) for layer in found):
+            names = ", ".join(layer.name for layer in found[:6])
+            raise GraphError(f"skip: no linear layer's name matches {pattern!r}. The layers: {names or 'none'}, …")
+    layers = []
+    for layer in found:
+        inputs = layer.shape[1]
+        if any(fnmatchcase(layer.name, pattern) for pattern in skip):
+            counts.leave(f"{layer.name}: skipped as asked")
+        elif inputs % multiple_of:
+            counts.leave(f"{layer.name}: {inputs} inputs are no multiple of {multiple_of}")
+        elif layer.tied and not tied:
+            counts.leave(f"{layer.name}: its weight is an embedding table too")
+        else:
+            layers.append(layer)
+    if not found:
+        counts.leave("no MatMul or Gemm with a constant matrix")
+    return layers
+
+
+def release(tensor: ir.TensorProtocol) -> None:
+    """Let go of the pages of a file that a tensor was read from; reading it again maps them again."""
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.release()
+
+
+def _all_layers(model: ir.Model) -> Iterator[LinearLayer]:
+    for node in model.graph:
+        if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
+            continue
+        x, factor = node.inputs[:2]
+        if x is None or constant(x) is not None:
+            continue
+        weight, transposed = _stored(factor)
+        if weight is None:
+            continue
+        if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
+            transposed = not transposed
+        yield LinearLayer(node, weight, transposed, _has_other_uses(weight))
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a Gemm is nothing but x·W + bias."""
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    return not given.get("transA") and given.get("alpha", 1.0) == 1.0 and given.get("beta", 1.0) == 1.0
+
+
+def _stored(factor: ir.Value | None) -> tuple[ir.Value | None, bool]:
+    """The initializer that the second factor is made of, and whether it is stored transposed."""
+    transposed = False
+    while factor is not None and not factor.is_initializer():
+        producer = factor.producer()
+        if producer is None or not _keeps_numbers(producer):
+            return None, False
+        transposed ^= producer.op_type == "Transpose"
+        factor = producer.inputs[0]
+    tensor = constant(factor)
+    if factor is None or tensor is None or tensor.dtype not in FLOATS or len(tensor.shape) != 2:
+        return None, False
+    return factor, transposed
+
+
+def _keeps_numbers(node: ir.Node) -> bool:
+    """Whether a node gives a matrix's numbers as they are, perhaps transposed or in another floating-point dtype."""
+    if node.domain != "":
+        return False
+    if node.op_type == "Transpose":
+        return lengths(node.outputs[0]) is None or len(lengths(node.outputs[0]) or ()) == 2
+    return node.op_type == "Identity" or (node.op_type == "Cast" and node.attributes["to"].as_int() in FLOATS)
+
+
+def _has_other_uses(weight: ir.Value) -> bool:
+    """Whether anything but linear layers uses the numbers."""
+    if weight.is_graph_output():
+        return True
+    for node, index in weight.uses():
+        if node.domain == "" and node.op_type in ("MatMul", "Gemm") and index == 1:
+            continue
+        if not _keeps_numbers(node) or _has_other_uses(node.outputs[0]):
+            return True
+    return False
+
+
+def _tensor(weight: ir.Value) -> ir.TensorProtocol:
+    tensor = weight.const_value
+    assert tensor is not None
+    return tensor

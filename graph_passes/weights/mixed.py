@@ -1,0 +1,171 @@
+"""Mixed: bits and method of each layer by a budget, so that the sum of the sensitivity-weighted errors is least."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import onnx_ir as ir
+
+from intaglio import interrupts
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.linear_layers import LinearLayer, linear_layers
+from intaglio.graph_passes.weights.lut_layers import (
+    BITS,
+    Method,
+    by_weight,
+    compressed,
+    given_sensitivities,
+    rewrite,
+    sensitivities_of,
+)
+from intaglio.graph_passes.weights.tables import TableBits
+from intaglio.plugins.bit_packing import WORD
+from intaglio.progress import track
+from intaglio.sensitivity_file import Sensitivities
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to store a layer: what it takes, and its error. `method` None: the layer as it is."""
+
+    method: Method | None
+    nbytes: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Each layer as by `lut` with 2, 3 or 4 bits, as by `lut_sparse` with these, or left as it is.
+
+    1. The budget is `bits_per_weight` on average over the layers that can be compressed, tables and sparse matrices
+       counted, or `megabytes` (10^6 bytes) for all of them. Raises `GraphError` for one that 2 bits do not keep.
+    2. Every way is tried on every layer, and its error Σ sensitivity·(weight - what stands for it)² measured. Of the
+       ways on the lower convex hull of error over bytes, those are taken that lower the errors most for each byte,
+       until the budget is used up; then whatever step still fits.
+    3. The other options, and what is left, are those of `lut` and `lut_sparse`.
+    """
+
+    name: ClassVar[str] = "mixed"
+    takes_sensitivities: ClassVar[Literal[True]] = True
+    bits_per_weight: float = 3.5
+    megabytes: float | None = None
+    sensitive: float = 0.0005
+    outliers: float = 0.004
+    table_bits: TableBits = "auto"
+    activation_bits: Literal[16, 32] = 16
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for method in self._methods():
+            method.check(self.name)
+
+    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        sensitivities = given_sensitivities(self.name, sensitivities, unweighted=False)
+        counts = Counts()
+        layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        groups = by_weight(layers)
+        choices: list[list[Choice]] = []
+        for group in track(groups, f"{self.name}: measuring", total=len(groups)):
+            with interrupts.deferred():
+                choices.append(self._choices(group[0], sensitivities))
+        budget = self._budget(groups)
+        chosen = choose(choices, budget)
+        if chosen is None:
+            least = sum(min(choice.nbytes for choice in each) for each in choices)
+            weights = sum(_size(group[0]) for group in groups)
+            raise GraphError(
+                f"{self.name}: a budget of {budget} bytes, the layers take at least {least} "
+                f"({8 * least / weights:.3f} bits per weight). Raise it, or leave layers out with skip."
+            )
+        methods: dict[ir.Value, Method] = {}
+        for group, choice in zip(groups, chosen, strict=True):
+            if choice.method is None:
+                counts.leave(f"{group[0].name}: left as it is, within the budget")
+            else:
+                methods[group[0].weight] = choice.method
+                kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""
+                counts.add(f"{choice.method.bits} bits{kept}")
+        taken = [layer for layer in layers if layer.weight in methods]
+        rewrite(
+            model, taken, lambda layer: methods[layer.weight], sensitivities, self.activation_bits, counts,
+            f"{self.name}: rewriting",
+        )  # fmt: skip
+        return model, counts
+
+    def _methods(self) -> list[Method]:
+        plain = [Method(bits, self.table_bits) for bits in BITS]
+        if not (self.sensitive or self.outliers):
+            return plain
+        return plain + [Method(bits, self.table_bits, self.sensitive, self.outliers) for bits in BITS]
+
+    def _choices(self, layer: LinearLayer, sensitivities: Sensitivities | None) -> list[Choice]:
+        matrix = layer.matrix()
+        tensor = layer.weight.const_value
+        assert tensor is not None
+        found = [Choice(None, tensor.nbytes, 0.0)]
+        weights = sensitivities_of(layer, sensitivities)
+        for method in self._methods():
+            made = compressed(matrix, weights, method)
+            found.append(Choice(method, made.nbytes, made.table.error))
+        return found
+
+    def _budget(self, groups: Sequence[Sequence[LinearLayer]]) -> int:
+        if self.megabytes is not None:
+            return int(self.megabytes * 1e6)
+        return int(self.bits_per_weight * sum(_size(group[0]) for group in groups) / 8)
+
+
+def choose(choices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | None:
+    """One of each layer's choices, of at most `budget` bytes together, with about the least sum of errors.
+
+    None where even the smallest are too many bytes. The same choices always give the same answer.
+    """
+    hulls = [_hull(each) for each in choices]
+    places = [0] * len(hulls)
+    left = budget - sum(hull[0].nbytes for hull in hulls)
+    if left < 0:
+        return None
+    steps = [(_slope(hull, 0), layer) for layer, hull in enumerate(hulls) if len(hull) > 1]
+    heapq.heapify(steps)
+    while steps:
+        _, layer = heapq.heappop(steps)
+        hull, place = hulls[layer], places[layer]
+        cost = hull[place + 1].nbytes - hull[place].nbytes
+        if cost > left:
+            continue  # the steps after it are of other layers: this one ends here
+        left -= cost
+        places[layer] += 1
+        if place + 2 < len(hull):
+            heapq.heappush(steps, (_slope(hull, place + 1), layer))
+    return [hull[place] for hull, place in zip(hulls, places, strict=True)]
+
+
+def _hull(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices on the lower convex hull of error over bytes: ever more bytes, ever less error for each."""
+    hull: list[Choice] = []
+    for choice in sorted(choices, key=lambda each: (each.nbytes, each.error)):
+        if hull and choice.error >= hull[-1].error:
+            continue
+        while len(hull) > 1 and _gain(hull[-2], choice) >= _gain(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(choice)
+    return hull
+
+
+def _gain(smaller: Choice, larger: Choice) -> float:
+    """By how much the error falls for each byte."""
+    return (smaller.error - larger.error) / (larger.nbytes - smaller.nbytes)
+
+
+def _slope(hull: Sequence[Choice], place: int) -> float:
+    return -_gain(hull[place], hull[place + 1])
+
+
+def _size(layer: LinearLayer) -> int:
+    rows, columns = layer.shape
+    return rows * columns

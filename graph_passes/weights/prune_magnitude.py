@@ -1,0 +1,123 @@
+"""PruneMagnitude: the weights of linear layers that have the smallest magnitudes become 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio import interrupts
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.graphs import infer_shapes
+from intaglio.graph_passes.weights.group_layers import set_weight
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, linear_layers
+from intaglio.graph_passes.weights.lut_layers import by_weight
+from intaglio.graph_passes.weights.smallest import Threshold, of_all, of_one
+from intaglio.graph_passes.weights.sparse import Sparse, gather
+from intaglio.graph_passes.weights.uniform import Floats
+from intaglio.progress import track
+
+
+@dataclass(frozen=True)
+class PruneMagnitude:
+    """A `fraction` of the weights becomes 0: those of the smallest magnitude.
+
+    1. `threshold="layer"`: the fraction of each layer, as "Exploring Methods for Efficient Large Language Model
+       Inference", section 2.2, has it; "global": of all layers together, so that some lose more than others.
+    2. Where compressed sparse rows take fewer bytes than the matrix, x·Wᵀ becomes CsrMatMul; elsewhere the zeros stay
+       in the matrix, which saves nothing by itself. `sparse: never` leaves all of them there.
+    3. Left: layers that a pattern of `skip` names, and tied embeddings.
+
+    Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
+    """
+
+    name: ClassVar[str] = "prune_magnitude"
+    fraction: float = 0.5
+    threshold: Literal["layer", "global"] = "layer"
+    sparse: Literal["where smaller", "never"] = "where smaller"
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fraction(self.name, self.fraction)
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        counts = Counts()
+        infer_shapes(model)
+        groups = by_weight(linear_layers(model, counts, self.skip))
+        common = self._common([group[0] for group in groups]) if self.threshold == "global" else None
+        writer = LayerWriter(model)
+        for group in track(groups, self.name, total=len(groups)):
+            with interrupts.deferred():
+                matrix = group[0].matrix()
+                threshold = common or of_one(matrix, round(self.fraction * matrix.size))
+                matrix[threshold.smallest(matrix)] = 0
+                self._store(writer, group, matrix, counts)
+        return model, counts
+
+    def _common(self, layers: Sequence[LinearLayer]) -> Threshold:
+        number = round(self.fraction * sum(layer.shape[0] * layer.shape[1] for layer in layers))
+        return of_all([(layer.matrix() for layer in layers) for _ in range(2)], number)
+
+    def _store(self, writer: LayerWriter, layers: Sequence[LinearLayer], matrix: Floats, counts: Counts) -> None:
+        zeros = int(matrix.size - np.count_nonzero(matrix))
+        counts.add("layers")
+        counts.add("weights", matrix.size)
+        counts.add("zeros", zeros)
+        counts.layers[layers[0].name] = {"zeros": zeros / matrix.size}
+        dense = layers[0].weight.const_value
+        assert dense is not None
+        sparse = compressed_rows(matrix) if self.sparse != "never" and _bytes(matrix) < dense.nbytes else None
+        if sparse is None:
+            set_weight(layers[0], matrix)
+            return
+        counts.add("layers in sparse rows")
+        emit_sparse(writer, layers, sparse)
+
+
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise `GraphError` for a fraction that is none, or would leave nothing; `name` is the pass."""
+    if not 0 <= fraction < 1:
+        raise GraphError(f"{name}: fraction {fraction}: expected 0 to below 1, such as 0.5.")
+
+
+def compressed_rows(matrix: Floats) -> Sparse:
+    """The numbers of `matrix` [N, K] that are not 0."""
+    places = np.flatnonzero(matrix)
+    return gather(matrix.reshape(-1)[places], places, matrix.shape)
+
+
+def emit_sparse(writer: LayerWriter, layers: Sequence[LinearLayer], sparse: Sparse) -> None:
+    """Put CsrMatMuls, which add to zeros, in the place of `layers`, which have one weight."""
+    name = layers[0].name
+    parts = [
+        writer.constant(sparse.values, f"{name}.sparse.values"),
+        writer.constant(sparse.columns, f"{name}.sparse.columns"),
+        writer.constant(sparse.row_offsets, f"{name}.sparse.row_offsets"),
+    ]
+    for layer in layers:
+        zeros = _zeros(writer, layer)
+        layer.replace(writer, writer.product(layer, "CsrMatMul", [layer.x, *parts, zeros]))
+
+
+def _zeros(writer: LayerWriter, layer: LinearLayer) -> ir.Value:
+    """Zeros of the shape and the dtype of the layer's output."""
+    name, node = layer.name, layer.node
+    x = layer.x
+    assert x.dtype is not None
+    leading = writer.node(node, "Shape", [x], f"{name}.leading", start=0, end=-1).outputs[0]
+    width = writer.constant(np.array([layer.shape[0]]), f"{name}.width")
+    shape = writer.node(node, "Concat", [leading, width], f"{name}.shape", axis=0).outputs[0]
+    zero = ir.tensor(np.zeros(1, x.dtype.numpy()))
+    zeros = writer.node(node, "ConstantOfShape", [shape], f"{name}.zeros", value=zero).outputs[0]
+    zeros.type, zeros.shape = x.type, node.outputs[0].shape
+    return zeros
+
+
+def _bytes(matrix: Floats) -> int:
+    """What compressed sparse rows of the numbers that are not 0 take."""
+    return 8 * int(np.count_nonzero(matrix)) + 4 * (len(matrix) + 1)

@@ -1,0 +1,103 @@
+"""PruneRows: removes hidden channels of feed-forward networks, and with them rows and columns of their matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio import interrupts
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.feed_forward import FeedForward, find_feed_forward
+from intaglio.graph_passes.weights.linear_layers import LinearLayer, linear_layers
+from intaglio.graph_passes.weights.lut_layers import sensitivities_of
+from intaglio.graph_passes.weights.prune_magnitude import check_fraction
+from intaglio.graph_passes.weights.uniform import Floats
+from intaglio.progress import track
+from intaglio.sensitivity_file import Sensitivities
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PruneRows:
+    """A `fraction` of the hidden channels of each feed-forward network is removed: the shapes in the file shrink.
+
+    A channel is a row of the first matrix (of gate and up in SwiGLU), a number of their biases, and a column of the
+    matrix after it. What is left computes what the whole would with these set to 0.
+
+    1. `score="magnitude"` removes the rows of the smallest L2 norm, as "Exploring Methods for Efficient Large Language
+       Model Inference", section 2.2, has it; "sensitivity" those whose removal changes the loss least: the smallest
+       Σ sensitivity·weight² over rows and columns, which needs a file of sensitivities.
+    2. So many channels stay that they are a multiple of `multiple`, which groups of weights and kernels want.
+    3. Left: layers that a pattern of `skip` names, networks whose channels are not independent, shared weights, and
+       attention heads, whose number the cache of keys and values has too.
+
+    Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
+    """
+
+    name: ClassVar[str] = "prune_rows"
+    takes_sensitivities: ClassVar[Literal[True]] = True
+    fraction: float = 0.25
+    score: Literal["magnitude", "sensitivity"] = "magnitude"
+    multiple: int = 32
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fraction(self.name, self.fraction)
+        if self.multiple < 1:
+            raise GraphError(f"prune_rows: multiple {self.multiple}: expected at least 1.")
+
+    @property
+    def unweighted(self) -> bool:
+        """Whether no sensitivities are needed."""
+        return self.score == "magnitude"
+
+    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`."""
+        if not self.unweighted and sensitivities is None:
+            raise GraphError("prune_rows: has no sensitivities. Give a file of intaglio sensitivity, or another score.")
+        weighted = None if self.unweighted else sensitivities
+        counts = Counts()
+        layers = {layer.node: layer for layer in linear_layers(model, counts, self.skip)}
+        found = [find_feed_forward(layer, layers) for layer in layers.values()]
+        networks = [each for each in found if isinstance(each, FeedForward)]
+        for network in track(networks, self.name, total=len(networks)):
+            with interrupts.deferred():
+                self._prune(network, weighted, counts)
+        if not networks:
+            counts.leave("no feed-forward network: " + "; ".join(str(each) for each in found[:3]))
+        return model, counts
+
+    def _prune(self, network: FeedForward, sensitivities: Sensitivities | None, counts: Counts) -> None:
+        channels = network.channels
+        kept = max(1, round((1 - self.fraction) * channels / self.multiple)) * self.multiple
+        if kept >= channels:
+            counts.leave(f"{network.name}: of {channels} channels {kept} would stay, a multiple of {self.multiple}")
+            return
+        scores = channel_scores(network, sensitivities)
+        network.keep(np.sort(np.argsort(-scores, kind="stable")[:kept]))
+        counts.add("networks")
+        counts.add("channels removed", channels - kept)
+        weights = (channels - kept) * (network.down.shape[0] + sum(layer.shape[1] for layer in network.ups))
+        counts.add("weights removed", weights)
+        counts.layers[network.name] = {"channels before": channels, "channels": kept}
+
+
+def channel_scores(network: FeedForward, sensitivities: Sensitivities | None) -> Scores:
+    """[channels], what a channel is worth: squared L2 norm of its rows, or Σ sensitivity·weight² of all it has."""
+    rows = [_squares(layer, sensitivities).sum(axis=1, dtype=np.float64) for layer in network.ups]
+    if sensitivities is not None:
+        rows.append(_squares(network.down, sensitivities).sum(axis=0, dtype=np.float64))
+    scores: Scores = np.sum(rows, axis=0)
+    return scores
+
+
+def _squares(layer: LinearLayer, sensitivities: Sensitivities | None) -> Floats:
+    """weight² [N, K], times the sensitivities where they are given."""
+    squares = np.square(layer.matrix())
+    return squares if sensitivities is None else squares * sensitivities_of(layer, sensitivities)

@@ -1,0 +1,141 @@
+"""Running a graph on calibration batches in stretches, with weights changed between one stretch and the next.
+
+A pass that rounds the weights of one layer wants the inputs that the layer gets once the layers before it are rounded.
+Running the whole graph for each layer would take as many runs as there are layers. Here every node runs once: what a
+later node still needs is held between the stretches, and only the weights of one stretch are loaded at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio import interrupts
+from intaglio.errors import GraphError
+from intaglio.files import temporary_directory
+from intaglio.graph_passes.calibrate import mask_axes
+from intaglio.graph_passes.graphs import infer_shapes, used_values
+from intaglio.graph_passes.real_tokens import axes_of, real_parts
+from intaglio.graph_passes.weights.linear_layers import LinearLayer
+from intaglio.graph_passes.weights.uniform import Floats
+from intaglio.model_file import save
+from intaglio.plugins.nodes import lengths
+from intaglio.runtime.engine import Array
+from intaglio.runtime.inputs import MASK
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+
+
+class Stream:
+    """The batches on their way through a graph.
+
+    Values have to be asked for in the order of the graph.
+    Nodes that have run may be replaced, as long as their outputs keep their names; weights of nodes that have not may
+    be changed. The values that are held between stretches take as much memory as the batches' tokens times their
+    widths: of a decoder, the residual stream and one activation.
+    """
+
+    def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]]):
+        infer_shapes(model)
+        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+        self._model = model
+        self._pending = _depending_on(inputs, model.graph)
+        self._position = {node: index for index, node in enumerate(self._pending)}
+        self._held = [{str(value.name): batch[str(value.name)] for value in inputs} for batch in batches]
+        self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
+        self._axes = mask_axes(model)
+
+    def levels(self, layers: Iterable[LinearLayer]) -> list[list[LinearLayer]]:
+        """The layers by their inputs, in the order in which these become known: layers with one input together."""
+        levels: dict[ir.Value, list[LinearLayer]] = {}
+        for layer in layers:
+            levels.setdefault(layer.x, []).append(layer)
+        return [levels[value] for value in sorted(levels, key=self._place)]
+
+    def has_run(self, node: ir.Node) -> bool:
+        """Whether `node` is done with, so that it may be replaced."""
+        return node not in self._pending
+
+    def _place(self, value: ir.Value) -> int:
+        producer = value.producer()
+        return -1 if producer is None else self._position[producer]
+
+    def rows(self, value: ir.Value) -> Iterator[Floats]:
+        """Run on until `value` [..., channels] is known, and give what it is in each batch: [tokens, channels].
+
+        Padding, where an `attention_mask` of two axes tells of it, is left out. Raises `GraphError` for an activation
+        that is NaN or infinite.
+        """
+        producer = value.producer()
+        if producer in self._pending:
+            self._run(self._pending[: self._pending.index(producer) + 1], value)
+        for held, mask in zip(self._held, self._masks, strict=True):
+            array = held[str(value.name)].astype(np.float32, copy=False)
+            if not np.isfinite(array).all():
+                raise GraphError(
+                    f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
+                    "numbers. Mend the model or the data; a float16 graph may overflow where the float32 one does not."
+                )
+            parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [array]
+            if mask is not None and self._axes is not None:
+                parts = real_parts(array, axes_of(array, lengths(value), mask, self._axes), mask)
+            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+            yield np.concatenate(flat).astype(np.float32, copy=False)
+
+    def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
+        """Run the next `nodes` on every batch; hold `wanted`, and what the nodes after them need."""
+        self._pending = self._pending[len(nodes) :]
+        needed = {value for node in self._pending for value in used_values(node)} | {wanted}
+        used = {value for node in nodes for value in used_values(node)}
+        made = {value for node in nodes for value in node.outputs}
+        outputs = sorted((value for value in made if value in needed), key=lambda value: str(value.name))
+        known = self._held[0]
+        inputs = [value for value in used - made if value.name in known and not value.is_initializer()]
+        kept = {str(value.name) for value in needed}
+        with temporary_directory(Path(tempfile.gettempdir()), "intaglio-stream-") as directory:
+            save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
+            with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
+                for index, held in enumerate(self._held):
+                    with interrupts.deferred():
+                        results = engine.run({str(value.name): held[str(value.name)] for value in inputs})
+                    self._held[index] = {name: array for name, array in (held | results).items() if name in kept}
+
+    def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
+        """A model of `nodes`, and of what they need of those that depend on no input of the graph."""
+        fixed: dict[ir.Node, None] = {}
+        weights: dict[str, ir.Value] = {}
+        pending = [value for node in nodes for value in used_values(node) if value not in set(inputs)]
+        while pending:
+            value = pending.pop()
+            producer = value.producer()
+            if value.is_initializer():
+                weights[str(value.name)] = value
+            elif producer is not None and producer not in self._position and producer not in fixed:
+                fixed[producer] = None
+                pending.extend(used_values(producer))
+        ordered = [node for node in self._model.graph if node in fixed]
+        graph = self._model.graph
+        view = ir.GraphView(
+            inputs, outputs, nodes=[*ordered, *nodes], initializers=tuple(weights.values()), name="stretch",
+            opset_imports=graph.opset_imports,
+        )  # fmt: skip
+        clone = view.clone()
+        for value in clone.inputs:  # the batch gives the lengths; names of axes could be told of differently
+            value.shape = ir.Shape([None] * self._held[0][str(value.name)].ndim)
+        functions = list(self._model.functions.values())
+        return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
+
+
+def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of the graph whose outputs depend on `inputs`, in order."""
+    depending = set(inputs)
+    nodes = []
+    for node in graph:
+        if not depending.isdisjoint(used_values(node)):
+            depending.update(node.outputs)
+            nodes.append(node)
+    return nodes

@@ -1,0 +1,92 @@
+"""Uniform groups: each run of `group_size` weights of a row has a scale and a zero point of its own.
+
+    w = scale·(q - zero_point), q of 0 to 2**bits - 1
+
+This is what the operator GroupMatMul multiplies with (QIGen, arXiv:2307.03738, equation 2). In symmetric groups the
+zero point is 2**(bits - 1) everywhere and is not stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that a matrix [N, K] may hold, group by group; K is a multiple of the number of groups.
+
+    scales: float32 [N, groups], none of them 0; zero_points: uint8 [N, groups], or None where all are 2**(bits - 1).
+    """
+
+    bits: int
+    scales: Floats
+    zero_points: Codes | None
+
+    @property
+    def zeros(self) -> Floats:
+        """The zero points [N, groups], or one that holds for all [1, groups]."""
+        if self.zero_points is not None:
+            return self.zero_points.astype(np.float32)
+        return np.full((1, self.scales.shape[1]), 1 << (self.bits - 1), np.float32)
+
+    def encode(self, weight: Floats) -> Codes:
+        """The q [N, K] that come nearest to `weight`."""
+        codes = np.empty(weight.shape, np.uint8)
+        for index, columns in enumerate(self._columns(weight.shape[1])):
+            scaled = weight[:, columns] / self.scales[:, index, None]
+            np.rint(scaled, out=scaled)
+            scaled += self.zeros[:, index, None]
+            codes[:, columns] = np.clip(scaled, 0, (1 << self.bits) - 1, out=scaled)
+        return codes
+
+    def decode(self, codes: Codes) -> Floats:
+        """The weights [N, K] that `codes` stand for."""
+        weight = codes.astype(np.float32)
+        for index, columns in enumerate(self._columns(codes.shape[1])):
+            weight[:, columns] -= self.zeros[:, index, None]
+            weight[:, columns] *= self.scales[:, index, None]
+        return weight
+
+    def _columns(self, length: int) -> list[slice]:
+        groups = self.scales.shape[1]
+        size = length // groups
+        return [slice(index * size, (index + 1) * size) for index in range(groups)]
+
+
+def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
+    """The grid of each group of `weight` [N, K] that reaches from its smallest to its largest number."""
+    groups = _groups(weight, group_size)
+    lowest, highest = groups.min(axis=2), groups.max(axis=2)
+    return _symmetric(lowest, highest, bits) if symmetric else asymmetric(lowest, highest, bits)
+
+
+def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
+    """From `lowest` to `highest` of each group, both [N, groups], with 0 taken in and lying on the grid."""
+    lowest = np.minimum(lowest, 0)
+    scales = usable((np.maximum(highest, 0) - lowest) / np.float32((1 << bits) - 1))
+    zero_points = np.clip(np.rint(-lowest / scales), 0, (1 << bits) - 1)
+    return Grid(bits, scales, zero_points.astype(np.uint8))
+
+
+def _symmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
+    """The number of the largest magnitude lies at q = 0, the far end, whatever its sign: the scale takes that."""
+    farthest = np.where(-lowest > highest, lowest, highest)
+    return Grid(bits, usable(np.asarray(farthest, np.float32) / np.float32(-(1 << (bits - 1)))), None)
+
+
+def _groups(weight: Floats, group_size: int) -> Floats:
+    """`weight` as [N, groups, group_size]."""
+    rows, length = weight.shape
+    size = group_size or length
+    return weight.reshape(rows, length // size, size)
+
+
+def usable(scales: Floats) -> Floats:
+    """1 in place of scales that are 0, or too small to divide by: such a group rounds to zeros."""
+    return np.where(np.abs(scales) < np.finfo(np.float32).tiny, 1, scales).astype(np.float32)

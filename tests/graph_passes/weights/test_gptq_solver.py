@@ -1,0 +1,112 @@
+"""GPTQ's rounding is that of the algorithm as it is written down, and its outputs are nearer than those of rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intaglio.graph_passes.weights.gptq_solver import BLOCK, Solver, inverse_factor, invert_upper
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
+
+
+def inputs(tokens: int, channels: int, seed: int = 0) -> Floats:
+    """Correlated activations [tokens, channels] whose channels differ in size."""
+    random = np.random.default_rng(seed)
+    mixed = random.standard_normal((tokens, channels // 4)) @ random.standard_normal((channels // 4, channels))
+    noisy = mixed + 0.3 * random.standard_normal((tokens, channels))
+    return (noisy * np.exp(random.standard_normal(channels))).astype(np.float32)
+
+
+def weights(rows: int, channels: int, seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).standard_normal((rows, channels)).astype(np.float32)
+
+
+def one_by_one(weight: Floats, hessian: Floats, grid: Grid, damping: float) -> Codes:
+    """Equations 2 and 3 of the paper in float64, without blocks and without Cholesky: H⁻¹ shrinks column by column."""
+    size = weight.shape[1]
+    order = np.argsort(-np.diag(hessian), kind="stable")
+    damped = hessian.astype(np.float64) + damping * np.diag(hessian).mean() * np.eye(size)
+    left, inverse = list(order), np.linalg.inv(damped[np.ix_(order, order)])
+    remaining, codes = weight.astype(np.float64), np.zeros(weight.shape, np.uint8)
+    while left:
+        column = left[0]
+        single = grid.encode(remaining.astype(np.float32))
+        codes[:, column] = single[:, column]
+        error = (remaining[:, column] - grid.decode(single)[:, column]) / inverse[0, 0]
+        remaining[:, left] -= np.outer(error, inverse[0])
+        inverse = (inverse - np.outer(inverse[:, 0], inverse[0]) / inverse[0, 0])[1:, 1:]
+        left = left[1:]
+    return codes
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_blocks_and_cholesky_change_nothing(symmetric: bool) -> None:
+    x, weight = inputs(400, BLOCK + 64), weights(8, BLOCK + 64)
+    hessian, grid = x.T @ x, fit(weight, 4, 64, symmetric)
+    codes = Solver(hessian, 0.01).round(weight, grid)
+    expected = one_by_one(weight, hessian, grid, 0.01)
+    assert np.mean(codes == expected) > 0.99, "ties may fall the other way in float32"
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("group_size", [0, 64])
+def test_outputs_are_nearer_than_with_rounding_and_nearest_in_activation_order(bits: int, group_size: int) -> None:
+    x, weight = inputs(1000, 256), weights(64, 256)
+    hessian, grid = x.T @ x, fit(weight, bits, group_size, symmetric=False)
+    rounded = grid.encode(weight)
+    plain = Solver(hessian, act_order=False).round(weight, grid)
+    ordered = Solver(hessian).round(weight, grid)
+    errors = [float(np.linalg.norm(x @ (grid.decode(codes) - weight).T)) for codes in (ordered, plain, rounded)]
+    assert errors[0] < errors[1] < errors[2]
+    assert errors[0] < 0.5 * errors[2]
+
+
+def test_independent_channels_are_rounded_to_the_nearest() -> None:
+    weight = weights(16, 96)
+    grid = fit(weight, 3, 32, symmetric=False)
+    hessian = np.diag(np.linspace(1, 50, 96)).astype(np.float32)
+    np.testing.assert_array_equal(Solver(hessian).round(weight, grid), grid.encode(weight))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_fewer_tokens_than_channels(tokens: int) -> None:
+    x, weight = inputs(40, 64)[:tokens], weights(4, 64)
+    grid = fit(weight, 4, 32, symmetric=False)
+    codes = Solver(x.T @ x).round(weight, grid)
+    rounded = grid.encode(weight)
+    error = np.linalg.norm(x @ (grid.decode(codes) - weight).T)
+    assert error <= np.linalg.norm(x @ (grid.decode(rounded) - weight).T)
+    assert tokens or (codes == rounded).all()
+
+
+def test_channels_that_are_always_zero_are_rounded_to_the_nearest() -> None:
+    x, weight = inputs(300, 64), weights(4, 64)
+    x[:, 10:20] = 0
+    grid = fit(weight, 4, 32, symmetric=False)
+    codes = Solver(x.T @ x).round(weight, grid)
+    np.testing.assert_array_equal(codes[:, 10:20], grid.encode(weight)[:, 10:20])
+
+
+def test_a_hessian_that_float32_made_indefinite_is_damped_more() -> None:
+    hessian = np.ones((40, 40), np.float32)
+    hessian[0, 1] = hessian[1, 0] = 1.5
+    factor = inverse_factor(hessian, 1e-6)
+    assert np.isfinite(factor).all()
+
+
+@given(st.integers(1, 200), st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_inverse_by_halves(size: int, seed: int) -> None:
+    triangle = np.triu(np.random.default_rng(seed).standard_normal((size, size)) / size) + np.eye(size)
+    np.testing.assert_allclose(triangle @ invert_upper(triangle), np.eye(size), atol=1e-9)
+
+
+def test_what_is_given_stays() -> None:
+    x, weight = inputs(100, 64), weights(4, 64)
+    hessian = x.T @ x
+    before = hessian.copy(), weight.copy()
+    Solver(hessian).round(weight, fit(weight, 4, 32, symmetric=False))
+    np.testing.assert_array_equal(hessian, before[0])
+    np.testing.assert_array_equal(weight, before[1])

@@ -1,0 +1,92 @@
+"""What is observed stretch by stretch is what running the whole graph gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import GraphError
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.group_layers import set_weight
+from intaglio.graph_passes.weights.linear_layers import linear_layers
+from intaglio.graph_passes.weights.stream import Stream
+from intaglio.model_file import load, save
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.sentences import sentences
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(sentences()[:12]))
+    return path
+
+
+def exposed(model: ir.Model, names: list[str], batches: list[dict[str, np.ndarray]], folder: Path) -> list[dict]:
+    """The values named, in each batch, from one run of the whole graph."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    outputs = list(model.graph.outputs)
+    model.graph.outputs.extend(values[name] for name in dict.fromkeys(names) if values[name] not in outputs)
+    save(model, folder / "whole.onnx")
+    model.graph.outputs[:] = outputs
+    with OnnxRuntimeEngine(folder / "whole.onnx", threads=1) as engine:
+        return [engine.run(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("which", ["tiny_bundle", "tiny_decoder"])
+def test_inputs_of_all_layers(which: str, text: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    bundle = Bundle.open(request.getfixturevalue(which))
+    batches, _ = CalibrationData.open(text, bundle).load(6, 4)
+    model = load(bundle.model_path)
+    stream = Stream(model, batches)
+    levels = stream.levels(linear_layers(model, Counts(), tied=True))
+    whole = exposed(model, [str(level[0].x.name) for level in levels], batches, tmp_path)
+    assert len(levels) >= 8
+    for level in levels:
+        for batch, results, rows in zip(batches, whole, stream.rows(level[0].x), strict=True):
+            expected = results[str(level[0].x.name)]
+            mask = batch["attention_mask"]
+            expected = expected[mask != 0] if mask.ndim == 2 else expected.reshape(-1, expected.shape[-1])
+            np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_changed_on_the_way_are_seen_by_later_layers(tiny_decoder: Path, text: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(tiny_decoder)
+    batches, _ = CalibrationData.open(text, bundle).load(2, 2)
+    model = load(bundle.model_path)
+    stream = Stream(model, batches)
+    levels = stream.levels(linear_layers(model, Counts()))
+    for level in levels[:-1]:
+        list(stream.rows(level[0].x))
+        for layer in level:
+            set_weight(layer, np.round(layer.matrix(), 1))
+    last = levels[-1][0].x
+    (rows,) = stream.rows(last)
+    (results,) = exposed(model, [str(last.name)], batches, tmp_path)
+    np.testing.assert_allclose(rows, results[str(last.name)].reshape(rows.shape), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_of_an_early_input_that_stands_late_has_not_run(parse: Callable[..., ir.Model]) -> None:
+    body = """(float[n, 32] x, float[n, 32] c) => (float[n, 32] y)
+        { h = MatMul(x, a)  r = Relu(h)  k = MatMul(c, b)  y = Add(r, k) }"""
+    weight = np.eye(32, dtype=np.float32)
+    model = parse(body, {"a": weight, "b": weight})
+    stream = Stream(model, [{"x": np.ones((3, 32), np.float32), "c": np.ones((3, 32), np.float32)}])
+    early, late = linear_layers(model, Counts())
+    list(stream.rows(early.x))
+    list(stream.rows(model.graph.node(1).outputs[0]))
+    assert stream.has_run(early.node) and not stream.has_run(late.node)
+
+
+def test_an_activation_that_is_infinite_is_named(parse: Callable[..., ir.Model]) -> None:
+    body = "(float[n, 32] x) => (float[n, 32] y) { h = Exp(x)  y = MatMul(h, a) }"
+    model = parse(body, {"a": np.eye(32, dtype=np.float32)})
+    stream = Stream(model, [{"x": np.full((1, 32), 1000, np.float32)}])
+    with pytest.raises(GraphError, match="the activation 'h' is NaN or infinite"):
+        list(stream.rows(model.graph.node(0).outputs[0]))

@@ -1,0 +1,95 @@
+"""A grid holds what its group holds, to half a step, whatever the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.graph_passes.weights.int8_absmax import absmax_grid
+from intaglio.graph_passes.weights.int8_zeropoint import zero_point_grid
+from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
+
+BITS = st.sampled_from([2, 3, 4, 8])
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[Floats, int]:
+    """[N, K] of very different magnitudes, and a group size that divides K."""
+    group_size = draw(st.sampled_from([0, 32, 64]))
+    columns = (group_size or 32) * draw(st.integers(1, 3))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scale = 10.0 ** draw(st.integers(-30, 30))
+    shift = draw(st.sampled_from([-3.0, 0.0, 3.0]))
+    matrix = (random.standard_normal((draw(st.integers(1, 5)), columns)) + shift) * scale
+    return matrix.astype(np.float32), group_size
+
+
+def steps(grid: Grid, columns: int) -> Floats:
+    """[N, K], the distance between the numbers that each weight could become."""
+    return np.repeat(np.abs(grid.scales), columns // grid.scales.shape[1], axis=1)
+
+
+@given(matrices(), BITS)
+def test_asymmetric_groups_are_right_to_half_a_step(matrix_and_size: tuple[Floats, int], bits: int) -> None:
+    matrix, group_size = matrix_and_size
+    grid = fit(matrix, bits, group_size, symmetric=False)
+    codes = grid.encode(matrix)
+    assert codes.max() < 2**bits
+    step = steps(grid, matrix.shape[1])
+    # The zero point is a whole number too, so the ends of the range may lie half a step off the grid's.
+    assert (np.abs(grid.decode(codes) - matrix) <= 1.001 * step).all()
+    inside = (codes > 0) & (codes < 2**bits - 1)
+    assert (np.abs(grid.decode(codes) - matrix) <= 0.501 * step)[inside].all()
+
+
+@given(matrices(), BITS)
+def test_symmetric_groups_hold_their_largest_number(matrix_and_size: tuple[Floats, int], bits: int) -> None:
+    matrix, group_size = matrix_and_size
+    grid = fit(matrix, bits, group_size, symmetric=True)
+    rounded = grid.decode(grid.encode(matrix))
+    groups = (len(matrix), -1, group_size or matrix.shape[1])
+    farthest = np.abs(matrix).reshape(groups).argmax(axis=2)[..., None]
+    kept, wanted = (np.take_along_axis(each.reshape(groups), farthest, 2) for each in (rounded, matrix))
+    np.testing.assert_allclose(kept, wanted, rtol=1e-6)
+    assert (np.abs(rounded - matrix) <= 1.001 * steps(grid, matrix.shape[1])).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("number", [0.0, 1e-45, -1e-39, 3.0, -2.0])
+def test_groups_of_one_number_round_to_it_or_to_zero(symmetric: bool, number: float) -> None:
+    matrix = np.full((2, 64), number, np.float32)
+    grid = fit(matrix, 4, 32, symmetric)
+    rounded = grid.decode(grid.encode(matrix))
+    np.testing.assert_allclose(rounded, matrix, rtol=1e-6, atol=1e-37)
+
+
+def test_zero_stays_zero_where_all_weights_are_of_one_sign() -> None:
+    matrix = np.linspace(2, 3, 64, dtype=np.float32)[None]
+    grid = fit(matrix, 4, 0, symmetric=False)
+    assert (grid.decode(grid.encode(np.zeros_like(matrix))) == 0).all()
+
+
+def test_absmax_is_scale_times_minus_127_to_127() -> None:
+    matrix = np.array([[-4.0, 2.0, 0.5, 0.0], [1.0, 0.25, -0.5, 0.0]], np.float32)
+    channel = absmax_grid(matrix, "channel")
+    assert channel.zero_points is None
+    np.testing.assert_allclose(channel.scales, np.array([[4 / 127], [1 / 127]]), rtol=1e-6)
+    assert channel.encode(matrix).tolist() == [[1, 192, 144, 128], [255, 160, 64, 128]]
+    np.testing.assert_array_equal(absmax_grid(matrix, "tensor").scales, np.full((2, 1), 4 / 127, np.float32))
+
+
+def test_zero_point_uses_the_whole_range_of_skewed_weights() -> None:
+    random = np.random.default_rng(0)
+    matrix = (random.random((4, 64)) * 3 - 0.5).astype(np.float32)
+    errors = [
+        np.square(grid.decode(grid.encode(matrix)) - matrix).sum()
+        for grid in (
+            zero_point_grid(matrix, "channel"),
+            zero_point_grid(matrix, "tensor"),
+            absmax_grid(matrix, "channel"),
+        )
+    ]
+    assert errors[0] < errors[1] < errors[2]
+    assert len(np.unique(zero_point_grid(matrix, "tensor").scales)) == 1

@@ -1,0 +1,112 @@
+"""A causal language model's checkpoint: opened for training in float32, and written again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import SourceError, UsageError, one_line, storage_errors
+from intaglio.extras import load as load_library
+from intaglio.files import atomic_directory, check_output_directory, read_text
+
+TOKENIZER = "tokenizer.json"
+CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")  # endings of files not taken over
+COMPANIONS = (".json", ".txt", ".jinja", ".model")  # endings of files that are: the tokenizer's, and settings
+HELD_OUT = 10  # one window in this many is held out, at the end of the text
+MOST_HELD_OUT = 64
+
+Windows = npt.NDArray[np.int64]  # [windows, tokens]
+
+
+def open_network(folder: Path) -> tuple[Any, str]:
+    """The network in `folder`, in float32, and the dtype that its weights are stored in.
+
+    Raises `SourceError` for a folder that is no causal language model with safetensors.
+    """
+    try:
+        config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        reason = one_line(error, 120)
+        raise SourceError(f"source {folder}: no readable {CONFIG} ({reason}). Give a checkpoint's folder.") from error
+    torch, transformers = load_library("torch"), load_library("transformers")
+    try:
+        with _without_bars(transformers):
+            network = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True, local_files_only=True
+            )
+    except Exception as error:  # whatever a damaged checkpoint makes the library raise
+        reason = one_line(error, 200)
+        raise SourceError(
+            f"source {folder}: transformers does not open it as a causal language model ({reason}). "
+            "Give the folder of a decoder's checkpoint, with safetensors."
+        ) from error
+    stored = config.get("dtype", config.get("torch_dtype"))
+    return network, stored if stored == "float16" else "float32"
+
+
+def check_output(output: Path) -> None:
+    """Refuse a path that exists or cannot be made. Raises `UsageError`, `StorageError`."""
+    if output.exists():
+        raise UsageError(f"output {output}: exists. Choose another path, or remove it first.")
+    check_output_directory(output, force=False)
+
+
+def write_network(network: Any, dtype: str, source: Path, output: Path) -> None:
+    """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step."""
+    torch, transformers = load_library("torch"), load_library("transformers")
+    with atomic_directory(output) as folder, storage_errors(output):
+        for path in sorted(source.iterdir()):
+            if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(WEIGHTS):
+                shutil.copyfile(path, folder / path.name)
+        with _without_bars(transformers):
+            network.to(getattr(torch, dtype)).save_pretrained(folder)
+        for path in folder.iterdir():
+            path.chmod(0o644)
+
+
+def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tuple[Windows, Windows]:
+    """The text in `data` as windows of `length` tokens: those to train on, and those held out from its end.
+
+    Raises `SourceError` for a folder without tokenizer, `UsageError` for a text of less than two windows.
+    """
+    from tokenizers import Tokenizer
+
+    if not (folder / TOKENIZER).is_file():
+        raise SourceError(f"source {folder}: holds no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
+    text = read_text(Path(data), option)
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:  # the library raises bare Exception
+        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({error}). Copy it again.") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = np.array(tokenizer.encode(text).ids, np.int64)
+    windows = ids[: len(ids) // length * length].reshape(-1, length)
+    if len(windows) < 2:
+        raise UsageError(
+            f"{option} {data}: {len(ids)} tokens, expected at least two windows of {length}: one to train on, one to "
+            "hold out. Give more text, or shorter windows."
+        )
+    held_out = min(max(1, len(windows) // HELD_OUT), MOST_HELD_OUT)
+    return windows[:-held_out], windows[-held_out:]
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """Keep the library's own progress bars from the terminal."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

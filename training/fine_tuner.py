@@ -1,0 +1,58 @@
+"""Fine-tuning a causal language model while masks keep what is pruned at 0."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intaglio.errors import GraphError
+from intaglio.training.causal_model import Windows
+from intaglio.training.masks import Masks
+
+LONGEST_GRADIENT = 1.0  # longer ones are shortened to this norm
+WARM_UP = 20  # steps in which the learning rate rises
+
+
+class FineTuner:
+    """Trains `network` (of transformers) to predict each next token, with what `masks` cover at 0."""
+
+    def __init__(self, network: Any, masks: Masks, held_out: Windows, batch_size: int, learning_rate: float):
+        self._network = network
+        self._masks = masks
+        self._held_out = [
+            torch.from_numpy(held_out[at : at + batch_size]) for at in range(0, len(held_out), batch_size)
+        ]
+        self._optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
+        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, lambda done: min(1.0, (done + 1) / WARM_UP))
+
+    def step(self, windows: Windows) -> None:
+        """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""
+        self._network.train()
+        self._masks.apply()
+        self._optimiser.zero_grad()
+        loss = self._loss(torch.from_numpy(windows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._masks.apply()
+        length = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), LONGEST_GRADIENT))
+        if not math.isfinite(length):
+            raise GraphError(
+                f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate."
+            )
+        self._optimiser.step()
+        self._rates.step()
+        self._masks.apply()  # the optimiser's momentum moves what has no gradient
+
+    @torch.no_grad()
+    def loss(self) -> float:
+        """The mean loss of the held-out windows, in nats a token."""
+        self._network.eval()
+        losses = [self._loss(windows).item() for windows in self._held_out]
+        return float(np.average(losses, weights=[len(windows) for windows in self._held_out]))
+
+    def _loss(self, windows: Tensor) -> Tensor:
+        logits = self._network(input_ids=windows, use_cache=False).logits[:, :-1]
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())

@@ -1,0 +1,177 @@
+"""Which weights of a causal language model are pruned: single ones by magnitude, or hidden channels by their rows.
+
+Masks only ever tighten. What they cover is 0 in the weights and gets no gradient, so that training goes on with the
+rest ("Exploring Methods for Efficient Large Language Model Inference", section 2.2). Fractions are of each layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intaglio.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a family has its feed-forward networks, and what config.json calls their width."""
+
+    blocks: str  # the list of blocks, below the causal language model
+    ups: tuple[str, ...]  # below a block, the modules that make the hidden channels
+    down: str  # the module that takes them in
+    width: str
+
+
+GATED = Family("model.layers", ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "intermediate_size")
+FAMILIES = {
+    "gpt2": Family("transformer.h", ("mlp.c_fc",), "mlp.c_proj", "n_inner"),
+    "opt": Family("model.decoder.layers", ("fc1",), "fc2", "ffn_dim"),
+    "llama": GATED,
+    "mistral": GATED,
+    "qwen2": GATED,
+}
+
+
+class Masks(ABC):
+    """The masks of one network."""
+
+    def __init__(self) -> None:
+        self.fraction = 0.0  # that was asked for
+
+    @abstractmethod
+    def reached(self) -> float:
+        """The part of each layer that is covered."""
+
+    @abstractmethod
+    def tighten(self, fraction: float) -> None:
+        """Cover `fraction` of each layer, what was covered before among it."""
+
+    @abstractmethod
+    def _covered(self) -> Iterator[tuple[torch.nn.Parameter, Tensor]]:
+        """Every parameter with a bool tensor that broadcasts to it, True where it is covered."""
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Set what is covered to 0, and its gradient too."""
+        for parameter, mask in self._covered():
+            parameter.masked_fill_(mask, 0)
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(mask, 0)
+
+    def zeros(self) -> int:
+        """The numbers that are covered."""
+        return sum(int(mask.expand_as(parameter).sum()) for parameter, mask in self._covered())
+
+
+class MagnitudeMasks(Masks):
+    """Covers the weights of the smallest magnitude in the matrices of linear layers, tied embeddings left out."""
+
+    def __init__(self, network: torch.nn.Module):
+        super().__init__()
+        tables = {id(module.weight) for module in network.modules() if isinstance(module, torch.nn.Embedding)}
+        layers = [module for module in network.modules() if is_linear(module) and id(module.weight) not in tables]
+        self._weights: list[torch.nn.Parameter] = [layer.get_parameter("weight") for layer in layers]
+        self._masks = [torch.zeros_like(weight, dtype=torch.bool) for weight in self._weights]
+
+    def reached(self) -> float:
+        """The part of each matrix that is covered."""
+        return self.fraction
+
+    @torch.no_grad()
+    def tighten(self, fraction: float) -> None:
+        """Cover `fraction` of each matrix."""
+        self.fraction = max(self.fraction, fraction)
+        for weight, mask in zip(self._weights, self._masks, strict=True):
+            magnitudes = weight.abs().masked_fill_(mask, -1).view(-1)
+            count = round(self.fraction * magnitudes.numel())
+            mask.view(-1)[torch.topk(magnitudes, count, largest=False, sorted=False).indices] = True
+
+    def _covered(self) -> Iterator[tuple[torch.nn.Parameter, Tensor]]:
+        yield from zip(self._weights, self._masks, strict=True)
+
+
+class RowMasks(Masks):
+    """Covers hidden channels of the feed-forward networks: those whose rows have the smallest L2 norm.
+
+    The same number in every block, as config.json has one width for all of them, and so many that a multiple of
+    `multiple` stays. Raises `SourceError` for a family whose networks are not known.
+    """
+
+    def __init__(self, network: Any, multiple: int = 32):
+        super().__init__()
+        model_type = network.config.model_type
+        if model_type not in FAMILIES:
+            raise SourceError(f"rows of {model_type!r}: expected one of {', '.join(FAMILIES)}. Prune by magnitude.")
+        self.family = FAMILIES[model_type]
+        blocks = network.get_submodule(self.family.blocks)
+        self._ups = [[block.get_submodule(name) for name in self.family.ups] for block in blocks]
+        self._downs = [block.get_submodule(self.family.down) for block in blocks]
+        self._multiple = multiple
+        self.channels = rows_of(self._ups[0][0]).shape[0]
+        self._masks = [torch.zeros(self.channels, dtype=torch.bool) for _ in self._ups]
+
+    def reached(self) -> float:
+        """The part of the channels that is covered."""
+        return 1 - self.kept(self.fraction) / self.channels
+
+    def kept(self, fraction: float) -> int:
+        """How many channels stay when `fraction` is covered."""
+        wanted = round((1 - fraction) * self.channels / self._multiple) * self._multiple
+        return min(max(wanted, self._multiple), self.channels)
+
+    @torch.no_grad()
+    def tighten(self, fraction: float) -> None:
+        """Cover `fraction` of the channels of each network, as near as the multiple allows."""
+        self.fraction = max(self.fraction, fraction)
+        count = self.channels - self.kept(self.fraction)
+        for ups, mask in zip(self._ups, self._masks, strict=True):
+            norms = torch.stack([rows_of(up).square().sum(1) for up in ups]).sum(0)
+            norms.masked_fill_(mask, -1)
+            mask[torch.topk(norms, count, largest=False, sorted=False).indices] = True
+
+    def _covered(self) -> Iterator[tuple[torch.nn.Parameter, Tensor]]:
+        for ups, down, mask in zip(self._ups, self._downs, self._masks, strict=True):
+            for up in ups:
+                yield up.weight, mask[None, :] if is_transposed(up) else mask[:, None]
+                if up.bias is not None:
+                    yield up.bias, mask
+            yield down.weight, mask[:, None] if is_transposed(down) else mask[None, :]
+
+    def removed(self, network: Any) -> Any:
+        """A network without the channels that are covered, with the configuration that says so."""
+        state = network.state_dict()
+        names = {id(parameter): name for name, parameter in network.named_parameters()}
+        for ups, down, mask in zip(self._ups, self._downs, self._masks, strict=True):
+            kept = (~mask).nonzero()[:, 0]
+            for module, made in [*((up, True) for up in ups), (down, False)]:
+                weight = names[id(module.weight)]
+                axis = int(made == is_transposed(module))
+                state[weight] = state[weight].index_select(axis, kept)
+                if made and module.bias is not None:
+                    bias = names[id(module.bias)]
+                    state[bias] = state[bias][kept]
+        config = type(network.config).from_dict(network.config.to_dict() | {self.family.width: len(kept)})
+        smaller = type(network)(config)
+        smaller.load_state_dict(state)
+        return smaller.eval()
+
+
+def is_linear(module: torch.nn.Module) -> bool:
+    """Whether this is torch's Linear, or the Conv1D that GPT-2 has in its place."""
+    return isinstance(module, torch.nn.Linear) or is_transposed(module)
+
+
+def is_transposed(module: torch.nn.Module) -> bool:
+    """Whether the module's weight is [inputs, outputs], as GPT-2's Conv1D has it."""
+    return type(module).__name__ == "Conv1D"
+
+
+def rows_of(module: Any) -> Tensor:
+    """The weight of a linear layer as [outputs, inputs]."""
+    weight: Tensor = module.weight
+    return weight.T if is_transposed(module) else weight

@@ -1,0 +1,147 @@
+"""Pruning a causal language model while it is fine-tuned: from a checkpoint's folder to another."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from intaglio import interrupts
+from intaglio.errors import UsageError
+from intaglio.extras import load as load_library
+from intaglio.progress import step, track
+from intaglio.training.causal_model import Windows, check_output, open_network, read_windows, write_network
+from intaglio.training.schedule import SCHEDULES, Schedule, fraction_at
+
+OPTION = "--data"
+METHODS = ("magnitude", "rows")
+DTYPES = ("float32", "float16")
+
+
+class Stage(msgspec.Struct):
+    """The network after a stage: what part of each layer is pruned, and the loss on held-out text."""
+
+    fraction: float
+    loss: float  # nats a token
+
+
+class Pruned(msgspec.Struct):
+    """What `prune` did. The first stage is the fine-tuned network before anything is pruned."""
+
+    checkpoint: str
+    source: str
+    by: str
+    schedule: str
+    loss_before: float  # of the checkpoint as it was given
+    stages: list[Stage]
+    parameters_before: int
+    parameters: int  # of the checkpoint that was written
+    zeros: int  # among them, in the pruned layers
+    tokens: int
+    held_out: int  # tokens
+    seconds: float
+
+
+def prune(
+    source: str | Path,
+    output: str | Path,
+    data: str | Path,
+    fraction: float = 0.5,
+    by: Literal["magnitude", "rows"] = "magnitude",
+    schedule: Schedule = "cubic",
+    stages: int = 5,
+    steps: int = 100,
+    batch_size: int = 8,
+    max_tokens: int = 256,
+    learning_rate: float = 1e-4,
+    multiple: int = 32,
+    dtype: Literal["float32", "float16"] | None = None,
+    seed: int = 0,
+) -> Pruned:
+    """Fine-tune the causal language model in the folder `source` on the text in `data`, and prune it on the way.
+
+    First it is fine-tuned whole for `steps` steps, then for `stages` stages of as many steps. With the schedule
+    "separate", the masks tighten before each stage by an equal part; with "linear" and "cubic" before every step,
+    along a line, or fast at first and slowly at the end ("Exploring Methods for Efficient Large Language Model
+    Inference", section 2.2: the separate and the simultaneous strategy). In the end `fraction` of the weights of each
+    linear layer is 0 (`by="magnitude"`), or `fraction` of the hidden channels of each feed-forward network is removed
+    (`by="rows"`), so that a multiple of `multiple` stays.
+
+    `output` becomes a folder with config.json, safetensors in `dtype` (by default that of the checkpoint) and the
+    files of the tokenizer. Raises `SourceError` for a folder that is no causal language model with a tokenizer,
+    `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at `output` then.
+    """
+    _check_choices({"by": (by, METHODS), "schedule": (schedule, SCHEDULES), "dtype": (dtype or "float32", DTYPES)})
+    _check_numbers(
+        {"stages": stages, "steps": steps, "batch size": batch_size, "max tokens": max_tokens, "multiple": multiple},
+        fraction, learning_rate, seed,
+    )  # fmt: skip
+    source, output = Path(source), Path(output)
+    check_output(output)
+    started = time.monotonic()
+    torch = load_library("torch")
+    from intaglio.training.fine_tuner import FineTuner
+    from intaglio.training.masks import MagnitudeMasks, RowMasks
+
+    with step("reading"):
+        network, stored = open_network(source)
+        length = min(max_tokens, network.config.max_position_embeddings)
+        training, held_out = read_windows(source, data, OPTION, length)
+        masks = RowMasks(network, multiple) if by == "rows" else MagnitudeMasks(network)
+    torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
+    tuner = FineTuner(network, masks, held_out, batch_size, learning_rate)
+    result = Pruned(
+        checkpoint=str(output), source=str(source), by=by, schedule=schedule, loss_before=tuner.loss(), stages=[],
+        parameters_before=network.num_parameters(), parameters=0, zeros=0, tokens=training.size,
+        held_out=held_out.size, seconds=0.0,
+    )  # fmt: skip
+    windows = _shuffled(training, batch_size, np.random.default_rng(seed))
+    total = steps * (stages + 1)
+    for done in track(range(total), "training", total=total):
+        with interrupts.deferred():
+            masks.tighten(fraction_at(schedule, done, steps, stages, fraction))
+            tuner.step(next(windows))
+            if (done + 1) % steps == 0:
+                result.stages.append(Stage(masks.reached(), tuner.loss()))
+    if isinstance(masks, RowMasks):
+        network = masks.removed(network)
+    else:
+        result.zeros = masks.zeros()
+    with step("writing"):
+        write_network(network, dtype or stored, source, output)
+    result.parameters = network.num_parameters()
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _shuffled(windows: Windows, size: int, random: np.random.Generator) -> Iterator[Windows]:
+    """Batches without end; each window comes once before any comes again."""
+    size = min(size, len(windows))
+    while True:
+        order = random.permutation(len(windows))
+        for start in range(0, len(order) - size + 1, size):
+            yield windows[order[start : start + size]]
+
+
+def _check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    for name, (value, choices) in given.items():
+        if value not in choices:
+            raise UsageError(f"{name} {value!r}: expected one of {', '.join(choices)}.")
+
+
+def _check_numbers(counts: dict[str, int], fraction: float, learning_rate: float, seed: int) -> None:
+    for name, value in counts.items():
+        least = 2 if name == "max tokens" else 1
+        if value < least:
+            raise UsageError(f"{name} {value}: expected at least {least}.")
+    if seed < 0:
+        raise UsageError(f"seed {seed}: expected at least 0.")
+    if not 0 < fraction < 1:
+        raise UsageError(f"fraction {fraction}: expected more than 0 and less than 1, such as 0.5.")
+    if not 0 < learning_rate < math.inf:
+        raise UsageError(f"learning rate {learning_rate}: expected a positive number, such as 1e-4.")
