@@ -2,7 +2,7 @@
 
 S [N, K] holds the outliers and the sensitive values that dense-and-sparse decomposition takes out of a weight
 (SqueezeLLM, section 3.3), in compressed sparse rows: row n has the values `values[row_offsets[n]:row_offsets[n + 1]]`
-in the columns `columns[…]` of the same range.
+in the columns `columns[…]` of the same range, which are distinct.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CsrMatMul(Operator):
     inputs = (
         Input("x", FLOATS, ("...", "K")),
         Input("values", FLOATS, ("nnz",)),
-        Input("columns", ("int32",), ("nnz",), note="each below K"),
+        Input("columns", ("int32",), ("nnz",), note="each below K, those of a row distinct"),
         Input("row_offsets", ("int32",), ("N+1",), note="ascending from 0 to nnz"),
         Input("y", FLOATS, ("...", "N")),
     )
@@ -65,25 +65,31 @@ class CsrMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """S as a dense matrix by ScatterND, whose row numbers are how many rows have ended, and MatMul."""
+        """S as a dense matrix by ScatterND, whose row numbers are how many rows have ended, and MatMul.
+
+        In integers in every body, as they are places; ScatterND without `reduction`, which TensorRT's parser refuses.
+        """
+        import onnx_ir as ir
+
         x, values, columns, row_offsets, y = inputs
         assert values is not None and columns is not None and row_offsets is not None
         one = graph.constant(np.array([1]))
-        ends = graph.op("Slice", graph.wide(row_offsets), one, graph.constant(np.array([2**31 - 1])))
+        ends = graph.op("Slice", graph.cast(row_offsets, ir.DataType.INT64), one, graph.constant(np.array([2**31 - 1])))
         count = graph.op("Shape", values)
         numbers = graph.op("Range", graph.constant(0), graph.op("Squeeze", count), graph.constant(1))
         ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
-        rows = graph.op("ReduceSum", graph.wide(ended), one, keepdims=1)
-        places = graph.op("Concat", rows, graph.op("Unsqueeze", graph.wide(columns), one), axis=1)
+        rows = graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
+        wide_columns = graph.cast(columns, ir.DataType.INT64)
+        places = graph.op("Concat", rows, graph.op("Unsqueeze", wide_columns, one), axis=1)
         shape = graph.op("Concat", graph.op("Shape", ends), graph.op("Shape", x, start=-1), axis=0)
         zero = graph.op("CastLike", graph.constant(0.0, np.float32), values)
-        dense = graph.op("ScatterND", graph.op("Expand", zero, shape), places, values, reduction="add")
+        dense = graph.op("ScatterND", graph.op("Expand", zero, shape), places, values)
         assert x is not None and y is not None
         return [graph.op("Add", y, graph.product(x, dense))]
 
 
 def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int) -> Array:
-    """S as a dense float64 matrix [N, depth]; values at the same place add up."""
+    """S as a dense float64 matrix [N, depth]."""
     rows = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets.astype(np.int64)))
     weight = np.zeros((len(row_offsets) - 1, depth))
     np.add.at(weight, (rows, columns.astype(np.int64)), values.astype(np.float64))

@@ -35,6 +35,19 @@ struct Copy16 {
     __device__ __forceinline__ void finish() {}
 };
 
+// Copies 16 bytes to an address aligned to 16 from one aligned to 4; words beyond the first `count` bytes become zeros.
+__device__ __forceinline__ void copy_words(int8_t* to, const int8_t* from, int count) {
+#pragma unroll
+    for (int at = 0; at < 16; at += 4) {
+#if defined(__CUDACC__)
+        const uint32_t address = uint32_t(__cvta_generic_to_shared(to + at));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from + at), "r"(at < count ? 4 : 0) : "memory");
+#else
+        emulation::begin_copy(to + at, at < count ? from + at : nullptr, 4);
+#endif
+    }
+}
+
 __device__ __forceinline__ void commit() {
 #if defined(__CUDACC__)
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -65,6 +78,13 @@ struct Copy16 {
     __device__ __forceinline__ void finish() { *target = value; }
 };
 
+// There at once.
+__device__ __forceinline__ void copy_words(int8_t* to, const int8_t* from, int count) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(from);
+    *reinterpret_cast<uint4*>(to) = make_uint4(count > 0 ? __ldg(words) : 0, count > 4 ? __ldg(words + 1) : 0,
+                                               count > 8 ? __ldg(words + 2) : 0, count > 12 ? __ldg(words + 3) : 0);
+}
+
 __device__ __forceinline__ void commit() {}
 
 template <int PENDING>
@@ -74,11 +94,12 @@ __device__ __forceinline__ void wait() {}
 
 // A tile of ROWS rows of COLUMNS bytes, copied by THREADS threads. In global memory its rows lie `pitch` bytes apart, in
 // shared memory where `place(row, column)` says; rows and columns beyond the last become zeros, and are not read.
-template <int ROWS, int COLUMNS, int THREADS>
+// UNIT: the bytes that every address and length is a multiple of.
+template <int ROWS, int COLUMNS, int THREADS, int UNIT = 1>
 struct TileCopy {
     static constexpr int CHUNKS = COLUMNS / 16, COUNT = ROWS * CHUNKS / THREADS;
     Copy16 copies[COUNT];
-    bool aligned;  // to 16 bytes: the first row, the pitch, and the columns; else the bytes are copied at once
+    bool aligned;  // to 16 bytes: the first row, the pitch, and the columns; else words or bytes are copied
 
     template <class Place>
     __device__ __forceinline__ void start(int8_t* to, const int8_t* from, int64_t pitch, int32_t rows, int32_t columns,
@@ -93,9 +114,11 @@ struct TileCopy {
         } else {
 #pragma unroll 1
             for (int chunk = threadIdx.x; chunk < ROWS * CHUNKS; chunk += THREADS) {
-                const int row = chunk / CHUNKS, column = chunk % CHUNKS * 16;
-                *reinterpret_cast<uint4*>(to + place(row, column)) =
-                    load_bytes(from + row * pitch + column, row < rows ? columns - column : 0);
+                const int row = chunk / CHUNKS, column = chunk % CHUNKS * 16, count = row < rows ? columns - column : 0;
+                int8_t* target = to + place(row, column);
+                const int8_t* source = from + row * pitch + column;
+                if (UNIT % 4 == 0) copy_words(target, source, count);
+                else *reinterpret_cast<uint4*>(target) = load_bytes(source, count);
             }
         }
     }

@@ -66,6 +66,18 @@ def product(lengths: Sequence[Length]) -> Length:
     return result * known
 
 
+def total(lengths: Sequence[Length]) -> Length:
+    """The sum of lengths; 0 of none."""
+    known = sum(length for length in lengths if isinstance(length, int))
+    symbols = [length for length in lengths if not isinstance(length, int)]
+    if not symbols:
+        return known
+    result, *others = symbols
+    for length in others:
+        result = result + length
+    return result + known
+
+
 def blocks(length: Length, each: int) -> Length:
     """How many blocks cover `length` when each covers `each`: the quotient rounded up."""
     return (length + (each - 1)) // each

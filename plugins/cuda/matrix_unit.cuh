@@ -1,16 +1,19 @@
-// The matrix unit: products of 8-bit integers with 32-bit sums, by all 32 lanes of a warp together.
+// The matrix unit: products of 8-bit integers with 32-bit sums, and of float16 with float32 sums, by all 32 lanes of a
+// warp together.
 //
-// One shape on every GPU, 16×32 times 32×8, with the fragments of mma.m16n8k32 (PTX ISA, "Matrix fragments for
+// Of integers one shape on every GPU, 16×32 times 32×8, with the fragments of mma.m16n8k32 (PTX ISA, "Matrix fragments for
 // mma.m16n8k32"). A T4 (sm_75) has only m8n8k16: the four registers of A and the two of B are its operands, and the
 // product is four of its instructions. With g = lane / 4 and t = lane % 4, four bytes to a register:
 //   a[0], a[1], a[2], a[3]: rows g, g+8, g, g+8; columns 4t..4t+3, the same, and both again 16 further
 //   b[0], b[1]:             column g; rows 4t..4t+3, and 16 further
 //   c[0], c[1], c[2], c[3]: row g columns 2t, 2t+1; row g+8 the same
+// Of float16 the shape is 16×16 times 16×8, of mma.m16n8k16, and the fragments are the same with two numbers to a register
+// in the place of four bytes: columns 2t, 2t+1 and 8 further. A T4 has m16n8k8, and the product is two of those.
 //
 // Without CUDA the same functions exchange the fragments through the emulation.
 #pragma once
 
-#include "integer_math.h"
+#include "cuda/half.cuh"
 
 namespace matrix_unit {
 
@@ -43,6 +46,21 @@ __device__ __forceinline__ void multiply_accumulate(int32_t (&c)[4], const uint3
                 : "r"(a[part]), "r"(b[columns]));
         }
     }
+#endif
+}
+
+// c += a·b of float16, the sums in float32; the matrix unit may cut a sum off instead of rounding it.
+__device__ __forceinline__ void multiply_accumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[2 * part]), "r"(a[2 * part + 1]), "r"(b[part]));
 #endif
 }
 
@@ -107,6 +125,48 @@ void multiply_accumulate(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t
         const auto out = emulation::warp_function<Fragments>("mma.m8n8k16", line, in, multiply_warp<UNSIGNED_A, 1, 1>);
         sums[0] = out.c[0];
         sums[1] = out.c[1];
+    }
+#endif
+}
+
+struct HalfFragments {
+    float c[4];
+    uint32_t a[4], b[2];
+};
+
+// One instruction of the matrix unit on float16, 16 × 8·PARTS times 8·PARTS × 8, for all lanes.
+template <int PARTS>
+void multiply_half_warp(const emulation::Warp& warp) {
+    float a[16][8 * PARTS], b[8][8 * PARTS];
+    for (int lane = 0; lane < emulation::LANES; ++lane) {
+        const auto& in = *static_cast<const HalfFragments*>(warp.in[lane]);
+        for (int i = 0; i < 2 * PARTS; ++i) {
+            const int column = 8 * (i % PARTS) + lane % 4 * 2 + i / PARTS;
+            b[lane / 4][column] = half::to_float(uint16_t(in.b[i % PARTS] >> (16 * (i / PARTS))));
+            for (int row = 0; row < 2; ++row)
+                a[lane / 4 + 8 * row][column] = half::to_float(uint16_t(in.a[2 * (i % PARTS) + row] >> (16 * (i / PARTS))));
+        }
+    }
+    for (int lane = 0; lane < emulation::LANES; ++lane) {
+        const auto& in = *static_cast<const HalfFragments*>(warp.in[lane]);
+        auto& out = *static_cast<HalfFragments*>(warp.out[lane]);
+        for (int i = 0; i < 4; ++i) {
+            out.c[i] = in.c[i];
+            for (int k = 0; k < 8 * PARTS; ++k) out.c[i] += a[lane / 4 + i / 2 * 8][k] * b[lane % 4 * 2 + i % 2][k];
+        }
+    }
+}
+
+inline void multiply_accumulate(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE()) {
+#if __CUDA_ARCH__ >= 800
+    const HalfFragments in = {{c[0], c[1], c[2], c[3]}, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const auto out = emulation::warp_function<HalfFragments>("mma.m16n8k16", line, in, multiply_half_warp<2>);
+    for (int i = 0; i < 4; ++i) c[i] = out.c[i];
+#else
+    for (int part = 0; part < 2; ++part) {
+        const HalfFragments in = {{c[0], c[1], c[2], c[3]}, {a[2 * part], a[2 * part + 1]}, {b[part]}};
+        const auto out = emulation::warp_function<HalfFragments>("mma.m16n8k8", line, in, multiply_half_warp<1>);
+        for (int i = 0; i < 4; ++i) c[i] = out.c[i];
     }
 #endif
 }

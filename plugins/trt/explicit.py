@@ -1,6 +1,6 @@
 """Brings the nodes of our operators into the form that TensorRT's plugins take: nothing optional, nothing implied.
 
-A plugin has a fixed number of inputs and outputs, no default of an attribute, and no boolean tensors. So
+A plugin has a fixed number of inputs and outputs, no default of an attribute, and no tensors of bool or uint8. So
 
 1. every choice of optional inputs is a plugin of its own, named after the first input of each group that is given:
    `IntLinear` with multiplier and shift is `IntLinear_multiplier`. Inputs that an operator's attributes make it ignore
@@ -8,7 +8,9 @@ A plugin has a fixed number of inputs and outputs, no default of an attribute, a
 2. every attribute is on the node, and with them what TensorRT's parser looks for: `plugin_namespace` and
    `plugin_version`,
 3. every output is there, used or not,
-4. a mask is cast to int8, where True is 1 as it is in the bytes of a boolean.
+4. a mask is cast to int8, where True is 1 as it is in the bytes of a boolean,
+5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are no constant are cast,
+   which keeps the bytes too.
 
 Such a graph is for TensorRT alone: nothing else knows these operators.
 """
@@ -76,7 +78,7 @@ def plugin_name(operator: Operator, form: tuple[int, ...]) -> str:
 
 def plugin_dtype(dtype: str) -> str:
     """The dtype that a plugin has in the place of an operator's."""
-    return "int8" if dtype == "bool" else dtype
+    return "int8" if dtype in ("bool", "uint8") else dtype
 
 
 def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
@@ -88,12 +90,12 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
     for index, value in enumerate(present):
-        boolean = operator.inputs[inputs.index(value)].dtypes == ("bool",)
-        node.replace_input_with(index, _as_int8(value, int8_of) if boolean else value)
+        (dtype, *_) = operator.inputs[inputs.index(value)].dtypes
+        node.replace_input_with(index, _as_int8(value, int8_of) if plugin_dtype(dtype) != dtype else value)
     node.attributes.clear()  # their order becomes that of the spec, in which TensorRT hands them on
     for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
         node.attributes[name] = ir.convenience.convert_attribute(name, given)
-    _add_outputs(node, described)
+    _add_outputs(node, described, {spec.name: value for spec, value in zip(operator.inputs, inputs, strict=True)})
     node.op_type = plugin_name(operator, tuple(index for index, value in enumerate(inputs) if value is not None))
 
 
@@ -121,33 +123,53 @@ def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attribu
         if index == WIDTH_INPUT.get(operator.name) and not isinstance(value.shape[-1], int):
             raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is not a number. Make it one.")
         numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
-        tensors.append(Tensor(numbers, spec.dtypes[0]))
+        tensors.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
     launch(operator.folder, tensors, attributes)
 
 
-def _as_int8(mask: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:
-    """The mask in int8; one Cast for all nodes that share it."""
-    if mask not in int8_of:
-        cast = ir.Node("", "Cast", [mask], [ir.AttrInt64("to", ir.DataType.INT8)], name=f"{mask.name}/int8")
-        output = cast.outputs[0]
-        output.name, output.shape, output.dtype = f"{mask.name}_int8", mask.shape, ir.DataType.INT8
-        int8_of[mask] = output
-        producer = mask.producer()
-        if producer is not None:
-            assert producer.graph is not None
-            producer.graph.insert_after(producer, cast)
-        else:
-            graph = mask.graph
-            assert graph is not None
-            graph.insert_before(graph[0], cast)
-    return int8_of[mask]
+def _as_int8(value: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:
+    """A mask or zero points in int8; one for all nodes that share them."""
+    if value not in int8_of:
+        bytes_known = value.is_initializer() and value.dtype == ir.DataType.UINT8
+        int8_of[value] = _same_bytes(value) if bytes_known else _cast(value)
+    return int8_of[value]
 
 
-def _add_outputs(node: ir.Node, described: Sequence[Output]) -> None:
-    """Make every output of the operator one of the node."""
+def _cast(value: ir.Value) -> ir.Value:
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", ir.DataType.INT8)], name=f"{value.name}/int8")
+    output = cast.outputs[0]
+    output.name, output.shape, output.dtype = f"{value.name}_int8", value.shape, ir.DataType.INT8
+    producer = value.producer()
+    if producer is not None:
+        assert producer.graph is not None
+        producer.graph.insert_after(producer, cast)
+    else:
+        graph = value.graph
+        assert graph is not None
+        graph.insert_before(graph[0], cast)
+    return output
+
+
+def _same_bytes(value: ir.Value) -> ir.Value:
+    """A constant whose bytes are those of `value`; an initializer of the graph."""
+    assert value.const_value is not None
+    name = f"{value.name}_int8"
+    tensor = ir.tensor(value.const_value.numpy().view(np.int8), name=name)
+    made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(ir.DataType.INT8), const_value=tensor)
+    graph = value.graph
+    assert graph is not None
+    graph.register_initializer(made)
+    return made
+
+
+def _add_outputs(node: ir.Node, described: Sequence[Output], inputs: Mapping[str, ir.Value | None]) -> None:
+    """Make every output of the operator one of the node, and give each its dtype; `inputs` by name."""
     present = len(node.outputs)
     node.resize_outputs(len(described))
-    for output, description in list(zip(node.outputs, described, strict=True))[present:]:
-        output.name = f"{node.outputs[0].name}_{description.name}"
-        output.shape = ir.Shape(description.shape)
-        output.dtype = ir.DataType.from_numpy(np.dtype(description.dtype))
+    for index, (output, description) in enumerate(zip(node.outputs, described, strict=True)):
+        if index >= present:
+            output.name = f"{node.outputs[0].name}_{description.name}"
+            output.shape = ir.Shape(description.shape)
+        source = inputs[description.like] if description.like else None
+        known = None if source is None else source.dtype
+        output.dtype = known or ir.DataType.from_numpy(np.dtype(description.dtype))

@@ -18,6 +18,7 @@ from typing import Any
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
+from intaglio.plugins.bit_packing import WORD
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
 from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
@@ -27,7 +28,7 @@ from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 OLDEST = "10.9"  # the first with ahead-of-time plugins
 
 # NumPy's name of a plugin's element type -> the member of `tensorrt.DataType`.
-DTYPES = {"int8": "INT8", "int32": "INT32"}
+DTYPES = {"int8": "INT8", "int32": "INT32", "float32": "FLOAT", "float16": "HALF"}
 
 
 def register(sm: int, operators: Iterable[Operator] = ()) -> None:
@@ -116,10 +117,12 @@ class Plugins:
             symbols.update(zip(names, lengths, strict=True))
             shape = (each if isinstance(each, int) else name for name, each in zip(names, lengths, strict=True))
             shapes.append(None if description is None else tuple(shape))
+        pairs = zip(operator.inputs, descriptions, strict=True)
+        dtypes = {spec.name: each.dtype for spec, each in pairs if each is not None}
         return tuple(
             self._api.from_shape_expr(
                 tuple(symbols[length] if isinstance(length, str) else length for length in output.shape),
-                getattr(self._trt.DataType, DTYPES[plugin_dtype(output.dtype)]),
+                dtypes[output.like] if output.like else getattr(self._trt.DataType, DTYPES[plugin_dtype(output.dtype)]),
             )
             for output in operator.outputs(shapes, attributes)
         )
@@ -166,9 +169,10 @@ def _complete(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _any_attributes(operator: Operator) -> dict[str, Any]:
     """Any attributes that are allowed, to learn how many outputs there are."""
-    any_value = {int: 1, float: 1.0, str: ""}
+    any_value = {int: WORD, float: 1.0, str: ""}  # of whole numbers one that a length may be
+    required = [attribute for attribute in operator.attributes if attribute.default is None]
     return operator.complete(
-        {attribute.name: any_value[attribute.kind] for attribute in operator.attributes if attribute.default is None}
+        {each.name: each.choices[0] if each.choices else any_value[each.kind] for each in required}
     )
 
 

@@ -1,11 +1,11 @@
-"""A case of `operator_cases` as a launch of its CUDA kernel."""
+"""Cases of `operator_cases` for CUDA kernels, and as launches of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from operator_cases import Case
+from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
@@ -16,6 +16,14 @@ Output = tuple[tuple[int, ...], np.dtype[Any]]
 def folder_of(operator: str) -> str:
     """The folder that holds an operator's spec and kernels."""
     return OPS[operator].folder
+
+
+def kernel_case(operator: str, random: np.random.Generator) -> Case:
+    """A random case; of floats often in float16, now and then with tables, scales or values in float32."""
+    case = MAKERS[operator](random)
+    if operator not in FLOAT_LIMITS or random.random() < 0.3:
+        return case
+    return in_float16(case, mixed=random.random() < 0.3)
 
 
 def launch_of(case: Case) -> Launch:
@@ -29,4 +37,6 @@ def outputs_of(case: Case) -> list[Output]:
     operator = OPS[case.operator]
     shapes = operator.padded([None if array is None else array.shape for array in case.inputs])
     outputs = operator.outputs(shapes, operator.complete(case.attributes))
-    return [(output.shape, np.dtype(output.dtype)) for output in outputs]
+    named = zip(operator.inputs, case.inputs, strict=False)
+    dtypes = {spec.name: array.dtype for spec, array in named if array is not None}
+    return [(each.shape, dtypes[each.like] if each.like else np.dtype(each.dtype)) for each in outputs]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
 
 Array = npt.NDArray[Any]
@@ -222,7 +223,9 @@ def lut_matmul(random: Random) -> Case:
         entries[:, 0] = 127
         lut = (entries * np.abs(floats(random, rows, 1))).astype(np.float32)
     attributes = {"bits": bits, "K": depth, "activation_bits": int(random.choice([16, 32]))}
-    return Case("LutMatMul", (floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut), attributes)
+    return Case(
+        "LutMatMul", (floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut), attributes
+    )
 
 
 def csr_matmul(random: Random) -> Case:
@@ -247,6 +250,26 @@ def group_matmul(random: Random) -> Case:
     attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
     x = floats(random, *leading(random), depth)
     return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
+
+
+# Operator -> its inputs of floats, and the largest magnitude of each: no sum of 4096 products then overflows float16.
+FLOAT_LIMITS: dict[str, dict[str, float]] = {
+    "LutMatMul": {"x": 8, "lut": 1},
+    "CsrMatMul": {"x": 8, "values": 1, "y": 8},
+    "GroupMatMul": {"x": 8, "scales": 2.0**-8},
+}
+
+
+def in_float16(case: Case, mixed: bool = False) -> Case:
+    """The case with its floats in float16, scaled down; with `mixed` only x and y, which have to have one dtype."""
+    limits = FLOAT_LIMITS[case.operator]
+    inputs = []
+    for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
+        if array is not None and spec.name in limits:
+            dtype = np.float32 if mixed and spec.name not in ("x", "y") else np.float16
+            array = (array / max(np.abs(array).max(initial=0), 1e-30) * limits[spec.name]).astype(dtype)
+        inputs.append(array)
+    return Case(case.operator, tuple(inputs), case.attributes, case.outputs)
 
 
 MAKERS: dict[str, Callable[[Random], Case]] = {

@@ -34,7 +34,8 @@ def node_model(case: Case, constants: bool = False) -> ir.Model:
     padded = operator.padded([None if array is None else array.shape for array in case.inputs])
     for value, output in zip(node.outputs, operator.outputs(padded, operator.complete(case.attributes)), strict=False):
         value.name, value.shape = output.name, ir.Shape(output.shape)
-        value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))
+        like = [each for each in values if each is not None and each.name == output.like]
+        value.dtype = like[0].dtype if like else ir.DataType.from_numpy(np.dtype(output.dtype))
     present = [value for value in values if value is not None]
     graph = ir.Graph(
         [value for value in present if value.const_value is None],

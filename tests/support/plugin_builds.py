@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from intaglio.plugins import DOMAIN
 
+NAMES = {"FLOAT16": "HALF"}  # ONNX's name of an element type -> TensorRT's, where they differ
+
 
 class Expression(int):
     """A dimension expression that is a number; known to the builder, or not."""
@@ -114,7 +116,7 @@ def build(trt: Any, monkeypatch: Any, node: ir.Node) -> Built:
     )
     inputs = [value for value in node.inputs if value is not None]
     lengths = [[_expression(length) for length in value.shape] for value in inputs]
-    types = [getattr(trt.DataType, value.dtype.name) for value in inputs]
+    types = [getattr(trt.DataType, NAMES.get(value.dtype.name, value.dtype.name)) for value in inputs]
     outputs = list(plugin.get_output_data_types(types, [len(each) for each in lengths]))
     builder = ExpressionBuilder(trt)
     shapes = plugin.get_output_shapes(lengths, [], builder)
@@ -129,7 +131,7 @@ def build(trt: Any, monkeypatch: Any, node: ir.Node) -> Built:
     entry, ptx = plugin.get_kernel(static[: len(inputs)], static[len(inputs) :])
     assert scalars.nbSymExprs == len(scalars.values)
     return Built(
-        [dtype.name.lower() for dtype in outputs],
+        [np.dtype(trt.nptype(dtype)).name for dtype in outputs],
         [tuple(map(int, shape)) for shape in shapes],
         entry,
         ptx,

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from kernel_cases import folder_of, launch_of, outputs_of
+from kernel_cases import folder_of, kernel_case, launch_of, outputs_of
 from operator_cases import MAKERS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
@@ -88,7 +88,7 @@ def test_the_table_has_every_kernel():
 def test_parameters_are_inputs_then_scalars_then_outputs(operator):
     random = np.random.default_rng(0)
     compiled = [compile_kernel(folder_of(operator), sm).ptx for sm in SMS]
-    for case in (longest(operator), *(MAKERS[operator](random) for _ in range(20))):
+    for case in (longest(operator), *(kernel_case(operator, random) for _ in range(20))):
         launch = launch_of(case)
         inputs = sum(array is not None for array in case.inputs)
         expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(outputs_of(case))
@@ -104,6 +104,25 @@ def test_each_gpu_gets_its_own_matrix_instruction(folder):
         assert ("mma.sync.aligned.m8n8k16" in ptx) == (sm == 75)
         assert ("mma.sync.aligned.m16n8k32" in ptx) == (sm >= 80)
         assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
+
+
+@pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
+def test_each_gpu_gets_its_own_matrix_instruction_for_float16(folder):
+    for sm in SMS:
+        ptx = compile_kernel(folder, sm).ptx.decode()
+        assert ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in ptx) == (sm == 75)
+        assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (sm >= 80)
+        assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
+def test_two_blocks_with_packed_weights_fit_a_multiprocessor(folder, sm):
+    shared = {75: 64 << 10, 80: 164 << 10, 90: 228 << 10}  # CUDA C++ programming guide, technical specifications
+    for entry, one in resources(folder, sm).items():
+        assert one.registers * 128 * 2 <= 65536, entry
+        if sm > 75:  # a T4 holds two blocks at 2 and 4 bits, and has half as many multiprocessors to fill
+            assert one.shared_bytes * 2 <= shared[sm], entry
 
 
 def write_kernel(folder, body="y[0] = 1;"):

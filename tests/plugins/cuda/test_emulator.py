@@ -1,5 +1,6 @@
 """The emulation finds what a GPU would let pass in silence, and computes what a GPU does."""
 
+import re
 import shutil
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import launch_of, outputs_of
-from operator_cases import Case, int8
+from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import OPS
@@ -126,6 +127,32 @@ extern "C" __global__ void __launch_bounds__(32) signed_tile(const int8_t* a, co
 }
 extern "C" __global__ void __launch_bounds__(32) unsigned_tile(const int8_t* a, const int8_t* b, int* c) {
     tile<true>(a, b, c);
+}
+extern "C" __global__ void __launch_bounds__(32) float16_tile(const uint16_t* a, const uint16_t* b, float* c) {
+    const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    uint32_t left[4], right[2];
+    for (int i = 0; i < 4; ++i)
+        left[i] = *reinterpret_cast<const uint32_t*>(a + (g + i % 2 * 8) * 16 + i / 2 * 8 + 2 * t);
+    for (int i = 0; i < 2; ++i) right[i] = uint32_t(b[(8 * i + 2 * t + 1) * 8 + g]) << 16 | b[(8 * i + 2 * t) * 8 + g];
+    float sums[4] = {1, 2, 3, 4};
+    matrix_unit::multiply_accumulate(sums, left, right);
+    for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i] - i - 1;
+}
+extern "C" __global__ void __launch_bounds__(1024) to_float32(const uint16_t* x, float* y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = half::to_float(x[i]);
+}
+extern "C" __global__ void __launch_bounds__(1024) to_float16(const float* x, uint16_t* y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = half::from_float(x[i]);
+}
+extern "C" __global__ void __launch_bounds__(1024) pairs_of_float16(const uint32_t* a, const uint32_t* b, uint32_t* y) {
+    y[2 * threadIdx.x] = half::subtract(a[threadIdx.x], b[threadIdx.x]);
+    y[2 * threadIdx.x + 1] = half::multiply(a[threadIdx.x], b[threadIdx.x]);
+}
+#include "cuda/packed_numbers.cuh"
+extern "C" __global__ void __launch_bounds__(1024) permuted(const int* selectors, int* y) {
+    y[threadIdx.x] = packed_numbers::permute(0x83828180u, 0x07060504u, selectors[threadIdx.x]);
 }
 """
 
@@ -282,6 +309,56 @@ def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
     np.testing.assert_array_equal(c, a.view(dtype).astype(np.int32) @ b.astype(np.int32))
 
 
+@pytest.mark.parametrize("sm", [75, 80])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_matrix_unit_multiplies_a_tile_of_float16(kernels, sm, seed):
+    random = np.random.default_rng(seed)  # halves of small integers: every sum is exact
+    a, b = (random.integers(-40, 41, shape).astype(np.float16) / 2 for shape in ((16, 16), (16, 8)))
+    (c,) = run(kernels, "float16_tile", [a, b], outputs=[((16, 8), np.float32)], threads=32, sm=sm, seed=seed)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_every_float16_is_read_as_it_is(kernels):
+    x = np.arange(2**16, dtype=np.uint16)
+    (y,) = run(kernels, "to_float32", [x], outputs=[((2**16,), np.float32)], threads=1024, grid=(64, 1, 1))
+    np.testing.assert_array_equal(y, x.view(np.float16).astype(np.float32))
+
+
+def test_float32_is_rounded_to_float16_as_numpy_does(kernels):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    finite = every[np.isfinite(every)]
+    between = np.sort(finite)
+    halfway = (between[:-1] + between[1:]) / 2
+    limits = np.array([65519.99, 65520.0, -65520.0, np.inf, -np.inf, np.nan, 1e-45, -0.0], np.float32)
+    close = [np.nextafter(halfway, np.float32(side)) for side in (-np.inf, np.inf)]
+    x = np.concatenate([every, halfway, *close, limits]).astype(np.float32)
+    x = np.pad(x, (0, -len(x) % 1024))
+    (y,) = run(kernels, "to_float16", [x], outputs=[(x.shape, np.float16)], threads=1024, grid=(len(x) // 1024, 1, 1))
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float16)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+    np.testing.assert_array_equal(
+        np.where(np.isnan(y), 0, y.view(np.uint16)), np.where(np.isnan(y), 0, want.view(np.uint16))
+    )
+
+
+def test_pairs_of_float16_are_computed_as_numpy_does(kernels):
+    random = np.random.default_rng(0)
+    a, b = (random.normal(size=2048) * 2.0 ** random.integers(-9, 6, 2048) for _ in range(2))
+    a, b = a.astype(np.float16), b.astype(np.float16)
+    (y,) = run(kernels, "pairs_of_float16", [a, b], outputs=[((1024, 2, 2), np.float16)], threads=1024)
+    a, b = a.reshape(1024, 2), b.reshape(1024, 2)
+    np.testing.assert_array_equal(y, np.stack([a - b, a * b], axis=1))
+
+
+def test_a_permutation_of_bytes_knows_signs(kernels):
+    selectors = np.array([0x3210, 0x7654, 0x5140, 0xBA98, 0xFEDC, 0x9D8C] + [0] * 58, np.int32)
+    (y,) = run(kernels, "permuted", [selectors], outputs=[((64,), np.uint32)])
+    expected = [0x83828180, 0x07060504, 0x05810480, 0xFFFFFFFF, 0x00000000, 0xFF00FF00]
+    assert y[:6].tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("launch", "message"),
     [
@@ -340,10 +417,77 @@ def test_a_mistake_in_the_matrix_product_is_found(tmp_path, mutation):
 
 def is_wrong(folder, k, n, seed):
     random = np.random.default_rng(0)
-    case = Case("IntLinear", (int8(random, 70, k), int8(random, k, n), np.zeros(n, np.int32)), {"bits": 32})
+    return fails_in(
+        folder, Case("IntLinear", (int8(random, 70, k), int8(random, k, n), np.zeros(n, np.int32)), {"bits": 32}), seed
+    )
+
+
+def fails_in(folder, case, seed):
+    """Whether the kernels in `folder` end with an error, or with other numbers than the reference's; sums are exact."""
     try:
         (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed)
     except EngineError as error:
         assert "error:" not in str(error), "it does not compile"
         return True
-    return not np.array_equal(got, OPS["IntLinear"].reference(case.inputs, case.attributes)[0])
+    return not np.array_equal(got, OPS[case.operator].reference(case.inputs, case.attributes)[0])
+
+
+PACKED = "cuda/packed_product.cuh"
+PACKED_MUTATIONS = {
+    "no barrier before a stage is read": (PACKED, "__syncthreads();  // this tile", "// this tile"),
+    "no wait for the copies": (PACKED, "async_copy::wait<Shape::STAGES - 2>();", ""),
+    "no guard of the last channels": (PACKED, "if (i < count) to[i]", "to[i]"),
+    "no guard of the last rows": (PACKED, "if (row >= problem.rows) continue;", ""),
+    "no barrier before the sums of warps": (PACKED, "    __syncthreads();\n    const int row", "    const int row"),
+    "a warp's sums left out": (PACKED, "for (int other = 0; other < WARPS", "for (int other = 1; other < WARPS"),
+    "x not swizzled where it is read": (
+        PACKED,
+        "(64 * (first + chunk) + 16 * t) ^ (g % 2 * 64)",
+        "64 * (first + chunk) + 16 * t",
+    ),
+    "bytes of the wrong nibbles": ("cuda/packed_numbers.cuh", "numbers << 2 & 0x3f003f00", "numbers << 2 & 0x3f003e00"),
+}
+
+
+@pytest.mark.parametrize("mutation", PACKED_MUTATIONS)
+def test_a_mistake_in_the_product_with_packed_weights_is_found(tmp_path, mutation):
+    header, old, new = PACKED_MUTATIONS[mutation]
+    (tmp_path / "cuda").mkdir()
+    source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
+    kernel = source.index('extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2')
+    (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
+    (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
+    shutil.copy(PLUGINS / PACKED, tmp_path / "cuda")
+    text = (PLUGINS / header).read_text()
+    assert text.count(old) == 1
+    (tmp_path / header).write_text(text.replace(old, new))
+    random = np.random.default_rng(0)
+    wrong = []
+    for rows, seed in [(5, 0), (70, 0), (5, 1), (70, 1)]:
+        x = random.integers(-4, 5, (rows, 1312)).astype(np.float16)
+        packed, lut = indices(random, 131, 1312, 3), random.integers(-2, 3, (131, 8)).astype(np.float16)
+        wrong.append(fails_in(str(tmp_path), Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed))
+    assert any(wrong)
+
+
+SPARSE_MUTATIONS = {
+    "a thread's part left out": ("thread <= to; ++thread", "thread < to; ++thread"),
+    "a row of the next window": ("row_offsets[candidate] < place", "row_offsets[candidate] <= place"),
+    "no barrier before the parts are added": ("    __syncthreads();\n    for (int32_t m", "    for (int32_t m"),
+    "one row too few searched": ("candidate < high && int64_t", "candidate < high - 1 && int64_t"),
+}
+
+
+@pytest.mark.parametrize("mutation", SPARSE_MUTATIONS)
+def test_a_mistake_in_the_sparse_product_is_found(tmp_path, mutation):
+    old, new = SPARSE_MUTATIONS[mutation]
+    text = (PLUGINS / "csr_matmul" / "kernel.cu").read_text()
+    assert text.count(old) == 1
+    (tmp_path / "kernel.cu").write_text(text.replace(old, new))
+    random = np.random.default_rng(0)
+    counts = [0, 900, 0, 3, 605, 1, 2, 507, 4, 0]  # windows of the rows 0-1, 2-4, 5-7, 8-9
+    columns = np.concatenate([np.sort(random.choice(1000, count, replace=False)) for count in counts]).astype(np.int32)
+    x, values, y = (random.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 1000), len(columns), (3, 10)))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    case = Case("CsrMatMul", (x, values, columns, offsets, y), {})
+    assert any(fails_in(str(tmp_path), case, seed) for seed in range(2))

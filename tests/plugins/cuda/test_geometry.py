@@ -4,13 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from kernel_cases import folder_of, launch_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kernel_cases import folder_of, kernel_case, launch_of
 from operator_cases import MAKERS, Case
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
+from intaglio.plugins.cuda.geometry import Launch, Tensor, launch, product, total
 
 
 class Symbol:
@@ -68,10 +70,28 @@ def symbolic(case: Case) -> Launch:
 def test_symbols_come_out_as_numbers_do(operator):
     random = np.random.default_rng(0)
     for _ in range(30):
-        case = MAKERS[operator](random)
+        case = kernel_case(operator, random)
         made, expected = symbolic(case), launch_of(case)
         numbers = {name: tuple(map(number, getattr(made, name))) for name in ("grid", "block", "scalars")}
         assert dataclasses.replace(made, shared_bytes=number(made.shared_bytes), **numbers) == expected
+
+
+def test_lengths_add_up_whichever_of_them_are_symbols():
+    assert total([]) == 0 and total([2, 3]) == 5
+    assert number(total([2, Symbol(3), 4, Symbol(5)])) == 14
+    assert number(product([2, Symbol(3), 4, Symbol(5)])) == 120
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=st.integers(0, 5000), channels=st.integers(1, 600))
+@example(rows=16, channels=1)
+@example(rows=9, channels=128)
+def test_the_grid_of_packed_weights_has_a_block_for_every_tile(rows, channels):
+    tensors = [Tensor((rows, 32), "float16"), Tensor((channels, 4), "int32"), Tensor((channels, 16), "float16")]
+    count = launch("lut_matmul", tensors, {"bits": 4, "K": 32}).grid[0]
+    tile = (8, 32) if rows <= 16 else (64, 128)  # as packed_product.cuh chooses
+    needed = -(-rows // tile[0]) * -(-channels // tile[1])
+    assert needed <= count <= max(2 * needed, needed + 8 * -(-channels // 128))
 
 
 def test_a_machine_without_a_gpu_says_so():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from operator_cases import MAKERS, Case, longest
+from kernel_cases import kernel_case
+from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
 from operator_models import node_model
 
 from intaglio.errors import GraphError
@@ -21,13 +22,15 @@ def explicit_node(case: Case) -> ir.Node:
 def test_every_attribute_and_output_is_on_the_node(operator: str) -> None:
     random = np.random.default_rng(0)
     for _ in range(10):
-        case = MAKERS[operator](random)
+        case = kernel_case(operator, random)
         node = explicit_node(case)
         given = {name: attribute.value for name, attribute in node.attributes.items()}
         expected = {**OPS[operator].complete(case.attributes), "plugin_namespace": "intaglio", "plugin_version": "1"}
         assert list(given.items()) == list(expected.items())
         assert len(node.outputs) == len(OPS[operator].reference(case.inputs, case.attributes))
-        assert all(value is not None and value.dtype != ir.DataType.BOOL for value in node.inputs)
+        assert all(
+            value is not None and value.dtype not in (ir.DataType.BOOL, ir.DataType.UINT8) for value in node.inputs
+        )
         assert all(output.name and output.dtype is not None for output in node.outputs)
 
 
@@ -43,6 +46,41 @@ def test_a_mask_is_cast_once_for_all_that_share_it() -> None:
     cast = model.graph.node(0).outputs[0]
     assert cast.dtype == ir.DataType.INT8
     assert node.inputs[-1] is cast and twin.inputs[-1] is cast
+
+
+@pytest.mark.parametrize("operator", FLOAT_LIMITS)
+def test_an_output_without_a_dtype_gets_that_of_its_input(operator: str) -> None:
+    for case in (longest(operator), in_float16(longest(operator))):
+        model = node_model(case)
+        model.graph.node(-1).outputs[0].type = None
+        explicit(model)
+        assert model.graph.node(-1).outputs[0].dtype == model.graph.inputs[0].dtype
+
+
+def zero_points_case() -> Case:
+    random = np.random.default_rng(0)
+    cases = (MAKERS["GroupMatMul"](random) for _ in range(99))
+    return next(case for case in cases if case.attributes["bits"] == 8 and case.inputs[3] is not None)
+
+
+def test_constant_zero_points_keep_their_bytes_and_need_no_cast() -> None:
+    case = zero_points_case()
+    assert case.inputs[3] is not None and (case.inputs[3] > 127).any()
+    model = node_model(case, constants=True)
+    node = model.graph.node(-1)
+    twin = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values(), num_outputs=1, name="twin")
+    model.graph.append(twin)
+    explicit(model)
+    assert [each.op_type for each in model.graph] == ["GroupMatMul_zero_points"] * 2
+    made = node.inputs[3]
+    assert made is twin.inputs[3] and made is not None and made.const_value is not None
+    assert made is model.graph.initializers["zero_points_int8"] and made.dtype == ir.DataType.INT8
+    np.testing.assert_array_equal(made.const_value.numpy().view(np.uint8), case.inputs[3])
+
+
+def test_zero_points_that_are_no_constant_are_cast() -> None:
+    model = explicit(node_model(zero_points_case()))
+    assert [each.op_type for each in model.graph] == ["Cast", "GroupMatMul_zero_points"]
 
 
 def test_inputs_that_the_attributes_leave_unused_are_taken_away() -> None:

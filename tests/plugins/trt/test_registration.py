@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from kernel_cases import launch_of, outputs_of
-from operator_cases import MAKERS, Case, longest
+from kernel_cases import kernel_case, launch_of, outputs_of
+from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
 from operator_models import node_model
 from plugin_builds import Built, build
 
@@ -59,7 +59,8 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
 def test_plugin_is_what_the_kernel_takes_and_the_reference_gives(tensorrt, monkeypatch, operator, sm, symbolic):
     register(sm)
     random = np.random.default_rng(sm)
-    for case in (longest(operator), *(MAKERS[operator](random) for _ in range(12))):
+    half = [in_float16(longest(operator))] if operator in FLOAT_LIMITS else []
+    for case in (longest(operator), *half, *(kernel_case(operator, random) for _ in range(12))):
         reference = OPS[operator].reference(case.inputs, case.attributes)
         built = check(tensorrt, monkeypatch, case, symbolic)
         assert [(array.dtype.name, array.shape) for array in reference] == list(
@@ -76,6 +77,7 @@ def test_every_choice_of_optional_inputs_is_a_plugin(tensorrt):
     assert registered == {plugin_name(operator, form) for operator in OPS.values() for form in forms(operator)}
     linear = ["IntLinear", "IntLinear_multiplier", "IntLinear_multiplier_out_multiplier"]
     assert sorted(name for name in registered if name.startswith("IntLinear")) == linear
+    assert {"LutMatMul", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered
     assert {"IntAdd", "IntAttention_mask", "IntLayerNorm_multiplier_residual"} <= registered
 
 

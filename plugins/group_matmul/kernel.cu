@@ -1,0 +1,176 @@
+// GroupMatMul: y = x·wᵀ, w = scale·(number - zero point) in groups of a row; float16 on the matrix unit
+// (cuda/packed_product.cuh), float32 without it.
+//
+// In float16 a number q becomes 1024 + q by its bits, the difference from 1024 + zero point is exact, and its product with
+// the scale is rounded once. Scales and zero points are read one stage ahead, and wait in registers.
+//
+// Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; scales: float16 or float32 [channels, groups],
+// by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size is a
+// multiple of 32; y: [rows, channels], of x's dtype.
+#include "cuda/packed_product.cuh"
+#include "cuda/packed_product_float32.cuh"
+
+namespace {
+
+constexpr int THREADS = packed_product::THREADS;
+
+struct Scales {
+    const void* __restrict__ scales;
+    const uint8_t* __restrict__ zero_points;  // nullptr: the middle
+    int32_t scale_bytes, group_size;
+};
+
+template <int BITS>
+struct Groups {
+    static constexpr int bits = BITS;
+    Scales given;
+    int32_t groups;  // of a channel
+
+    struct Lane {
+        int64_t start[4];  // of the four channels among all groups
+
+        __device__ __forceinline__ Lane(const Groups& of, const int32_t (&channel)[4]) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) start[j] = int64_t(channel[j]) * of.groups;
+        }
+    };
+    template <int CHUNKS>
+    struct Ahead {
+        uint32_t scale[CHUNKS][4];  // and in the high half 1024 + zero point
+
+        __device__ __forceinline__ void advance() {
+#pragma unroll
+            for (int chunk = 1; chunk < CHUNKS; ++chunk)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) scale[chunk - 1][j] = scale[chunk][j];
+        }
+    };
+
+    // The scales of the chunks from `first` on; of those beyond the last, the last one's.
+    template <int CHUNKS>
+    __device__ __forceinline__ void fetch(Ahead<CHUNKS>& ahead, const Lane& lane, int32_t first, int32_t chunks) const {
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const int32_t group = min(first + chunk, chunks - 1) / (given.group_size / packed_product::CHUNK);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int64_t at = lane.start[j] + group;
+                const uint32_t zero_point = given.zero_points ? given.zero_points[at] : 1 << (BITS - 1);
+                ahead.scale[chunk][j] = (0x6400 + zero_point) << 16 | half::element_bits(given.scales, given.scale_bytes, at);
+            }
+        }
+    }
+
+    template <int CHUNKS>
+    __device__ __forceinline__ static void decode(
+        uint32_t (&w)[4], const uint2& numbers, const Lane&, int j, const Ahead<CHUNKS>& ahead) {
+        const uint32_t scale = packed_numbers::permute(ahead.scale[0][j], 0, 0x1010);
+        const uint32_t zero_point = packed_numbers::permute(ahead.scale[0][j], 0, 0x3232);
+        const uint2 bytes = packed_numbers::bytes<BITS>(numbers);
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+            const uint32_t q = packed_numbers::permute(pair < 2 ? bytes.x : bytes.y, 0x64646464, pair % 2 ? 0x4342 : 0x4140);
+            w[pair] = half::multiply(half::subtract(q, zero_point), scale);
+        }
+    }
+};
+
+template <int BITS>
+__device__ __forceinline__ void group_matmul(
+    int8_t* shared, const uint16_t* x, const int32_t* packed, const Scales& scales, int32_t rows, int32_t depth,
+    int32_t channels, uint16_t* y) {
+    packed_product::compute(Groups<BITS>{scales, depth / scales.group_size}, x, packed, rows, depth, channels, shared, y);
+}
+
+struct Float32Groups {
+    Scales given;
+    packed_product_float32::Problem problem;
+
+    __device__ __forceinline__ void operator()(float (&w)[8], uint64_t numbers, int j, int32_t k) const {
+        const int64_t at = int64_t(problem.channel(j)) * (problem.depth / given.group_size) + k / given.group_size;
+        const float scale = half::element(given.scales, given.scale_bytes, at);
+        const int zero_point = given.zero_points ? given.zero_points[at] : 1 << (problem.bits - 1);
+#pragma unroll
+        for (int i = 0; i < 8; ++i, numbers >>= problem.bits)
+            w[i] = scale * float(int(numbers & ((1 << problem.bits) - 1)) - zero_point);
+    }
+};
+
+__device__ __forceinline__ void group_matmul_float32_of(
+    float* partial, const float* x, const int32_t* packed, const Scales& scales, int32_t rows, int32_t depth, int32_t channels,
+    int32_t bits, float* y) {
+    packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
+    if (packed_product_float32::locate(problem)) packed_product_float32::compute(problem, Float32Groups{scales, problem}, partial, y);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<8>];
+    group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<8>];
+    group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) group_matmul_float32(
+    const float* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
+    __shared__ float partial[packed_product_float32::SUMS];
+    group_matmul_float32_of(partial, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, bits, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) group_matmul_float32_zero_points(
+    const float* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
+    __shared__ float partial[packed_product_float32::SUMS];
+    group_matmul_float32_of(partial, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, bits, y);
+}

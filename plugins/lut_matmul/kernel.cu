@@ -1,0 +1,129 @@
+// LutMatMul: y = x·wᵀ, w[n, k] = lut[n, number k of row n]; float16 on the matrix unit (cuda/packed_product.cuh), float32
+// without it.
+//
+// In float16 a lane holds its four channels' tables in registers, as two planes: the low and the high bytes of the entries.
+// A look-up is then a permutation of bytes, four at a time; it needs no shared memory, where lanes that look up different
+// entries would wait for each other. In float32 the tables lie in shared memory once for each lane, in the lane's bank.
+//
+// Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; lut: float16 or float32 [channels, 2^bits], by
+// lut_bytes, the bytes of an entry; y: [rows, channels], of x's dtype.
+#include "cuda/packed_product.cuh"
+#include "cuda/packed_product_float32.cuh"
+
+namespace {
+
+constexpr int THREADS = packed_product::THREADS;
+
+template <int BITS>
+struct Tables {
+    static constexpr int bits = BITS, ENTRIES = 1 << BITS;
+    const void* lut;
+    int32_t lut_bytes;
+
+    struct Lane {
+        uint32_t low[4][ENTRIES / 4], high[4][ENTRIES / 4];
+
+        __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[4]) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+#pragma unroll
+                for (int four = 0; four < ENTRIES / 4; ++four) {
+                    uint32_t pair[2];
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        const int64_t at = int64_t(channel[j]) * ENTRIES + 4 * four + 2 * i;
+                        const uint32_t next = half::element_bits(tables.lut, tables.lut_bytes, at + 1);
+                        pair[i] = next << 16 | half::element_bits(tables.lut, tables.lut_bytes, at);
+                    }
+                    low[j][four] = packed_numbers::permute(pair[0], pair[1], 0x6420);
+                    high[j][four] = packed_numbers::permute(pair[0], pair[1], 0x7531);
+                }
+        }
+    };
+    template <int CHUNKS>
+    struct Ahead {
+        __device__ __forceinline__ void advance() {}
+    };
+
+    template <class Nothing>
+    __device__ __forceinline__ void fetch(Nothing&, const Lane&, int32_t, int32_t) const {}
+
+    // The bytes of one plane that four nibbles name; `upper` has all bits of those from the plane's second half.
+    __device__ __forceinline__ static uint32_t look_up(const uint32_t (&plane)[ENTRIES / 4], uint32_t selector, uint32_t upper) {
+        if (BITS == 2) return packed_numbers::permute(plane[0], plane[0], selector);
+        const uint32_t first = packed_numbers::permute(plane[0], plane[1], selector);
+        if (BITS == 3) return first;
+        return (first & ~upper) | (packed_numbers::permute(plane[ENTRIES / 4 - 2], plane[ENTRIES / 4 - 1], selector) & upper);
+    }
+
+    template <class Nothing>
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane& lane, int j, const Nothing&) {
+        const uint32_t all = packed_numbers::nibbles<BITS>(numbers.x);
+        uint32_t selector = all & 0x77777777;
+#pragma unroll
+        for (int four = 0; four < 2; ++four, selector >>= 16) {
+            // The sign bits of all's bytes are the fourth bits of the odd nibbles, those of all << 4 of the even ones.
+            const uint32_t upper = BITS == 4 ? packed_numbers::permute(all, all << 4, four ? 0xbfae : 0x9d8c) : 0;
+            const uint32_t low = look_up(lane.low[j], selector, upper), high = look_up(lane.high[j], selector, upper);
+            w[2 * four] = packed_numbers::permute(low, high, 0x5140);
+            w[2 * four + 1] = packed_numbers::permute(low, high, 0x7362);
+        }
+    }
+};
+
+// The tables of a block's channels in float32: entry e of channel j for a lane at [j, e, lane].
+struct SharedTables {
+    const float* tables;
+    int32_t bits;
+
+    __device__ __forceinline__ void operator()(float (&w)[8], uint64_t numbers, int j, int32_t) const {
+#pragma unroll
+        for (int i = 0; i < 8; ++i, numbers >>= bits)
+            w[i] = tables[(j * 16 + int(numbers & ((1 << bits) - 1))) * 32 + threadIdx.x % 32];
+    }
+};
+
+template <int BITS>
+__device__ __forceinline__ void lut_matmul(
+    int8_t* shared, const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels,
+    int32_t lut_bytes, uint16_t* y) {
+    packed_product::compute(Tables<BITS>{lut, lut_bytes}, x, packed, rows, depth, channels, shared, y);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+    uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_3(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+    uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_4(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+    uint16_t* y) {
+    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) lut_matmul_float32(
+    const float* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+    int32_t bits, float* y) {
+    __shared__ float tables[packed_product_float32::CHANNELS * 16 * 32];
+    __shared__ float partial[packed_product_float32::SUMS];
+    packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
+    if (!packed_product_float32::locate(problem)) return;
+    for (int i = threadIdx.x; i < packed_product_float32::CHANNELS * 16 * 32; i += THREADS) {
+        const int j = i / 32 / 16, entry = i / 32 % 16;
+        if (entry < 1 << bits) tables[i] = half::element(lut, lut_bytes, (int64_t(problem.channel(j)) << bits) + entry);
+    }
+    __syncthreads();
+    packed_product_float32::compute(problem, SharedTables{tables, bits}, partial, y);
+}

@@ -1,0 +1,14 @@
+"""The launch of LutMatMul's CUDA kernels; cuda/packed_product.py says why the blocks are what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.packed_product import packed_launch
+
+
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """Rows are all axes of x but the last; the kernel is chosen by x's dtype and bits. `activation_bits` is CPUs'."""
+    return packed_launch("lut_matmul", inputs, attributes)
