@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator, Output
@@ -65,32 +66,48 @@ class CsrMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """S as a dense matrix by ScatterND, whose row numbers are how many rows have ended, and MatMul.
-
-        In integers in every body, as they are places; ScatterND without `reduction`, which TensorRT's parser refuses.
-        """
+        """S as a dense matrix by ScatterND, and MatMul; without `reduction`, which TensorRT's parser refuses."""
         import onnx_ir as ir
 
         x, values, columns, row_offsets, y = inputs
         assert values is not None and columns is not None and row_offsets is not None
         one = graph.constant(np.array([1]))
-        ends = graph.op("Slice", graph.cast(row_offsets, ir.DataType.INT64), one, graph.constant(np.array([2**31 - 1])))
-        count = graph.op("Shape", values)
-        numbers = graph.op("Range", graph.constant(0), graph.op("Squeeze", count), graph.constant(1))
-        ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
-        rows = graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
+        rows = _row_numbers(graph, row_offsets, values)
         wide_columns = graph.cast(columns, ir.DataType.INT64)
         places = graph.op("Concat", rows, graph.op("Unsqueeze", wide_columns, one), axis=1)
-        shape = graph.op("Concat", graph.op("Shape", ends), graph.op("Shape", x, start=-1), axis=0)
+        shape = graph.op("Concat", graph.op("Shape", y, start=-1), graph.op("Shape", x, start=-1), axis=0)
         zero = graph.op("CastLike", graph.constant(0.0, np.float32), values)
         dense = graph.op("ScatterND", graph.op("Expand", zero, shape), places, values)
         assert x is not None and y is not None
         return [graph.op("Add", y, graph.product(x, dense))]
 
 
+def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
+    """The row of each value, int64 [nnz, 1]; in integers in every body, as they are places.
+
+    Of a constant matrix they are a constant. Otherwise the row is how many rows have ended before a value, counted in
+    a matrix [nnz, N].
+    """
+    import onnx_ir as ir
+
+    if row_offsets.const_value is not None and not row_offsets.is_graph_input():
+        return graph.constant(_rows(row_offsets.const_value.numpy())[:, None])
+    one = graph.constant(np.array([1]))
+    ends = graph.op("Slice", graph.cast(row_offsets, ir.DataType.INT64), one, graph.constant(np.array([2**31 - 1])))
+    count = graph.op("Squeeze", graph.op("Shape", values))
+    numbers = graph.op("Range", graph.constant(0), count, graph.constant(1))
+    ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
+    output: ir.Value = graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
+    return output
+
+
+def _rows(row_offsets: Array) -> npt.NDArray[np.int64]:
+    return np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets.astype(np.int64)))
+
+
 def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int) -> Array:
     """S as a dense float64 matrix [N, depth]."""
-    rows = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets.astype(np.int64)))
+    rows = _rows(row_offsets)
     weight = np.zeros((len(row_offsets) - 1, depth))
     np.add.at(weight, (rows, columns.astype(np.int64)), values.astype(np.float64))
     return weight

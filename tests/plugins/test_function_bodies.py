@@ -14,20 +14,20 @@ from intaglio.plugins.function_body import FunctionBody
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-def run_body(case: Case) -> list[np.ndarray]:
-    return run_inlined(case, FunctionBody, optimised=False)
+def run_body(case: Case, constants: bool = False) -> list[np.ndarray]:
+    return run_inlined(case, FunctionBody, optimised=False, constants=constants)
 
 
-def check(case: Case) -> None:
+def check(case: Case, constants: bool = False) -> None:
     expected = OPS[case.operator].reference(case.inputs, case.attributes)
-    check_outputs(case, run_body(case), expected)
+    check_outputs(case, run_body(case, constants), expected)
 
 
 @pytest.mark.parametrize("operator", MAKERS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_equals_reference(operator, data):
-    check(data.draw(cases(operator)))
+    check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("operator", MAKERS)

@@ -55,11 +55,13 @@ def feeds(case: Case, constants: bool = False) -> dict[str, npt.NDArray[Any]]:
     return dict(list(arrays.items())[:1]) if constants else arrays
 
 
-def run_inlined(case: Case, body: type[FunctionBody], optimised: bool) -> list[npt.NDArray[Any]]:
+def run_inlined(
+    case: Case, body: type[FunctionBody], optimised: bool, constants: bool = False
+) -> list[npt.NDArray[Any]]:
     """The outputs of that model by ONNX Runtime, with the node's body in its place and checked by ONNX."""
     import onnxruntime
 
-    model = node_model(case)
+    model = node_model(case, constants)
     assert inline(model, body=body) == {case.operator: 1}
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
@@ -68,5 +70,5 @@ def run_inlined(case: Case, body: type[FunctionBody], optimised: bool) -> list[n
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    outputs: list[npt.NDArray[Any]] = session.run(None, feeds(case))
+    outputs: list[npt.NDArray[Any]] = session.run(None, feeds(case, constants))
     return outputs
