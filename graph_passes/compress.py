@@ -18,7 +18,14 @@ from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibrate import RECORD
 from intaglio.graph_passes.calibration import OPTION, CalibrationData
-from intaglio.graph_passes.contract import CalibratedPass, Pass, SensitivePass, needs_sensitivities
+from intaglio.graph_passes.contract import (
+    CalibratedPass,
+    CompensatingPass,
+    Pass,
+    SensitivePass,
+    needs_calibration,
+    needs_sensitivities,
+)
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
@@ -96,7 +103,7 @@ def allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
 
 def check_calibration(recipe: str, passes: Sequence[Pass], calibration: str | Path | None) -> None:
     """Raise `UsageError` where a pass lacks calibration data, or no pass takes those that were given."""
-    needing = [graph_pass.name for graph_pass in passes if isinstance(graph_pass, CalibratedPass)]
+    needing = [graph_pass.name for graph_pass in passes if needs_calibration(graph_pass)]
     if needing and calibration is None:
         raise UsageError(f"recipe {recipe}: pass {needing[0]} needs real text. Give {OPTION} FILE (one text per line).")
     if not needing and calibration is not None:
@@ -122,11 +129,13 @@ def apply(
     sensitivities: Sensitivities | None = None,
 ) -> tuple[ir.Model, PassRecord]:
     """Run one pass; the rewritten model, and what the manifest says about it."""
-    if isinstance(graph_pass, CalibratedPass):
-        assert data is not None, "check_calibration comes first"
-        model, counts = graph_pass(model, data)
+    if isinstance(graph_pass, CompensatingPass):
+        model, counts = graph_pass(model, sensitivities, data)
     elif isinstance(graph_pass, SensitivePass):
         model, counts = graph_pass(model, sensitivities)
+    elif isinstance(graph_pass, CalibratedPass):
+        assert data is not None, "check_calibration comes first"
+        model, counts = graph_pass(model, data)
     else:
         with step(graph_pass.name):
             model, counts = graph_pass(model)

@@ -6,7 +6,7 @@ reasons why the candidates that were looked at were left. A pass never leaves a 
 
 A pass with the class attribute `needs_calibration = True` is called with the calibration data too; what it observes
 it leaves in `meta` of the model's values, for the passes after it. One with `takes_sensitivities = True` is called with
-how sensitive the loss is to each weight, or with None where it is told to do without.
+how sensitive the loss is to each weight, or with None where it is told to do without; one with both, with both.
 """
 
 from __future__ import annotations
@@ -73,9 +73,33 @@ class SensitivePass(Protocol):
         ...
 
 
-Pass: TypeAlias = GraphPass | CalibratedPass | SensitivePass
+@runtime_checkable
+class CompensatingPass(Protocol):
+    """ONNX -> ONNX, in place, with a file that says which weights matter, and real inputs to make errors good on."""
+
+    name: ClassVar[str]
+    takes_sensitivities: ClassVar[Literal[True]]
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether it is to have real inputs, which is one of its options."""
+        ...
+
+    def __call__(
+        self, model: ir.Model, sensitivities: Sensitivities | None, data: CalibrationData | None
+    ) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, and return it with what was done."""
+        ...
+
+
+Pass: TypeAlias = GraphPass | CalibratedPass | SensitivePass | CompensatingPass
 
 
 def needs_sensitivities(graph_pass: Pass) -> bool:
     """Whether a pass goes by how sensitive the loss is to each weight, and is not told to do without."""
     return isinstance(graph_pass, SensitivePass) and not getattr(graph_pass, "unweighted", False)
+
+
+def needs_calibration(graph_pass: Pass) -> bool:
+    """Whether a pass has to see real inputs."""
+    return bool(getattr(graph_pass, "needs_calibration", False))

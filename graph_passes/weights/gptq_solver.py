@@ -9,6 +9,8 @@ permuted indices, which is what makes activation ordering slow elsewhere (Squeez
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,29 +32,41 @@ class Solver:
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
         """The codes [N, K] on `grid` for `weight` [N, K], which stays, that change x·Wᵀ little."""
-        order, factor = self._order, self._factor
-        columns = np.ascontiguousarray(weight.T[order])  # [K, N], one after the other in memory: the loop's speed
-        codes = np.empty(columns.shape, np.uint8)
-        group_size = len(order) // grid.scales.shape[1]
+        codes = np.empty(weight.shape[::-1], np.uint8)
+        group_size = len(self._order) // grid.scales.shape[1]
         scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)  # [groups, N or 1]
         top = (1 << grid.bits) - 1
+
+        def nearest(index: int, column: Floats) -> Floats:
+            group = index // group_size
+            rounded: Floats = np.rint(column / scales[group])
+            rounded += zeros[group]
+            np.clip(rounded, 0, top, out=rounded)
+            codes[index] = rounded
+            rounded -= zeros[group]
+            rounded *= scales[group]
+            return rounded
+
+        self.sweep(weight, nearest)
+        return np.ascontiguousarray(codes.T)
+
+    def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> None:
+        """Take the columns of `weight` [N, K], which stays, one after the other.
+
+        `rounded` gets the number of a column, and the column [N] with the errors before it made good; it gives what is
+        to stand for it.
+        """
+        order, factor = self._order, self._factor
+        columns = np.ascontiguousarray(weight.T[order])  # [K, N], one after the other in memory: the loop's speed
         for start in range(0, len(order), BLOCK):
             stop = min(start + BLOCK, len(order))
             errors = np.empty((stop - start, columns.shape[1]), np.float32)
             for index in range(start, stop):
                 column = columns[index]
                 column -= factor[start:index, index] @ errors[: index - start]
-                group = order[index] // group_size
-                rounded = np.rint(column / scales[group])
-                rounded += zeros[group]
-                np.clip(rounded, 0, top, out=rounded)
-                codes[order[index]] = rounded
-                rounded -= zeros[group]
-                rounded *= scales[group]
-                np.subtract(column, rounded, out=rounded)
-                np.divide(rounded, factor[index, index], out=errors[index - start])
+                np.subtract(column, rounded(int(order[index]), column), out=errors[index - start])
+                errors[index - start] /= factor[index, index]
             columns[stop:] -= factor[start:stop, stop:].T @ errors
-        return np.ascontiguousarray(codes.T)
 
 
 def inverse_factor(hessian: Floats, damping: float) -> Floats:

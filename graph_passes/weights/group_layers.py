@@ -10,8 +10,7 @@ import onnx_ir as ir
 from intaglio import interrupts
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, linear_layers
-from intaglio.graph_passes.weights.lut_layers import by_weight
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track

@@ -130,6 +130,14 @@ def linear_layers(
     return layers
 
 
+def by_weight(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
+    """The layers, those together that multiply by the same matrix."""
+    groups: dict[tuple[ir.Value, bool], list[LinearLayer]] = {}
+    for layer in layers:
+        groups.setdefault((layer.weight, layer.transposed), []).append(layer)
+    return list(groups.values())
+
+
 def release(tensor: ir.TensorProtocol) -> None:
     """Let go of the pages of a file that a tensor was read from; reading it again maps them again."""
     if isinstance(tensor, ir.ExternalTensor):

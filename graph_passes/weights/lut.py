@@ -7,9 +7,11 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.group_layers import own_weights
 from intaglio.graph_passes.weights.linear_layers import linear_layers
-from intaglio.graph_passes.weights.lut_layers import Method, given_sensitivities, rewrite
+from intaglio.graph_passes.weights.lut_layers import Method, Rewriting, calibration_batches, given_sensitivities
 from intaglio.graph_passes.weights.tables import TableBits
 from intaglio.plugins.bit_packing import WORD
 from intaglio.sensitivity_file import Sensitivities
@@ -24,7 +26,9 @@ class Lut:
        coarsest that costs less than 1 % of error. CPU kernels are fastest with 8.
     2. `activation_bits`: how many bits of x the CPU kernels keep, 16 or 32.
     3. `unweighted`: every weight counts the same; no file of sensitivities is needed then.
-    4. Left: layers whose name matches a pattern of `skip`, whose inputs are no multiple of 32, or whose weight is an
+    4. `compensate`: which entry of its table a weight becomes is chosen by GPTQ (`compensation.py`) on at most
+       `samples` chunks of calibration text, instead of by distance alone. Layers that share a weight are then left.
+    5. Left: layers whose name matches a pattern of `skip`, whose inputs are no multiple of 32, or whose weight is an
        embedding table too.
 
     One layer is in memory at a time, in float32, with its sensitivities.
@@ -37,15 +41,28 @@ class Lut:
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
     unweighted: bool = False
+    compensate: bool = True
+    samples: int = 128
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether it has to see real inputs."""
+        return self.compensate
 
     def __post_init__(self) -> None:
         Method(self.bits, self.table_bits).check(self.name)
 
-    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+    def __call__(
+        self, model: ir.Model, sensitivities: Sensitivities | None = None, data: CalibrationData | None = None
+    ) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
         layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
+        if batches is not None:
+            layers = own_weights(layers, counts)
         method = Method(self.bits, self.table_bits)
-        rewrite(model, layers, lambda layer: method, sensitivities, self.activation_bits, counts, self.name)
+        rewriting = Rewriting(self.name, self.activation_bits, sensitivities)
+        rewriting.run(model, layers, lambda layer: method, counts, batches)
         return model, counts

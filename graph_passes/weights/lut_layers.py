@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +14,27 @@ from intaglio import interrupts
 from intaglio.bundle import Calibration
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
+from intaglio.graph_passes.weights.calibration_rows import load_batches
+from intaglio.graph_passes.weights.compensation import Compensation
+from intaglio.graph_passes.weights.gptq import second_moments
+from intaglio.graph_passes.weights.group_layers import set_weight
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight
 from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
+from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
 from intaglio.plugins.bit_packing import pack
 from intaglio.progress import track
+from intaglio.runtime.engine import Array
 from intaglio.sensitivity_file import Sensitivities
 
 Floats = npt.NDArray[np.float32]
 
+Batches: TypeAlias = list[dict[str, Array]]
+
 BITS = (2, 3, 4)
+BATCH = 8  # chunks of calibration text that run at a time
 
 
 @dataclass(frozen=True)
@@ -49,17 +60,34 @@ class Method:
 
 @dataclass(frozen=True)
 class Compressed:
-    """A layer's weight as a table and, where a part is kept apart, a sparse matrix that is added to it."""
+    """A layer's weight as a table and, where a part is kept apart, a sparse matrix that is added to it.
+
+    `error`: what it costs, Σ sensitivity·difference², or `Compensation.error` where inputs are known.
+    """
 
     table: Table
     bits: int
     sparse: Sparse | None
+    error: float
 
     @property
     def nbytes(self) -> int:
         """What all of its arrays take."""
         sparse = 0 if self.sparse is None else self.sparse.nbytes
         return self.table.indices.size * self.bits // 8 + self.table.lut.nbytes + sparse
+
+    def weight(self) -> Floats:
+        """The weight [N, K] that it stands for."""
+        return stored(self.table, self.sparse)
+
+
+def stored(table: Table, sparse: Sparse | None) -> Floats:
+    """The weight [N, K] of a table and a sparse matrix."""
+    weight: Floats = np.take_along_axis(table.lut, table.indices.astype(np.intp), axis=1)
+    if sparse is not None:
+        rows = np.repeat(np.arange(len(weight)), np.diff(sparse.row_offsets))
+        weight[rows, sparse.columns] += sparse.values
+    return weight
 
 
 def given_sensitivities(name: str, sensitivities: Sensitivities | None, unweighted: bool) -> Sensitivities | None:
@@ -80,56 +108,124 @@ def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) ->
     return stored if layer.transposed else np.ascontiguousarray(stored.T)
 
 
-def compressed(matrix: Floats, sensitivities: Floats, method: Method) -> Compressed:
-    """The weight [N, K] stored by `method`.
+def compressed(
+    matrix: Floats, sensitivities: Floats, method: Method, compensation: Compensation | None = None
+) -> Compressed:
+    """The weight [N, K] stored by `method`, its indices chosen by `compensation` if it is given.
 
     What is kept apart weighs nothing in the clustering; its index is that of the centroid next to 0, and the sparse
     matrix holds the difference to it, so that the sum is the weight.
     """
-    if not (method.sensitive or method.outliers):
-        return Compressed(fit(matrix, sensitivities, method.bits, method.table_bits), method.bits, None)
     places = set_aside(matrix, sensitivities, method.sensitive, method.outliers)
     flat = sensitivities.reshape(-1)
     apart = flat[places]
     flat[places] = 0
     table = fit(matrix, sensitivities, method.bits, method.table_bits)
     flat[places] = apart
-    rows = places // matrix.shape[1]
-    nearest = np.abs(table.lut).argmin(axis=1).astype(np.uint8)[rows]
-    table.indices.reshape(-1)[places] = nearest
-    differences = matrix.reshape(-1)[places] - table.lut[rows, nearest]
-    return Compressed(table, method.bits, gather(differences, places, matrix.shape))
+    exact = matrix.reshape(-1)[places]
+    if compensation is not None:
+        indices, exact = compensation.assign(matrix, table.lut, places)
+        table = replace(table, indices=indices)
+    sparse = None
+    if method.sensitive or method.outliers:
+        rows = places // matrix.shape[1]
+        nearest = np.abs(table.lut).argmin(axis=1).astype(np.uint8)[rows]
+        table.indices.reshape(-1)[places] = nearest
+        sparse = gather(exact - table.lut[rows, nearest], places, matrix.shape)
+    error = table.error
+    if compensation is not None:
+        error = compensation.error(stored(table, sparse) - matrix, sensitivities)
+    return Compressed(table, method.bits, sparse, error)
 
 
-def rewrite(
-    model: ir.Model,
-    layers: Sequence[LinearLayer],
-    method_of: Callable[[LinearLayer], Method],
-    sensitivities: Sensitivities | None,
-    activation_bits: int,
-    counts: Counts,
-    description: str,
-) -> None:
-    """Store each of `layers` by its method, one after the other, while a bar with `description` shows how many are."""
-    writer = LayerWriter(model)
-    groups = by_weight(layers)
-    for group in track(groups, description, total=len(groups)):
-        with interrupts.deferred():
-            layer = group[0]
-            made = compressed(layer.matrix(), sensitivities_of(layer, sensitivities), method_of(layer))
-            _replace(writer, group, made, activation_bits)
-            _count(counts, layer, made)
-    if sensitivities is not None:  # what the manifest is to say of the text that they were computed on
-        seen = sensitivities.observed
-        model.meta[RECORD] = Calibration(seen.file, seen.sha256, seen.samples, seen.tokens, "fisher")
+@dataclass(frozen=True)
+class Rewriting:
+    """How layers are rewritten: what is the same for all of them. `description` is what a bar shows."""
+
+    description: str
+    activation_bits: int
+    sensitivities: Sensitivities | None
+
+    def run(
+        self,
+        model: ir.Model,
+        layers: Sequence[LinearLayer],
+        method_of: Callable[[LinearLayer], Method],
+        counts: Counts,
+        batches: Batches | None,
+    ) -> None:
+        """Store each of `layers` by its method; with `batches` of calibration text, errors are compensated."""
+        if batches is None:
+            self._plain(model, layers, method_of, counts)
+        else:
+            self._compensated(model, layers, method_of, counts, batches)
+        if self.sensitivities is not None:  # what the manifest is to say of the text that they were computed on
+            seen = self.sensitivities.observed
+            model.meta[RECORD] = Calibration(seen.file, seen.sha256, seen.samples, seen.tokens, "fisher")
+
+    def _plain(
+        self,
+        model: ir.Model,
+        layers: Sequence[LinearLayer],
+        method_of: Callable[[LinearLayer], Method],
+        counts: Counts,
+    ) -> None:
+        """One after the other, in any order."""
+        writer = LayerWriter(model)
+        groups = by_weight(layers)
+        for group in track(groups, self.description, total=len(groups)):
+            with interrupts.deferred():
+                layer = group[0]
+                made = compressed(layer.matrix(), sensitivities_of(layer, self.sensitivities), method_of(layer))
+                _count(counts, layer, made)
+                _replace(writer, group, made, self.activation_bits)
+
+    def _compensated(
+        self,
+        model: ir.Model,
+        layers: Sequence[LinearLayer],
+        method_of: Callable[[LinearLayer], Method],
+        counts: Counts,
+        batches: Batches,
+    ) -> None:
+        """In the order of the graph, so that a layer sees the inputs that the layers before it now give."""
+        writer = LayerWriter(model)
+        made: list[tuple[LinearLayer, Compressed]] = []
+        for level, compensation, stream in compensated_levels(model, layers, batches, self.description):
+            for layer, each in [pair for pair in made if stream.has_run(pair[0].node)]:
+                _replace(writer, [layer], each, self.activation_bits)
+            made = [pair for pair in made if pair[0].node.graph is not None]
+            for layer in level:
+                with interrupts.deferred():
+                    weights = sensitivities_of(layer, self.sensitivities)
+                    each = compressed(layer.matrix(), weights, method_of(layer), compensation)
+                    _count(counts, layer, each)
+                    set_weight(layer, each.weight())
+                made.append((layer, each))
+        for layer, each in made:
+            _replace(writer, [layer], each, self.activation_bits)
 
 
-def by_weight(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
-    """The layers, those together that multiply by the same matrix."""
-    groups: dict[tuple[ir.Value, bool], list[LinearLayer]] = {}
-    for layer in layers:
-        groups.setdefault((layer.weight, layer.transposed), []).append(layer)
-    return list(groups.values())
+def compensated_levels(
+    model: ir.Model, layers: Sequence[LinearLayer], batches: Batches, description: str
+) -> Iterator[tuple[list[LinearLayer], Compensation, Stream]]:
+    """The layers by their inputs, in the order of the graph, with what is known of these, and how far the text is."""
+    stream = Stream(model, batches)
+    levels = stream.levels(layers)
+    for level in track(levels, description, total=len(levels)):
+        yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
+
+
+def calibration_batches(
+    name: str, compensate: bool, data: CalibrationData | None, samples: int, model: ir.Model, counts: Counts
+) -> Batches | None:
+    """The text that the pass `name` compensates errors on; None where it is told not to. Raises `GraphError`."""
+    if not compensate:
+        return None
+    if data is None:
+        raise GraphError(f"{name}: has no calibration text. Give one, or set compensate: false.")
+    batches, model.meta[RECORD] = load_batches(name, data, samples, BATCH, counts)
+    return batches
 
 
 def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compressed, activation_bits: int) -> None:
@@ -164,5 +260,5 @@ def _count(counts: Counts, layer: LinearLayer, made: Compressed) -> None:
     counts.add("bytes", made.nbytes)
     if made.sparse is not None:
         counts.add("sparse weights", made.sparse.values.size)
-    measured = {"bits": 8 * made.nbytes / size, "error": made.table.error, "table_bits": made.table.grid}
+    measured = {"bits": 8 * made.nbytes / size, "error": made.error, "table_bits": made.table.grid}
     counts.layers[layer.name] = measured

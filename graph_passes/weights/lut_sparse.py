@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
+from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.weights.group_layers import own_weights
 from intaglio.graph_passes.weights.linear_layers import linear_layers
-from intaglio.graph_passes.weights.lut_layers import Method, given_sensitivities, rewrite
+from intaglio.graph_passes.weights.lut_layers import Method, Rewriting, calibration_batches, given_sensitivities
 from intaglio.graph_passes.weights.tables import TableBits
 from intaglio.plugins.bit_packing import WORD
 from intaglio.sensitivity_file import Sensitivities
@@ -23,7 +25,8 @@ class LutSparse:
     1. Set aside in S are first the `sensitive` part of each matrix, the weights with the largest sensitivities, then
        the `outliers` part, those of the rest with the largest magnitudes (SqueezeLLM, section 3.3).
     2. The others are clustered and left as in the pass `lut`, whose other options these are.
-    3. `unweighted` takes `sensitive: 0`, there being no telling which these are.
+    3. With `compensate`, what is set aside takes up the errors of the weights before it.
+    4. `unweighted` takes `sensitive: 0`, there being no telling which these are.
     """
 
     name: ClassVar[str] = "lut_sparse"
@@ -35,19 +38,32 @@ class LutSparse:
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
     unweighted: bool = False
+    compensate: bool = True
+    samples: int = 128
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether it has to see real inputs."""
+        return self.compensate
 
     def __post_init__(self) -> None:
         self._method().check(self.name)
         if self.unweighted and self.sensitive:
             raise GraphError(f"{self.name}: unweighted, but sensitive is {self.sensitive}. Set sensitive: 0.")
 
-    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+    def __call__(
+        self, model: ir.Model, sensitivities: Sensitivities | None = None, data: CalibrationData | None = None
+    ) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
         layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
+        if batches is not None:
+            layers = own_weights(layers, counts)
         method = self._method()
-        rewrite(model, layers, lambda layer: method, sensitivities, self.activation_bits, counts, self.name)
+        rewriting = Rewriting(self.name, self.activation_bits, sensitivities)
+        rewriting.run(model, layers, lambda layer: method, counts, batches)
         return model, counts
 
     def _method(self) -> Method:

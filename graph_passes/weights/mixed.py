@@ -11,15 +11,20 @@ import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.errors import GraphError
+from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.weights.linear_layers import LinearLayer, linear_layers
+from intaglio.graph_passes.weights.compensation import Compensation
+from intaglio.graph_passes.weights.group_layers import own_weights
+from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.lut_layers import (
     BITS,
+    Batches,
     Method,
-    by_weight,
+    Rewriting,
+    calibration_batches,
+    compensated_levels,
     compressed,
     given_sensitivities,
-    rewrite,
     sensitivities_of,
 )
 from intaglio.graph_passes.weights.tables import TableBits
@@ -43,8 +48,9 @@ class Mixed:
 
     1. The budget is `bits_per_weight` on average over the layers that can be compressed, tables and sparse matrices
        counted, or `megabytes` (10^6 bytes) for all of them. Raises `GraphError` for one that 2 bits do not keep.
-    2. Every way is tried on every layer, and its error Σ sensitivity·(weight - what stands for it)² measured. Of the
-       ways on the lower convex hull of error over bytes, those are taken that lower the errors most for each byte,
+    2. Every way is tried on every layer and its error measured: with `compensate` by the sensitivities of the rows and
+       the second moments of the inputs (`Compensation.error`), without by Σ sensitivity·difference² of the weights. Of
+       the ways on the lower convex hull of error over bytes, those are taken that lower the errors most for each byte,
        until the budget is used up; then whatever step still fits.
     3. The other options, and what is left, are those of `lut` and `lut_sparse`.
     """
@@ -59,20 +65,31 @@ class Mixed:
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
 
+    compensate: bool = True
+    samples: int = 128
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether it has to see real inputs."""
+        return self.compensate
+
     def __post_init__(self) -> None:
         for method in self._methods():
             method.check(self.name)
 
-    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+    def __call__(
+        self, model: ir.Model, sensitivities: Sensitivities | None = None, data: CalibrationData | None = None
+    ) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, unweighted=False)
         counts = Counts()
         layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
+        if batches is not None:
+            layers = own_weights(layers, counts)
         groups = by_weight(layers)
-        choices: list[list[Choice]] = []
-        for group in track(groups, f"{self.name}: measuring", total=len(groups)):
-            with interrupts.deferred():
-                choices.append(self._choices(group[0], sensitivities))
+        measured = self._measured(model, groups, sensitivities, batches)
+        choices = [measured[group[0].weight] for group in groups]
         budget = self._budget(groups)
         chosen = choose(choices, budget)
         if chosen is None:
@@ -91,11 +108,29 @@ class Mixed:
                 kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""
                 counts.add(f"{choice.method.bits} bits{kept}")
         taken = [layer for layer in layers if layer.weight in methods]
-        rewrite(
-            model, taken, lambda layer: methods[layer.weight], sensitivities, self.activation_bits, counts,
-            f"{self.name}: rewriting",
-        )  # fmt: skip
+        rewriting = Rewriting(f"{self.name}: rewriting", self.activation_bits, sensitivities)
+        rewriting.run(model, taken, lambda layer: methods[layer.weight], counts, batches)
         return model, counts
+
+    def _measured(
+        self,
+        model: ir.Model,
+        groups: Sequence[Sequence[LinearLayer]],
+        sensitivities: Sensitivities | None,
+        batches: Batches | None,
+    ) -> dict[ir.Value, list[Choice]]:
+        """The ways to store each weight, with their errors."""
+        description = f"{self.name}: measuring"
+        found: dict[ir.Value, list[Choice]] = {}
+        if batches is None:
+            for group in track(groups, description, total=len(groups)):
+                found[group[0].weight] = self._choices(group[0], sensitivities, None)
+            return found
+        layers = [group[0] for group in groups]
+        for level, compensation, _ in compensated_levels(model, layers, batches, description):
+            for layer in level:
+                found[layer.weight] = self._choices(layer, sensitivities, compensation)
+        return found
 
     def _methods(self) -> list[Method]:
         plain = [Method(bits, self.table_bits) for bits in BITS]
@@ -103,15 +138,17 @@ class Mixed:
             return plain
         return plain + [Method(bits, self.table_bits, self.sensitive, self.outliers) for bits in BITS]
 
-    def _choices(self, layer: LinearLayer, sensitivities: Sensitivities | None) -> list[Choice]:
-        matrix = layer.matrix()
+    def _choices(
+        self, layer: LinearLayer, sensitivities: Sensitivities | None, compensation: Compensation | None
+    ) -> list[Choice]:
         tensor = layer.weight.const_value
         assert tensor is not None
         found = [Choice(None, tensor.nbytes, 0.0)]
-        weights = sensitivities_of(layer, sensitivities)
-        for method in self._methods():
-            made = compressed(matrix, weights, method)
-            found.append(Choice(method, made.nbytes, made.table.error))
+        with interrupts.deferred():
+            matrix, weights = layer.matrix(), sensitivities_of(layer, sensitivities)
+            for method in self._methods():
+                made = compressed(matrix, weights, method, compensation)
+                found.append(Choice(method, made.nbytes, made.error))
         return found
 
     def _budget(self, groups: Sequence[Sequence[LinearLayer]]) -> int:

@@ -14,8 +14,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.weights.group_layers import set_weight
-from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, linear_layers
-from intaglio.graph_passes.weights.lut_layers import by_weight
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.smallest import Threshold, of_all, of_one
 from intaglio.graph_passes.weights.sparse import Sparse, gather
 from intaglio.graph_passes.weights.uniform import Floats

@@ -30,7 +30,7 @@ A pass that needs calibration data observes the activations on them:
 \b
 Lookup tables for the weights of a decoder, placed where its loss is sensitive:
   intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt
-  intaglio compress gpt2 -o gpt2-lut --recipe lut-sparse --sensitivity gpt2.sensitivity
+  intaglio compress gpt2 -o gpt2-lut --recipe lut-sparse --calibration text.txt --sensitivity gpt2.sensitivity
 """
 
 
@@ -86,7 +86,7 @@ def _sensitivities(
 ) -> Iterator[tuple[Path | None, Path | None]]:
     """What `compress` gets for the two options: missing sensitivities are made of the calibration text."""
     from intaglio.files import check_output_directory, temporary_directory
-    from intaglio.graph_passes.contract import CalibratedPass, needs_sensitivities
+    from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
     from intaglio.graph_passes.recipes import load_recipe
 
     passes = load_recipe(recipe)[1]
@@ -98,4 +98,4 @@ def _sensitivities(
     check_output_directory(output, force)
     with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
         compute(bundle, folder / "sensitivity", calibration)
-        yield calibration if any(isinstance(each, CalibratedPass) for each in passes) else None, folder / "sensitivity"
+        yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"

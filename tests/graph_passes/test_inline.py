@@ -55,7 +55,7 @@ def test_a_graph_of_standard_operators_stays_and_says_so(tiny_bundle: Path, tmp_
 
 
 def test_an_unknown_operator_is_named_with_its_node(make_model: Callable[[str], ir.Model]) -> None:
-    with pytest.raises(GraphError, match="node strange_7: operator intaglio::IntStrange: unknown, expected one of Int"):
+    with pytest.raises(GraphError, match="node strange_7: operator intaglio::IntStrange: unknown, expected one of Csr"):
         Inline()(make_model("IntStrange"))
 
 

@@ -1,0 +1,65 @@
+"""Indices into tables chosen by GPTQ: each error made good by the columns that are not assigned yet.
+
+The nearest centroid is best for each weight alone. But the errors of a row add up in its output, by how the inputs of
+the layer go together: what the diagonal of the Fisher information leaves out. GPTQ (arXiv:2210.17323) takes it from
+the inputs' second moments H, and works with any set of numbers that a row may be made of, so with tables too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.graph_passes.weights.gptq_solver import Solver
+
+Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+
+BLOCK = 1 << 22  # weights whose errors are computed at a time
+
+
+class Compensation:
+    """What is known of the inputs x of a layer: H = Σ xᵀ·x [K, K] over calibration text."""
+
+    def __init__(self, hessian: Floats):
+        self._solver = Solver(hessian)
+        self._hessian = hessian / max(float(np.trace(hessian, dtype=np.float64)), 1e-30)
+
+    def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
+        """Indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; and exact numbers.
+
+        The latter are those of the weights at `places` [nnz] of the flattened matrix, which need not be in the table:
+        they take up all of the errors before them. Their indices mean nothing.
+        """
+        rows, columns = np.divmod(places, matrix.shape[1])
+        by_column = np.argsort(columns, kind="stable")
+        starts = np.searchsorted(columns[by_column], np.arange(matrix.shape[1] + 1))
+        middles = (lut[:, 1:] + lut[:, :-1]) / 2
+        indices = np.empty(matrix.shape[::-1], np.uint8)
+        exact = np.empty(len(places), np.float32)
+        every = np.arange(len(lut))
+
+        def nearest(index: int, column: Floats) -> Floats:
+            chosen = (column[:, None] > middles).sum(axis=1)
+            indices[index] = chosen
+            stored: Floats = lut[every, chosen]
+            apart = by_column[starts[index] : starts[index + 1]]
+            exact[apart] = stored[rows[apart]] = column[rows[apart]]
+            return stored
+
+        self._solver.sweep(matrix, nearest)
+        return np.ascontiguousarray(indices.T), exact
+
+    def error(self, differences: Floats, sensitivities: Floats) -> float:
+        """What `differences` [N, K] from the weight cost: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
+
+        F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information where a gradient's
+        parts by output and by input are independent, with H in place of the diagonal alone.
+        """
+        total = 0.0
+        step = max(1, BLOCK // differences.shape[1])
+        for start in range(0, len(differences), step):
+            part = differences[start : start + step]
+            costs = np.einsum("nk,nk->n", part @ self._hessian, part, dtype=np.float64)
+            total += float(costs @ sensitivities[start : start + step].sum(axis=1, dtype=np.float64))
+        return total

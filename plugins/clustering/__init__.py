@@ -1,0 +1,119 @@
+"""Exact weighted k-means of the numbers in each row of a matrix: the centroids of a lookup table.
+
+The kernels are compiled with those of the operators; where there was no compiler, the NumPy reference does the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import GraphError
+from intaglio.plugins import ort
+from intaglio.plugins.clustering import reference
+
+__all__ = ["Clusters", "assign", "cluster"]
+
+MOST = 256  # clusters: their indices are uint8
+ROWS = 16  # that a thread takes at a time
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """centroids: [N, k] float32, ascending in each row; masses: [N, k] float64, the sum of the weights of each."""
+
+    centroids: Floats
+    masses: npt.NDArray[np.float64]
+
+
+def cluster(values: Floats, weights: Floats, count: int, threads: int | None = None) -> Clusters:
+    """The `count` centroids of each row with the least Σ weight·(value - nearest centroid)² that there can be.
+
+    values: [N, K] float32; weights: [N, K] float32, not negative. A row whose weights are all 0 counts as unweighted;
+    one with fewer distinct values than `count` repeats its last centroid, with mass 0. `threads`: by default all
+    processors that this process may use. Raises `GraphError` for what is not finite, and for negative weights.
+    """
+    values, weights = (np.ascontiguousarray(array, np.float32) for array in (values, weights))
+    if values.ndim != 2 or values.shape != weights.shape or values.shape[1] == 0 or not 1 <= count <= MOST:
+        raise GraphError(
+            f"clustering: values {list(values.shape)}, weights {list(weights.shape)}, {count} clusters: "
+            f"expected two equal matrices with columns, and 1 to {MOST} clusters."
+        )
+    if not (np.isfinite(values).all() and np.isfinite(weights).all()):
+        raise GraphError("clustering: NaN or infinity among the values or weights, expected finite numbers.")
+    if weights.size and weights.min() < 0:
+        raise GraphError(f"clustering: a weight of {weights.min():.3g}, expected none below 0.")
+    rows, length = values.shape
+    centroids = np.empty((rows, count), np.float32)
+    masses = np.empty((rows, count), np.float64)
+    library = _library()
+    if library is None:
+        for row in range(rows):
+            centroids[row], masses[row] = reference.cluster(values[row], weights[row], count)
+        return Clusters(centroids, masses)
+    isa = _isa()
+
+    def work(start: int) -> None:
+        part = slice(start, start + ROWS)
+        done = library.intaglio_cluster_rows(
+            isa, _pointer(values[part]), _pointer(weights[part]), ctypes.c_int64(len(values[part])),
+            ctypes.c_int64(length), ctypes.c_int64(count), _pointer(centroids[part]), _pointer(masses[part]),
+        )  # fmt: skip
+        if not done:
+            raise MemoryError
+
+    with ThreadPoolExecutor(threads or _processors()) as pool:  # ctypes lets other threads run meanwhile
+        list(pool.map(work, range(0, rows, ROWS)))
+    return Clusters(centroids, masses)
+
+
+def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
+    """The index of the centroid that is nearest to each value, the lower one where two are as near.
+
+    values: [N, K] float32, finite; centroids: [N, k] float32, ascending, k at most 256.
+    """
+    values, centroids = (np.ascontiguousarray(array, np.float32) for array in (values, centroids))
+    library = _library()
+    if library is None:
+        return np.stack([reference.assign(row, table) for row, table in zip(values, centroids, strict=True)])
+    indices = np.empty(values.shape, np.uint8)
+    rows, length = values.shape
+    library.intaglio_assign_rows(
+        _isa(), _pointer(values), ctypes.c_int64(rows), ctypes.c_int64(length), _pointer(centroids),
+        ctypes.c_int64(centroids.shape[1]), _pointer(indices),
+    )  # fmt: skip
+    return indices
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None where there are none."""
+    path = ort.library()
+    if path is None:
+        return None
+    library = ctypes.CDLL(str(path))
+    library.intaglio_cluster_rows.restype = ctypes.c_bool
+    library.intaglio_assign_rows.restype = None
+    return library
+
+
+def _isa() -> int:
+    """The place in isa.h of the instruction set to use: those that this CPU offers are the first ones there."""
+    return ort.supported_instruction_sets().index(str(ort.instruction_set()))
+
+
+def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
