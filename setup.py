@@ -105,6 +105,7 @@ setup(
     package_dir=PACKAGES,
     package_data={
         "intaglio": ["py.typed", "sentences.txt"],
+        "intaglio.plugins.kernel_generator": ["machines/*.json"],
         "intaglio.validate": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },

@@ -48,52 +48,5 @@ static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) 
     high = Lane(high | Lane(value >> 2) << (LANE_BITS - 2 + last));
 }
 
-#if defined(__AVX512F__)
-using Words = __m512i;
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm512_loadu_si512(p); }
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm512_srli_epi32(v, unsigned(count)); }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {  // bits 0 and 1 of the first, the others of the second
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(3), low, high, 0xCA);
-}
-#elif defined(__AVX2__)
-using Words = __m256i;
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return _mm256_srli_epi32(v, count); }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) {
-    const __m256i three = _mm256_set1_epi32(3);
-    return _mm256_or_si256(_mm256_and_si256(low, three), _mm256_andnot_si256(three, high));
-}
-#else
-using Words = uint32_t __attribute__((vector_size(16)));
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) {
-    Words v;
-    __builtin_memcpy(&v, p, sizeof v);
-    return v;
-}
-INTAGLIO_FLOAT Words shift_words(Words v, int count) { return v >> count; }
-INTAGLIO_FLOAT Words low_bits_of(Words low, Words high) { return (low & 3) | (high & ~3u); }
-#endif
-
-// Vector `vector` of a unit's indices, in words; `p` points to the first of the lanes that are wanted.
-template <int BITS>
-INTAGLIO_FLOAT Words word_indices(const uint8_t* p, int vector) {
-    if (BITS != 3) return shift_words(load_words(p), vector * BITS);
-    if (vector < 30) return shift_words(load_words(p + 64 * (vector / 10)), vector % 10 * 3);
-    const int last = vector - 30;
-    return low_bits_of(shift_words(load_words(p + 64 * last), 30), shift_words(load_words(p + 128), 28 + last));
-}
-
-#if defined(__AVX512VNNI__)
-// Vector `vector` of a unit's indices, in bytes whose upper bits are anything.
-template <int BITS>
-INTAGLIO_FLOAT __m512i byte_indices(const uint8_t* p, int vector) {
-    if (BITS != 3) return _mm512_srli_epi16(_mm512_load_si512(p), unsigned(vector * BITS));
-    if (vector < 6) return _mm512_srli_epi16(_mm512_load_si512(p + vector / 2 * 64), unsigned(vector % 2 * 3));
-    const int last = vector - 6;
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(_mm512_load_si512(p + last * 64), 6),
-                                     _mm512_srli_epi16(_mm512_load_si512(p + 128), unsigned(4 + last)), 0xCA);
-}
-#endif
-
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA

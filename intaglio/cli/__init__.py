@@ -25,6 +25,7 @@ VERBS = {
     "run": "Run a bundle on text: embed, classify, fill blanks.",
     "generate": "Write text with a decoder's bundle: greedy or sampled, streamed.",
     "roofline": "Compare a bundle's speed with what this machine's memory allows.",
+    "tune": "Measure this machine's CPU kernels for compressed weights, and keep the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
 }
 

@@ -102,10 +102,11 @@ def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -
 
 
 def _rows(row_offsets: Array) -> npt.NDArray[np.int64]:
-    return np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets.astype(np.int64)))
+    offsets = row_offsets.astype(np.int64)
+    return np.repeat(np.arange(len(offsets) - 1), offsets[1:] - offsets[:-1])
 
 
-def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int) -> Array:
+def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int) -> npt.NDArray[np.float64]:
     """S as a dense float64 matrix [N, depth]."""
     rows = _rows(row_offsets)
     weight = np.zeros((len(row_offsets) - 1, depth))

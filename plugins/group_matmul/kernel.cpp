@@ -12,8 +12,10 @@
 
 #include <stddef.h>
 
+#include "plugins/cache_blocking.h"
 #include "plugins/fixed_point.h"
 #include "plugins/index_units.h"
+#include "plugins/micro_kernel_choice.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
@@ -21,6 +23,20 @@ namespace {
 constexpr int ROWS = 16;  // of a block
 constexpr int64_t TILE = GroupMatMulKernel::TILE;
 constexpr int BLOCKS = int(TILE) / ROWS;
+
+// What a micro-kernel works on: rows of x with rows of one tile, over a stretch of groups. Its vectors of the tile's rows
+// follow each other, and rows of scales, zero points and y are TILE apart.
+struct GroupStretch {
+    int64_t groups, group_units;
+    const uint8_t* units;
+    const float* scales;
+    const int32_t* zero_points;
+    const float* x;        // where x is float32
+    const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
+    const int32_t* sums;   // of the digits of each group, [groups][planes], rows `sums_stride` apart
+    int64_t x_stride, plane_stride, sums_stride;
+    float* y;  // added to; without the factors of x's rows
+};
 
 constexpr int unit_depth(int bits) { return unit_indices(bits) / ROWS; }  // values of K: 4 to 32
 
@@ -132,229 +148,115 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
     }
 }
 
-// --- x in float32 ---------------------------------------------------------------------------------------------------
+// --- the product ----------------------------------------------------------------------------------------------------
 
-#if defined(__AVX512F__)
-INTAGLIO_FLOAT Words load_integers(const int32_t* p) { return _mm512_loadu_si512(p); }
-template <int BITS>
-INTAGLIO_FLOAT F32 steps(Words numbers, Words zero_point) {
-    const Words masked = _mm512_and_si512(numbers, _mm512_set1_epi32((1 << BITS) - 1));
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(masked, zero_point));
-}
-#elif defined(__AVX2__)
-INTAGLIO_FLOAT Words load_integers(const int32_t* p) { return load_words(reinterpret_cast<const uint8_t*>(p)); }
-template <int BITS>
-INTAGLIO_FLOAT F32 steps(Words numbers, Words zero_point) {
-    const Words masked = _mm256_and_si256(numbers, _mm256_set1_epi32((1 << BITS) - 1));
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(masked, zero_point));
-}
-#else
-INTAGLIO_FLOAT Words load_integers(const int32_t* p) { return load_words(reinterpret_cast<const uint8_t*>(p)); }
-template <int BITS>
-INTAGLIO_FLOAT F32 steps(Words numbers, Words zero_point) {
-    const Words difference = (numbers & ((1u << BITS) - 1)) - zero_point;
-    F32 value;
-    for (int i = 0; i < FLOATS; ++i) value[i] = float(int32_t(difference[i]));
-    return value;
-}
-#endif
+}  // namespace
+}  // namespace intaglio::INTAGLIO_ISA
 
-// Where one tile's numbers, scales and zero points lie.
-struct Tile {
-    const uint8_t* units;
-    const float* scales;
-    const int32_t* zero_points;
-};
+#include "micro_kernels/group_matmul.h"  // written by plugins/kernel_generator when the library is built
 
-static Tile tile_at(const Layout& layout, const uint8_t* packed, int64_t tile) {
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+using GroupKernel = MicroKernel<GroupStretch>;
+
+Choice choice(GROUP_MATMUL_MICRO_KERNELS, MOST_ROWS);
+
+constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
+
+// The stretch of a tile, from its `vector`th vector of rows and its first group on.
+static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const uint8_t* packed, int64_t tile) {
+    GroupStretch s{};
     const int64_t first = tile * layout.groups * TILE;
-    return {packed + tile * layout.tile_bytes, reinterpret_cast<const float*>(packed + layout.scales) + first,
-            reinterpret_cast<const int32_t*>(packed + layout.zero_points) + first};
+    s.group_units = f.group_size / unit_depth(f.bits);
+    s.units = packed + tile * layout.tile_bytes;
+    s.scales = reinterpret_cast<const float*>(packed + layout.scales) + first;
+    s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + first;
+    return s;
 }
 
-// TOKENS rows of x with FLOATS rows of a block, of which `first` is the first. x: [TOKENS][depth]; y: [TOKENS][rows]
-template <int BITS, int TOKENS>
-static void float_lanes(const GroupFormat& f, const Layout& layout, const Tile& tile, int block, int first, const float* x,
-                        float (*y)[TILE]) {
-    F32 total[TOKENS];
-    for (int t = 0; t < TOKENS; ++t) total[t] = set_float(0);
-    const uint8_t* unit = tile.units + block * unit_bytes(BITS) + first * 4;
-    const int64_t group_units = f.group_size / unit_depth(BITS);
-    for (int64_t group = 0; group < layout.groups; ++group) {
-        const int64_t at = group * TILE + block * ROWS + first;
-        const Words zero_point = load_integers(tile.zero_points + at);
-        F32 part[TOKENS];
-        for (int t = 0; t < TOKENS; ++t) part[t] = set_float(0);
-        for (int64_t u = 0; u < group_units; ++u) {
-#pragma GCC unroll 32
-            for (int v = 0; v < unit_depth(BITS); ++v) {
-                const F32 w = steps<BITS>(word_indices<BITS>(unit, v), zero_point);
-#pragma GCC unroll 4
-                for (int t = 0; t < TOKENS; ++t) part[t] = multiply_add(w, set_float(x[t * f.depth + v]), part[t]);
-            }
-            unit += BLOCKS * unit_bytes(BITS);
-            x += unit_depth(BITS);
-        }
-        const F32 scale = load_float(tile.scales + at);
-        for (int t = 0; t < TOKENS; ++t) total[t] = multiply_add(part[t], scale, total[t]);
-    }
-    for (int t = 0; t < TOKENS; ++t) __builtin_memcpy(y[t] + block * ROWS + first, &total[t], sizeof(F32));
+// Goes on to group `group`, row `row` of the tile.
+static GroupStretch part_of(GroupStretch s, const GroupFormat& f, int64_t group, int64_t groups, int64_t row) {
+    s.groups = groups;
+    s.units += group * s.group_units * BLOCKS * unit_bytes(f.bits) + row / ROWS * unit_bytes(f.bits) + row % ROWS * 4;
+    s.scales += group * TILE + row;
+    s.zero_points += group * TILE + row;
+    return s;
 }
 
-template <int BITS, int TOKENS>
-static void float_tile(const GroupFormat& f, const Layout& layout, const Tile& tile, int blocks, const float* x,
-                       float (*y)[TILE]) {
-    for (int block = 0; block < blocks; ++block) {
-        for (int first = 0; first < ROWS; first += FLOATS) {
-            float_lanes<BITS, TOKENS>(f, layout, tile, block, first, x, y);
-        }
+// The same with rows of x, of which `token` is the first.
+static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, int64_t token, int64_t group) {
+    const uint8_t* const row = static_cast<const uint8_t*>(packed_x) + token * x_row_bytes(f);
+    if (f.planes == 0) {
+        s->x = reinterpret_cast<const float*>(row) + group * f.group_size;
+        s->x_stride = f.depth;
+        return;
     }
+    s->digits = reinterpret_cast<const int8_t*>(row) + group * f.group_size;
+    s->sums = reinterpret_cast<const int32_t*>(row + f.planes * f.depth) + group * f.planes;
+    s->x_stride = x_row_bytes(f);
+    s->plane_stride = f.depth;
+    s->sums_stride = x_row_bytes(f) / int64_t(sizeof(int32_t));
 }
 
-// --- x in fixed point -----------------------------------------------------------------------------------------------
-
-#if defined(__AVX512VNNI__)
-
-// TOKENS rows of x with COUNT blocks of a tile, from `block` on. x: rows that lie `x_stride` bytes apart
-template <int BITS, int PLANES, int COUNT, int TOKENS>
-static void byte_blocks(const GroupFormat& f, const Layout& layout, const Tile& tile, int block, const int8_t* x,
-                        int64_t x_stride, const FixedPointRow* rows, float (*y)[TILE]) {
-    __m512 total[TOKENS][COUNT];
-    for (int t = 0; t < TOKENS; ++t) {
-        for (int b = 0; b < COUNT; ++b) total[t][b] = _mm512_setzero_ps();
-    }
-    const uint8_t* unit = tile.units + block * unit_bytes(BITS);
-    const int64_t group_units = f.group_size / unit_depth(BITS);
-    const __m512i mask = _mm512_set1_epi8(char((1 << BITS) - 1));
-    const int8_t* digits = x;
-    for (int64_t group = 0; group < layout.groups; ++group) {
-        __m512i part[TOKENS][COUNT][PLANES];
-        for (int t = 0; t < TOKENS; ++t) {
-            for (int b = 0; b < COUNT; ++b) {
-                for (int plane = 0; plane < PLANES; ++plane) part[t][b][plane] = _mm512_setzero_si512();
-            }
-        }
-        for (int64_t u = 0; u < group_units; ++u) {
-#pragma GCC unroll 8
-            for (int v = 0; v < unit_depth(BITS) / 4; ++v) {
-                __m512i w[COUNT];
-#pragma GCC unroll 4
-                for (int b = 0; b < COUNT; ++b) {
-                    w[b] = byte_indices<BITS>(unit + b * unit_bytes(BITS), v);
-                    if (BITS < 8) w[b] = _mm512_and_si512(w[b], mask);
-                }
-#pragma GCC unroll 4
-                for (int t = 0; t < TOKENS; ++t) {
-#pragma GCC unroll 3
-                    for (int plane = 0; plane < PLANES; ++plane) {
-                        int32_t four;
-                        __builtin_memcpy(&four, digits + t * x_stride + plane * f.depth + 4 * v, 4);
-                        const __m512i value = _mm512_set1_epi32(four);
-#pragma GCC unroll 4
-                        for (int b = 0; b < COUNT; ++b) {
-                            part[t][b][plane] = _mm512_dpbusd_epi32(part[t][b][plane], w[b], value);
-                        }
-                    }
+// `tokens` rows of x with one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
+static void tile_product(const GroupFormat& f, const GroupStretch& tile, const CacheBlock& block, const void* x,
+                         int64_t first, int tokens, int64_t columns, float* y) {
+    const int lanes = f.planes == 0 ? FLOATS : ROWS;
+    const int64_t groups = f.depth / f.group_size, step = block.depth / f.group_size;
+    for (int64_t group = 0; group < groups; group += step) {
+        const int64_t count = groups - group < step ? groups - group : step;
+        for (int64_t begin = 0; begin < columns; begin += block.rows) {
+            const int64_t end = begin + block.rows < columns ? begin + block.rows : columns;
+            for (int token = 0, rows = 0; token < tokens; token += rows) {
+                const GroupKernel& kernel = choice(f.bits, f.planes, tokens - token);
+                rows = kernel.name.rows;
+                for (int64_t row = begin; row < end; row += lanes * kernel.name.t_u) {
+                    GroupStretch stretch = part_of(tile, f, group, count, row);
+                    with_x(&stretch, f, x, first + token, group);
+                    stretch.y = y + token * TILE + row;
+                    kernel.run(stretch);
                 }
             }
-            unit += BLOCKS * unit_bytes(BITS);
-            digits += unit_depth(BITS);
-        }
-        for (int b = 0; b < COUNT; ++b) {
-            const int64_t at = group * TILE + (block + b) * ROWS;
-            const __m512i zero_point = _mm512_loadu_si512(tile.zero_points + at);
-            const __m512 scale = _mm512_loadu_ps(tile.scales + at);
-            for (int t = 0; t < TOKENS; ++t) {
-                int32_t sums[PLANES];
-                __builtin_memcpy(sums, x + t * x_stride + PLANES * f.depth + group * sizeof sums, sizeof sums);
-                __m512 value = _mm512_setzero_ps();
-                for (int plane = PLANES - 1; plane >= 0; --plane) {
-                    const __m512i offset = _mm512_mullo_epi32(zero_point, _mm512_set1_epi32(sums[plane]));
-                    const __m512 digit = _mm512_cvtepi32_ps(_mm512_sub_epi32(part[t][b][plane], offset));
-                    value = _mm512_fmadd_ps(value, _mm512_set1_ps(256), digit);
-                }
-                total[t][b] = _mm512_fmadd_ps(value, scale, total[t][b]);
-            }
-        }
-    }
-    for (int t = 0; t < TOKENS; ++t) {
-        const __m512 factor = _mm512_set1_ps(float(rows[t].scale));
-        for (int b = 0; b < COUNT; ++b) {
-            _mm512_storeu_ps(y[t] + (block + b) * ROWS, _mm512_mul_ps(total[t][b], factor));
         }
     }
 }
 
-template <int BITS, int PLANES, int TOKENS>
-static void byte_tile(const GroupFormat& f, const Layout& layout, const Tile& tile, int blocks, const int8_t* x,
-                      int64_t x_stride, const FixedPointRow* rows, float (*y)[TILE]) {
-    constexpr int COUNT = TOKENS == 1 ? 4 : 2;  // blocks whose sums fit into the registers
-    int block = 0;
-    for (; block + COUNT <= blocks; block += COUNT) {
-        byte_blocks<BITS, PLANES, COUNT, TOKENS>(f, layout, tile, block, x, x_stride, rows, y);
-    }
-    for (; block < blocks; ++block) {
-        byte_blocks<BITS, PLANES, 1, TOKENS>(f, layout, tile, block, x, x_stride, rows, y);
-    }
+// Blocks for `count` rows of x. While a tile stays in the second-level cache, blocks for the first-level one bring
+// nothing (100 G products/s with them, 106 without, two rows of x, K = 4096, 8 bits); once it takes more than half of it,
+// they do (73 against 59 at two rows, 84 against 76 at eight, K = 11008, 8 bits). One row of x reads each weight once.
+static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_t count) {
+    if (count == 1 || layout.tile_bytes <= second_level_cache() / 2) return {f.depth, TILE};
+    const int64_t rows = MOST_ROWS[f.planes], x_bits = f.planes == 0 ? 32 : 8 * f.planes;
+    return largest_cache_block({x_bits * rows, f.bits, 32 * rows}, f.group_size, f.depth, TILE, TILE);
 }
 
-#endif
-
-// --- which of them --------------------------------------------------------------------------------------------------
-
-template <int BITS, int TOKENS>
-static void tokens_of_tile(const GroupFormat& f, const Layout& layout, const Tile& tile, int blocks, const void* packed_x,
-                           int64_t count, int64_t first, float (*y)[TILE]) {
-#if defined(__AVX512VNNI__)
-    if (f.planes > 0) {
-        const int64_t stride = x_row_bytes(f);
-        const int8_t* const x = static_cast<const int8_t*>(packed_x) + first * stride;
-        const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(packed_x)) + first;
-        if (f.planes == 2) return byte_tile<BITS, 2, TOKENS>(f, layout, tile, blocks, x, stride, rows, y);
-        return byte_tile<BITS, 3, TOKENS>(f, layout, tile, blocks, x, stride, rows, y);
-    }
-#endif
-    (void)count;
-    float_tile<BITS, TOKENS>(f, layout, tile, blocks, static_cast<const float*>(packed_x) + first * f.depth, y);
-}
-
-template <int BITS>
-static void run_bits(const GroupFormat& f, const void* x, int64_t count, const uint8_t* packed, float* y, int64_t begin,
-                     int64_t end) {
-    constexpr int TOKENS = 4;  // at once, where there are so many
-    const Layout layout(f);
-    float values[TOKENS][TILE];
-    for (int64_t index = begin; index < end; ++index) {
-        const Tile tile = tile_at(layout, packed, index);
-        const int64_t row = index * TILE, columns = f.rows - row < TILE ? f.rows - row : TILE;
-        const int blocks = int((columns + ROWS - 1) / ROWS);
-        for (int64_t t = 0; t < count;) {
-            const int tokens = count - t >= TOKENS ? TOKENS : 1;
-            if (tokens == TOKENS) {
-                tokens_of_tile<BITS, TOKENS>(f, layout, tile, blocks, x, count, t, values);
-            } else {
-                tokens_of_tile<BITS, 1>(f, layout, tile, blocks, x, count, t, values);
-            }
-            for (int i = 0; i < tokens; ++i, ++t) {
-                __builtin_memcpy(y + t * f.rows + row, values[i], size_t(columns) * sizeof(float));
-            }
-        }
-    }
-}
-
-static void run(const GroupFormat& format, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
+static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
+    const Layout layout(f);
     const auto* const bytes = static_cast<const uint8_t*>(packed);
-    switch (format.bits) {
-        case 2: return run_bits<2>(format, x, count, bytes, y, begin, end);
-        case 3: return run_bits<3>(format, x, count, bytes, y, begin, end);
-        case 4: return run_bits<4>(format, x, count, bytes, y, begin, end);
-        default: return run_bits<8>(format, x, count, bytes, y, begin, end);
+    const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
+    const CacheBlock block = cache_block(f, layout, count);
+    alignas(64) float values[TOKENS * TILE];
+    for (int64_t tile = begin; tile < end; ++tile) {
+        const GroupStretch stretch = stretch_at(f, layout, bytes, tile);
+        const int64_t row = tile * TILE, columns = f.rows - row < TILE ? f.rows - row : TILE;
+        for (int64_t first = 0; first < count; first += TOKENS) {
+            const int tokens = count - first < TOKENS ? int(count - first) : TOKENS;
+            __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
+            tile_product(f, stretch, block, x, first, tokens, columns, values);
+            for (int t = 0; t < tokens; ++t) {
+                const float factor = f.planes == 0 ? 1 : float(rows[first + t].scale);
+                for (int64_t n = 0; n < columns; ++n) y[(first + t) * f.rows + row + n] = values[t * TILE + n] * factor;
+            }
+        }
     }
 }
+
+static bool select(const MicroKernelName& name) { return choice.select(name); }
 
 }  // namespace
 
-const GroupMatMulKernel group_matmul_kernel = {planes_for, weight_bytes, pack_weight, x_bytes, pack_x, run};
+const GroupMatMulKernel group_matmul_kernel = {planes_for, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
 
 }  // namespace intaglio::INTAGLIO_ISA

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "plugins/isa.h"
+#include "plugins/micro_kernel.h"
 
 namespace intaglio {
 
@@ -30,11 +31,10 @@ struct LutMatMulKernel {
                         void* packed);
     int64_t (*x_bytes)(const LutFormat& format, int64_t count);
     void (*pack_x)(const LutFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed);
-    // Bytes that `run` needs for itself, aligned to 64.
-    int64_t (*scratch_bytes)(const LutFormat& format, int64_t count);
     // Blocks begin..end-1 of the rows of y.
-    void (*run)(const LutFormat& format, const void* x, int64_t count, const void* packed, void* scratch, float* y,
-                int64_t begin, int64_t end);
+    void (*run)(const LutFormat& format, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
+                int64_t end);
+    bool (*select)(const MicroKernelName& name);  // for its case from now on; false where there is no such micro-kernel
 };
 
 }  // namespace intaglio

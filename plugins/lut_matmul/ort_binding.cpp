@@ -48,10 +48,9 @@ public:
         });
         const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
         constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
-        const int64_t grain = PRODUCTS / std::max<int64_t>((count + 1) * depth_ * LutMatMulKernel::BLOCK, 1) + 1;
+        const int64_t grain = PRODUCTS / std::max<int64_t>(count * depth_ * LutMatMulKernel::BLOCK, 1) + 1;
         context.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
-            const Scratch panel(size_t(kernel_.scratch_bytes(format, count)));
-            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), panel.as<void>(), y.data(), begin, end);
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin, end);
         });
         y.finish();
     }

@@ -16,7 +16,18 @@ from intaglio.errors import UsageError
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["instruction_set", "library", "operators", "register", "supported_instruction_sets"]
+    from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel
+
+__all__ = [
+    "cpu",
+    "instruction_set",
+    "library",
+    "operators",
+    "register",
+    "select_kernel",
+    "select_kernels",
+    "supported_instruction_sets",
+]
 
 
 def library() -> Path | None:
@@ -28,13 +39,13 @@ def library() -> Path | None:
 def register(options: onnxruntime.SessionOptions) -> bool:
     """Give sessions made with `options` our operators; False where there is no library.
 
-    The kernels are those of `instruction_set()`. Raises `UsageError` where INTAGLIO_ISA asks for another than this
-    CPU offers.
+    The kernels are those of `instruction_set()`, their inner loops those of `select_kernels()`. Raises `UsageError`
+    where INTAGLIO_ISA asks for another than this CPU offers.
     """
     path = library()
     if path is None:
         return False
-    instruction_set()
+    select_kernels()
     options.register_custom_ops_library(str(path))
     return True
 
@@ -52,6 +63,33 @@ def instruction_set() -> str | None:
             f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: this CPU offers {offered}. Choose one of them."
         )
     return name
+
+
+def select_kernels() -> None:
+    """Let the operators with compressed weights take the micro-kernels that are best for this machine.
+
+    They are those of the table that `intaglio tune` wrote, else of the one shipped for this CPU, else the defaults. A
+    damaged table is a warning. Nothing happens where there is no library.
+    """
+    from intaglio.plugins.kernel_generator import tables
+
+    name, processor = instruction_set(), cpu()
+    if name is not None and processor is not None:
+        for kernel in tables.selection(processor, name).values():
+            select_kernel(kernel)
+
+
+def select_kernel(kernel: MicroKernel) -> None:
+    """Let an operator take `kernel` for its case from now on, in running sessions too. Raises ValueError."""
+    numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u)
+    call = ctypes.CDLL(str(library())).intaglio_select_kernel
+    if not call(kernel.case.operator.encode(), (ctypes.c_int32 * len(numbers))(*numbers)):
+        raise ValueError(f"{library()}: no micro-kernel {kernel.name}")
+
+
+def cpu() -> str | None:
+    """This CPU's maker, family and model, such as "AuthenticAMD-25-17"; None where there is no library."""
+    return _text("intaglio_cpu")
 
 
 def supported_instruction_sets() -> tuple[str, ...]:

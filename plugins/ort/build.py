@@ -3,13 +3,16 @@
     python plugins/ort/build.py [library]      compiles what has changed; the library is plugins/ort/_kernels.so
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
-of everything that they are made from, so that an unchanged source is never compiled twice.
+of everything that they are made from, so that an unchanged source is never compiled twice. Before, the micro-kernels
+that plugins/kernel_generator writes go to build/generated/<instruction set>/micro_kernels.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
+import importlib.util
 import os
 import platform
 import re
@@ -20,12 +23,14 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 PLUGINS = Path(__file__).resolve().parent.parent
 LIBRARY = Path(__file__).resolve().parent / "_kernels.so"
 ROOT = PLUGINS.parent
 OBJECTS = ROOT / "build" / "kernels"
+GENERATED = ROOT / "build" / "generated"
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wextra")
 # GCC takes the undefined operands of its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
@@ -55,7 +60,9 @@ class Source(NamedTuple):
         """The compiler's options for this source alone."""
         if self.instruction_set is None:
             return ()
-        return (*KERNEL_FLAGS, *INSTRUCTION_SETS[self.instruction_set], f"-DINTAGLIO_ISA={self.instruction_set}")
+        isa = self.instruction_set
+        headers = os.path.relpath(GENERATED / isa, ROOT)
+        return (*KERNEL_FLAGS, *INSTRUCTION_SETS[isa], f"-DINTAGLIO_ISA={isa}", f"-I{headers}")
 
     @property
     def name(self) -> str:
@@ -74,16 +81,45 @@ def sources() -> Iterator[Source]:
 
 
 def source_files() -> list[Path]:
-    """Every C++ file that the library is made from."""
-    return sorted(set().union(*(included(source.path) for source in sources())))
+    """Every C++ file that the library is made from, but those that are written here."""
+    files = set().union(*(included(source.path) for source in sources()))
+    return sorted(path for path in files if not path.is_relative_to(GENERATED))
 
 
 @functools.cache
-def included(path: Path) -> frozenset[Path]:
+def included(path: Path, instruction_set: str | None = None) -> frozenset[Path]:
     """A C++ file of ours and all of our headers that it includes, directly or not."""
     names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
-    places = [next((p for p in (path.parent / name, ROOT / name) if p.exists()), None) for name in names]
-    return frozenset([path]).union(*(included(place) for place in places if place))
+    folders = [path.parent, ROOT, *([generated(instruction_set)] if instruction_set else [])]
+    places = [next((folder / name for folder in folders if (folder / name).exists()), None) for name in names]
+    return frozenset([path]).union(*(included(place, instruction_set) for place in places if place))
+
+
+@functools.cache
+def generated(instruction_set: str) -> Path:
+    """The folder with the micro-kernels for an instruction set, which is written where it is not as it should be."""
+    folder = GENERATED / instruction_set
+    for name, text in _generator().headers(instruction_set):
+        path = folder / "micro_kernels" / name
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as temporary:
+                copy = Path(temporary) / name
+                copy.write_text(text)
+                copy.replace(path)
+    return folder
+
+
+def _generator() -> ModuleType:
+    """plugins/kernel_generator/header.py, which is imported by its name although the packages around it may not be."""
+    name, folder = "intaglio.plugins.kernel_generator", PLUGINS / "kernel_generator"
+    if name not in sys.modules:
+        place = [str(folder)]
+        spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=place)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return importlib.import_module(f"{name}.header")
 
 
 def compiler() -> str:
@@ -101,7 +137,7 @@ def compile_object(source: Source) -> Path:
     cxx = compiler()
     command = [cxx, *FLAGS, *source.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
     hasher = hashlib.sha256(repr((command, Path(cxx).resolve().stat().st_mtime_ns)).encode())
-    for path in sorted(included(source.path)):
+    for path in sorted(included(source.path, source.instruction_set)):
         hasher.update(os.path.relpath(path, ROOT).encode() + path.read_bytes())
     target = OBJECTS / f"{source.name}-{hasher.hexdigest()[:16]}.o"
     if not target.exists():
@@ -113,6 +149,7 @@ def compile_object(source: Source) -> Path:
 def build(library: Path = LIBRARY) -> Path:
     """Compile what has changed and write `library` if it is not the same. Raises `CompileError` and leaves it then."""
     included.cache_clear()
+    generated.cache_clear()
     with ThreadPoolExecutor(_cpus()) as pool:
         objects = list(pool.map(compile_object, sources()))
     names = " ".join(path.name for path in objects)  # each with the hash of its contents

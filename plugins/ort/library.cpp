@@ -23,6 +23,12 @@
 #include <string>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "plugins/group_matmul/kernel.h"
+#include "plugins/lut_matmul/kernel.h"
 #include "plugins/ort/operator.h"
 #include "plugins/ort/operators.h"
 
@@ -89,14 +95,14 @@ const std::vector<Operator> OPERATORS = {
       {"mask", {BOOL}, true}},
      {{"context", {INT8}}},
      create_int_attention},
-    {"LutMatMul", {{"x", REAL}, {"packed", {INT32}}, {"lut", REAL}}, {{"y", REAL}}, create_lut_matmul},
+    {"LutMatMul", {{"x", REAL}, {"packed", {INT32}}, {"lut", REAL}}, {like_input("y", 0)}, create_lut_matmul},
     {"CsrMatMul",
      {{"x", REAL}, {"values", REAL}, {"columns", {INT32}}, {"row_offsets", {INT32}}, {"y", REAL}},
-     {{"sum", REAL}},
+     {like_input("sum", 4)},
      create_csr_matmul},
     {"GroupMatMul",
      {{"x", REAL}, {"packed", {INT32}}, {"scales", REAL}, {"zero_points", {UINT8}, true}},
-     {{"y", REAL}},
+     {like_input("y", 0)},
      create_group_matmul},
 };
 
@@ -135,6 +141,22 @@ Isa choose_isa() {
         if (ISA_NAMES[i] == std::string(wish)) return Isa(i);
     }
     throw Error(std::string("INTAGLIO_ISA=") + wish + ": this CPU offers " + supported_isas() + ". Choose one of them.");
+}
+
+// Maker, family and model as CPUID gives them: "AuthenticAMD-25-17".
+std::string cpu() {
+#if defined(__x86_64__)
+    unsigned maker[3], signature = 0, highest = 0, ignored[2];
+    __get_cpuid(0, &highest, &maker[0], &maker[2], &maker[1]);
+    __get_cpuid(1, &signature, &ignored[0], &ignored[1], &highest);
+    const unsigned base = signature >> 8 & 15, family = base == 15 ? base + (signature >> 20 & 255) : base;
+    const bool extended = base == 6 || base == 15;
+    const unsigned model = (signature >> 4 & 15) | (extended ? signature >> 16 & 15 : 0) << 4;
+    return std::string(reinterpret_cast<const char*>(maker), sizeof maker) + "-" + std::to_string(family) + "-" +
+           std::to_string(model);
+#else
+    return "unknown";
+#endif
 }
 
 // --- registration ---------------------------------------------------------------------------------------------------
@@ -195,7 +217,10 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) {  // ONNX Runtime a
 
 // An output of several types is declared as undefined, and optional: only so does ONNX Runtime take its type from the
 // graph, instead of from an input. The bindings hold the type against the attribute that it depends on.
-int output_type(const Port& port) { return int(port.types.size() == 1 ? port.types[0] : DType::undefined); }
+int output_type(const Port& port, const std::vector<DType>& inputs) {
+    if (port.like >= 0) return int(inputs[size_t(port.like)]);
+    return int(port.types.size() == 1 ? port.types[0] : DType::undefined);
+}
 int output_characteristic(const Port& port) { return port.optional || port.types.size() > 1 ? OPTIONAL : REQUIRED; }
 
 Registration make_registration(const Operator& op, std::vector<DType> input_types, const Api& api, Isa isa) {
@@ -205,7 +230,9 @@ Registration make_registration(const Operator& op, std::vector<DType> input_type
     result.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return "CPUExecutionProvider"; };
     result.GetInputType = [](const OrtCustomOp* op, size_t index) { return int(registration(op).input_types[index]); };
     result.GetInputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->inputs.size(); };
-    result.GetOutputType = [](const OrtCustomOp* op, size_t index) { return output_type(registration(op).op->outputs[index]); };
+    result.GetOutputType = [](const OrtCustomOp* op, size_t index) { 
+        return output_type(registration(op).op->outputs[index], registration(op).input_types);
+    };
     result.GetOutputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->outputs.size(); };
     result.KernelDestroy = [](void* kernel) { delete static_cast<Instance*>(kernel); };
     result.GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
@@ -313,4 +340,24 @@ INTAGLIO_EXPORT const char* intaglio_operators() {
         return text;
     }();
     return names.c_str();
+}
+
+// The processor, as the tables of micro-kernels are named: maker, family, model.
+INTAGLIO_EXPORT const char* intaglio_cpu() {
+    static const std::string name = intaglio::ort::cpu();
+    return name.c_str();
+}
+
+// Makes an operator of the instruction set that a session registered now would use take a micro-kernel from now on, for
+// the case of its first three numbers (micro_kernel.h). 0 where there is no such micro-kernel, else 1.
+INTAGLIO_EXPORT int intaglio_select_kernel(const char* operation, const int32_t (&numbers)[5]) {
+    using namespace intaglio;
+    const MicroKernelName name = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+    try {
+        const Isa isa = ort::choose_isa();
+        if (std::string("group_matmul") == operation) return group_matmul_kernel(isa).select(name);
+        if (std::string("lut_matmul") == operation) return lut_matmul_kernel(isa).select(name);
+    } catch (...) {
+    }
+    return 0;
 }

@@ -183,9 +183,13 @@ public:
 // One input or output of an operator.
 struct Port {
     const char* name;
-    std::vector<DType> types;  // of an output: more than one when it depends on an attribute
+    std::vector<DType> types;  // of an output: more than one when it depends on an attribute; none with `like`
     bool optional = false;
+    int like = -1;  // of an output: the input whose type it has
 };
+
+// An output of the type that the input at this place has.
+inline Port like_input(const char* name, int input) { return {name, {}, false, input}; }
 
 // One row of the table in library.cpp.
 struct Operator {

@@ -1,0 +1,45 @@
+"""`intaglio tune`."""
+
+from __future__ import annotations
+
+import click
+
+from intaglio.cli.output import json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio tune
+  intaglio tune --quick --json
+  INTAGLIO_ISA=avx2 intaglio tune
+"""
+
+
+@click.command("tune", epilog=EPILOG)
+@click.option("--quick", is_flag=True, help="Measure one small shape a few times: seconds, but less certain.")
+@json_option
+def tune_command(quick: bool, as_json: bool) -> None:
+    """Measure this machine's CPU kernels for compressed weights, and keep which ones are fastest.
+
+    Models that are run later on this machine use them. The table lies in the cache directory; remove it to go back to
+    the defaults.
+    """
+    from intaglio.plugins.kernel_generator.tune import tune
+
+    found = tune(quick)
+    if as_json:
+        print_json(found)
+        return
+    columns = ["operator", "bits", "bytes of x", "rows of x", "default", "Gproducts/s", "best", "Gproducts/s", "gain"]
+    rows = [
+        (
+            case.operator, case.bits, case.planes or "float32", case.rows, _steps(case.default), case.default_speed,
+            _steps(case.best), case.best_speed, f"{case.best_speed / case.default_speed - 1:.0%}",
+        )
+        for case in found.cases
+    ]  # fmt: skip
+    print_table(f"Micro-kernels for {found.instruction_set} on {found.cpu}", columns, rows)
+    click.echo(f"kept in {found.table}")
+
+
+def _steps(pair: tuple[int, int]) -> str:
+    return f"m_u={pair[0]} t_u={pair[1]}"

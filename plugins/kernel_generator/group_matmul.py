@@ -1,0 +1,141 @@
+"""The micro-kernel of GroupMatMul. Lanes are rows of the weight: a vector holds `lanes` of them, or 16 with four values
+of K each where bytes are multiplied.
+
+    y[r][n] += scale[g][n]·Σ_k x[r][k]·(q[n][k] - zero_point[g][n])        for the groups g of a stretch of K
+
+with x in fixed point as QIGen's equation 2, Σ x·q - zero_point·Σ x, in integers and exact. y rests in memory and is
+added to once a group, so that the registers hold nothing but the group's sums.
+"""
+
+from __future__ import annotations
+
+from intaglio.plugins.kernel_generator.instruction_sets import ByteForms, InstructionSet
+from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel, lane_bits
+from intaglio.plugins.kernel_generator.source import RowPointers, Source, plus
+from intaglio.plugins.kernel_generator.units import unit_bytes, unit_vectors
+from intaglio.plugins.kernel_generator.unpacking import Unpacking
+
+BLOCK = 16  # rows of a unit
+TILE_BLOCKS = 4  # units side by side in a tile of 64 rows
+
+
+class GroupMatMulEmitter:
+    """Writes one micro-kernel."""
+
+    def __init__(self, kernel: MicroKernel, isa: InstructionSet) -> None:
+        self.kernel, self.isa, self.forms = kernel, isa, isa.forms
+        self.case = kernel.case
+        self.bytes: ByteForms | None = isa.bytes if kernel.case.planes else None
+        self.unpacking = Unpacking(kernel.case, isa)
+        self.vectors = unit_vectors(self.case.bits, lane_bits(self.case.planes))
+        self.units = max(kernel.m_u // self.vectors, 1)  # of one turn of the loop
+        self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
+        self.blocks = range(kernel.t_u)
+        self.step = 4 if self.bytes else 1  # values of K of a vector
+
+    def emit(self, emit: Source) -> None:
+        """The whole function."""
+        with emit.block(f"static void {self.kernel.name}(const GroupStretch& s)"):
+            self.unpacking.constants(emit, mask=True)
+            emit("const uint8_t* unit = s.units;")
+            self.x = RowPointers(emit, self.rows, self.planes, "int8_t" if self.bytes else "float")
+            with emit.block("for (int64_t group = 0; group < s.groups; ++group)"):
+                self._zero(emit)
+                with emit.block(f"for (int64_t u = 0; u < s.group_units; {self._advance()})"):
+                    for first in range(0, self.vectors * self.units, self.kernel.m_u):
+                        self._step(emit, list(range(first, first + self.kernel.m_u)))
+                    emit(f"unit += {self.units * TILE_BLOCKS * unit_bytes(self.case.bits)};")
+                    self.x.advance(self.units * self.vectors * self.step)
+                for block in self.blocks:
+                    self._finish(emit, block)
+
+    def _advance(self) -> str:
+        return "++u" if self.units == 1 else f"u += {self.units}"
+
+    def _zero(self, emit: Source) -> None:
+        if self.bytes:
+            for r in self.rows:
+                for b in self.blocks:
+                    names = ", ".join(f"sum{r}_{b}_{p} = _mm512_setzero_si512()" for p in self.planes)
+                    emit(f"__m512i {names};")
+            return
+        for b in self.blocks:
+            at = plus("s.zero_points + group * 64", b * self.isa.lanes)
+            address = f"reinterpret_cast<const uint8_t*>({at})"
+            emit(f"const {self.forms.integers} zero_point{b} = {self.forms.load_integers.format(address)};")
+        for r in self.rows:
+            emit(f"{self.forms.floats} " + ", ".join(f"sum{r}_{b} = {self.forms.zero}" for b in self.blocks) + ";")
+
+    def _step(self, emit: Source, vectors: list[int]) -> None:
+        with emit.block(""):
+            for block in self.blocks:
+                self._weights(emit, block, vectors)
+            for row in self.rows:
+                self._products(emit, row, vectors)
+
+    def _weights(self, emit: Source, block: int, vectors: list[int]) -> None:
+        """w<block>_<vector>: the numbers, less the zero point and as float32 where x is float32."""
+        lanes = BLOCK if self.bytes else self.isa.lanes
+        within = block * lanes // BLOCK * unit_bytes(self.case.bits) + block * lanes % BLOCK * 4
+        for unit in sorted({vector // self.vectors for vector in vectors}):
+            here = [vector for vector in vectors if vector // self.vectors == unit]
+            name = f"loaded{block}_{unit}"
+            offset = unit * TILE_BLOCKS * unit_bytes(self.case.bits) + within
+            self.unpacking.load(emit, name, "unit", offset, [vector % self.vectors for vector in here])
+            for vector in here:
+                numbers = self.unpacking.masked(name, vector % self.vectors)
+                if self.bytes:
+                    emit(f"const __m512i w{block}_{vector} = {numbers};")
+                else:
+                    emit(f"const {self.forms.integers} q{block}_{vector} = {numbers};")
+                    steps = self.forms.subtract.format(f"q{block}_{vector}", f"zero_point{block}")
+                    emit(f"const {self.forms.floats} w{block}_{vector} = {self.forms.to_float.format(steps)};")
+
+    def _products(self, emit: Source, row: int, vectors: list[int]) -> None:
+        for vector in vectors:
+            at = vector * self.step
+            if self.bytes is None:
+                value = f"x{row}_{vector}"
+                emit(f"const {self.forms.floats} {value} = {self.forms.broadcast.format(self.x.at(row, 0, at))};")
+                for b in self.blocks:
+                    name = f"sum{row}_{b}"
+                    emit(f"{name} = {self.forms.multiply_add.format(f'w{b}_{vector}', value, name)};")
+                continue
+            for p in self.planes:
+                value = f"x{row}_{vector}_{p}"
+                emit(f"const __m512i {value} = _mm512_set1_epi32(four_bytes({self.x.at(row, p, at)}));")
+                for b in self.blocks:
+                    name = f"sum{row}_{b}_{p}"
+                    emit(f"{name} = {self.bytes.multiply_add.format(name, f'w{b}_{vector}', value)};")
+
+    def _finish(self, emit: Source, block: int) -> None:
+        """Add a group's sums to y."""
+        lanes = BLOCK if self.bytes else self.isa.lanes
+        first = f"group * {TILE_BLOCKS * BLOCK}"
+        with emit.block(""):
+            scales = plus(f"s.scales + {first}", block * lanes)
+            emit(f"const {self.forms.floats} scale = {self.forms.load.format(scales)};")
+            if self.bytes:
+                zero_points = plus(f"s.zero_points + {first}", block * lanes)
+                emit(f"const __m512i zero_point = _mm512_load_si512({zero_points});")
+            for row in self.rows:
+                y = plus("s.y", row * 64 + block * lanes)
+                value = self._digits(emit, row, block) if self.bytes else f"sum{row}_{block}"
+                total = self.forms.multiply_add.format(value, "scale", self.forms.load.format(y))
+                emit(self.forms.store.format(y, total) + ";")
+
+    def _digits(self, emit: Source, row: int, block: int) -> str:
+        """Name of the sum of the planes, without the zero points' part."""
+        stride = f" + {row} * s.sums_stride" if row else ""
+        names = []
+        for p in self.planes:
+            name = f"digit{row}_{p}"
+            offset = (
+                f"_mm512_mullo_epi32(zero_point, _mm512_set1_epi32(s.sums[group * {len(self.planes)} + {p}{stride}]))"
+            )
+            emit(f"const __m512 {name} = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum{row}_{block}_{p}, {offset}));")
+            names.append(name)
+        value = names[-1]
+        for name in reversed(names[:-1]):
+            value = f"_mm512_fmadd_ps({value}, _mm512_set1_ps(256), {name})"
+        return value

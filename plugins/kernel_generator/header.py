@@ -1,0 +1,68 @@
+"""Writes the headers that a kernel.cpp includes: all micro-kernels of an operator for one instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from intaglio.plugins.kernel_generator.group_matmul import GroupMatMulEmitter
+from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS, InstructionSet
+from intaglio.plugins.kernel_generator.lut_matmul import LutMatMulEmitter
+from intaglio.plugins.kernel_generator.micro_kernel import ROWS, MicroKernel, cases, variants
+from intaglio.plugins.kernel_generator.source import Source
+
+
+class Emitter(Protocol):
+    """Writes one micro-kernel."""
+
+    def __init__(self, kernel: MicroKernel, isa: InstructionSet) -> None: ...
+
+    def emit(self, emit: Source) -> None:
+        """The whole function."""
+
+
+# Operator, which is a folder of plugins/ -> what writes a micro-kernel of it, and the C++ type of its argument.
+EMITTERS: dict[str, tuple[type[Emitter], str]] = {
+    "group_matmul": (GroupMatMulEmitter, "GroupStretch"),
+    "lut_matmul": (LutMatMulEmitter, "LutStretch"),
+}
+
+
+def headers(instruction_set: str) -> Iterator[tuple[str, str]]:
+    """(name, text) of every header for an instruction set, always the same."""
+    isa = INSTRUCTION_SETS[instruction_set]
+    for operator in EMITTERS:
+        yield f"{operator}.h", _header(operator, isa)
+
+
+def _header(operator: str, isa: InstructionSet) -> str:
+    emit = Source()
+    emit(f"// Micro-kernels of {operator} for {isa.name}, written by plugins/kernel_generator: change it there.")
+    emit("#pragma once")
+    emit("")
+    emit("namespace intaglio::INTAGLIO_ISA {")
+    emit("namespace {")
+    emitter, argument = EMITTERS[operator]
+    kernels = [kernel for case in cases(operator, isa) for kernel in variants(case, isa)]
+    for kernel in kernels:
+        emit("")
+        emitter(kernel, isa).emit(emit)
+    emit("")
+    most = [max(ROWS[operator].get(planes, [0])) for planes in range(4)]
+    emit(f"constexpr int MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x at once, by its planes")
+    emit("")
+    _table(emit, operator, argument, kernels)
+    emit("")
+    emit("}  // namespace")
+    emit("}  // namespace intaglio::INTAGLIO_ISA")
+    return emit.text()
+
+
+def _table(emit: Source, operator: str, argument: str, kernels: list[MicroKernel]) -> None:
+    emit("// The first of a case is its default.")
+    emit(f"const MicroKernel<{argument}> {operator.upper()}_MICRO_KERNELS[] = {{")
+    for kernel in kernels:
+        case = kernel.case
+        numbers = f"{case.bits}, {case.planes}, {case.rows}, {kernel.m_u}, {kernel.t_u}"
+        emit(f"    {{{{{numbers}}}, {kernel.name}}},")
+    emit("};")

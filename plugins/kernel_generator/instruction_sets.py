@@ -1,0 +1,143 @@
+"""How each instruction set says what the micro-kernels need.
+
+A form is C++ with its operands as {0}, {1}, ...; integers are vectors of 32-bit lanes unless the name says bytes. Lanes
+of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` are functions of plugins/simd_float.h and
+plugins/index_units.h, which every compiler translates.
+
+To add an instruction set: an entry here, its compiler options in plugins/ort/build.py, and its name in plugins/isa.h.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Forms(NamedTuple):
+    """The C++ of one width of vectors."""
+
+    floats: str  # type of a vector of float32
+    integers: str  # type of a vector of integers
+    zero: str
+    load: str  # float32 from an address
+    store: str  # to an address, float32
+    broadcast: str  # the float32 at an address, in all lanes
+    multiply_add: str  # a·b + c
+    sum: str  # of the lanes of float32
+    load_integers: str  # from the address of bytes
+    set_integers: str  # an int in all lanes
+    shift_right: str  # each lane by a number of bits
+    bit_and: str
+    subtract: str
+    to_float: str
+    merge: str  # the bits of {1} where {0} has ones, else those of {2}
+    table: str  # type of a table of float32
+    load_table: str  # from an address
+    look_up: str  # the entries of table {0} that the lowest bits of {1} name
+    choose: str  # {0}, or {1} where bit 3 of {2} is set
+
+
+class ByteForms(NamedTuple):
+    """The C++ of products of bytes, 64 of them in a vector: VNNI."""
+
+    shift_right: str  # pairs of bytes; what comes into a byte from its neighbour is masked or not looked at
+    set_bytes: str
+    multiply_add: str  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
+    look_up: str  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
+
+
+class InstructionSet(NamedTuple):
+    """What the generator knows of an instruction set."""
+
+    name: str
+    registers: int  # vectors
+    lanes: int  # of float32
+    forms: Forms
+    bytes: ByteForms | None = None
+    table_lanes: int = 16  # entries of float32 that one look-up chooses from
+    index_needs_mask: bool = False  # a look-up takes more bits for its index than the table needs
+
+
+PORTABLE = Forms(
+    floats="F32",
+    integers="Words",
+    zero="set_float(0)",
+    load="load_float({0})",
+    store="store_float({0}, {1})",
+    broadcast="set_float(*({0}))",
+    multiply_add="multiply_add({0}, {1}, {2})",
+    sum="sum({0})",
+    load_integers="load_words({0})",
+    set_integers="set_words({0})",
+    shift_right="({0} >> {1})",
+    bit_and="({0} & {1})",
+    subtract="({0} - {1})",
+    to_float="to_float({0})",
+    merge="(({1} & {0}) | ({2} & ~{0}))",
+    table="float*",
+    load_table="{0}",
+    look_up="look_up({0}, {1})",
+    choose="",
+)
+
+AVX2 = Forms(
+    floats="__m256",
+    integers="__m256i",
+    zero="_mm256_setzero_ps()",
+    load="_mm256_loadu_ps({0})",
+    store="_mm256_storeu_ps({0}, {1})",
+    broadcast="_mm256_broadcast_ss({0})",
+    multiply_add="_mm256_fmadd_ps({0}, {1}, {2})",
+    sum="sum({0})",
+    load_integers="_mm256_load_si256(reinterpret_cast<const __m256i*>({0}))",
+    set_integers="_mm256_set1_epi32({0})",
+    shift_right="_mm256_srli_epi32({0}, {1})",
+    bit_and="_mm256_and_si256({0}, {1})",
+    subtract="_mm256_sub_epi32({0}, {1})",
+    to_float="_mm256_cvtepi32_ps({0})",
+    merge="_mm256_or_si256(_mm256_and_si256({1}, {0}), _mm256_andnot_si256({0}, {2}))",
+    table="__m256",
+    load_table="_mm256_loadu_ps({0})",
+    look_up="_mm256_permutevar8x32_ps({0}, {1})",
+    choose="_mm256_blendv_ps({0}, {1}, _mm256_castsi256_ps(_mm256_slli_epi32({2}, 28)))",
+)
+
+AVX512 = Forms(
+    floats="__m512",
+    integers="__m512i",
+    zero="_mm512_setzero_ps()",
+    load="_mm512_loadu_ps({0})",
+    store="_mm512_storeu_ps({0}, {1})",
+    broadcast="_mm512_set1_ps(*({0}))",
+    multiply_add="_mm512_fmadd_ps({0}, {1}, {2})",
+    sum="_mm512_reduce_add_ps({0})",
+    load_integers="_mm512_load_si512({0})",
+    set_integers="_mm512_set1_epi32({0})",
+    shift_right="_mm512_srli_epi32({0}, {1})",
+    bit_and="_mm512_and_si512({0}, {1})",
+    subtract="_mm512_sub_epi32({0}, {1})",
+    to_float="_mm512_cvtepi32_ps({0})",
+    merge="_mm512_ternarylogic_epi32({0}, {1}, {2}, 0xCA)",
+    table="__m512",
+    load_table="_mm512_loadu_ps({0})",
+    look_up="_mm512_permutexvar_ps({1}, {0})",
+    choose="",
+)
+
+VNNI = ByteForms(
+    shift_right="_mm512_srli_epi16({0}, {1})",
+    set_bytes="_mm512_set1_epi8({0})",
+    multiply_add="_mm512_dpbusd_epi32({0}, {1}, {2})",
+    look_up="_mm512_shuffle_epi8({0}, {1})",
+)
+VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})")
+
+INSTRUCTION_SETS = {
+    each.name: each
+    for each in (
+        InstructionSet("portable", 16, 4, PORTABLE, index_needs_mask=True),
+        InstructionSet("avx2", 16, 8, AVX2, table_lanes=8),
+        InstructionSet("avx512", 32, 16, AVX512),
+        InstructionSet("avx512vnni", 32, 16, AVX512, VNNI, index_needs_mask=True),
+        InstructionSet("avx512vbmi", 32, 16, AVX512, VBMI),
+    )
+}

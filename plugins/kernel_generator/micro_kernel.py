@@ -1,0 +1,114 @@
+"""What a micro-kernel is, how many registers it takes, and which ones are emitted.
+
+A micro-kernel multiplies `rows` rows of x with `t_u` vectors' worth of the weight's rows, in steps of `m_u` vectors
+along K. QIGen holds m_u vectors of x, m_u·t_u of the weight and t_u of y in registers and asks (equation 4) that
+
+    m_u + m_u·t_u + t_u <= number of vector registers
+
+Ours hold more: x has a register for each of its planes, y for each row and plane of x, and beside them lie tables, zero
+points, masks and the words that are being unpacked:
+
+    planes·m_u + m_u·t_u + rows·planes·t_u + constants <= number of vector registers
+
+With one row, one plane and no constants that is equation 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
+from intaglio.plugins.kernel_generator.units import unit_vectors
+
+# Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster: the products
+# alone fill the processor's pipes then.
+ROWS = {
+    "group_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
+    "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
+}
+M_U = (1, 2, 4, 8)
+T_U = (1, 2, 4)
+VARIANTS = 3  # of a case that are emitted
+
+BITS = {"group_matmul": (2, 3, 4, 8), "lut_matmul": (2, 3, 4)}  # of a weight's numbers, by operator
+SHORTEST_GROUP = 32  # values of K of a group, whose multiple every group's size is
+
+
+class Case(NamedTuple):
+    """What a micro-kernel is chosen for."""
+
+    operator: str  # "group_matmul" or "lut_matmul"
+    bits: int  # of a number of the weight
+    planes: int  # bytes of x in fixed point; 0: float32
+    rows: int  # of x at once
+
+
+class MicroKernel(NamedTuple):
+    """A case's variant: its steps along K, and its vectors of rows (GroupMatMul) or rows (LutMatMul) of the weight."""
+
+    case: Case
+    m_u: int
+    t_u: int
+
+    @property
+    def name(self) -> str:
+        """Its name in C++: `group_matmul_bits4_planes2_rows1_m2_t4`."""
+        operator, bits, planes, rows = self.case
+        return f"{operator}_bits{bits}_planes{planes}_rows{rows}_m{self.m_u}_t{self.t_u}"
+
+
+def lane_bits(planes: int) -> int:
+    """Bits of the lanes that numbers lie in: words for float32, bytes for fixed point."""
+    return 32 if planes == 0 else 8
+
+
+def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
+    """Vector registers that a micro-kernel holds at once."""
+    case, m_u, t_u = kernel
+    planes = max(case.planes, 1)
+    return planes * m_u + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
+
+
+def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
+    loaded = 1 + (case.bits == 3)  # words that are being unpacked, and the mask that joins two pieces
+    if case.operator == "group_matmul":
+        zero_points = 0 if case.planes else t_u
+        return zero_points + 1 + loaded  # and the mask
+    table = 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+    return table * t_u + isa.index_needs_mask + loaded
+
+
+def planes_of(operator: str, isa: InstructionSet) -> tuple[int, ...]:
+    """How an operator takes x. GroupMatMul's weights are integers, LutMatMul's only where the tables allow it."""
+    if isa.bytes is None:
+        return (0,)
+    return (2, 3) if operator == "group_matmul" else (0, 2, 3)
+
+
+def cases(operator: str, isa: InstructionSet) -> Iterator[Case]:
+    """What micro-kernels of an operator are chosen for, on an instruction set."""
+    for bits in BITS[operator]:
+        for planes in planes_of(operator, isa):
+            for rows in ROWS[operator][planes]:
+                yield Case(operator, bits, planes, rows)
+
+
+def search(case: Case, isa: InstructionSet) -> list[MicroKernel]:
+    """Every micro-kernel of a case whose values fit into the registers."""
+    found = [MicroKernel(case, m_u, t_u) for t_u in T_U for m_u in M_U if _steps_fit(case, m_u)]
+    return [kernel for kernel in found if registers(kernel, isa) <= isa.registers]
+
+
+def _steps_fit(case: Case, m_u: int) -> bool:
+    """Whether steps of m_u vectors make up what the loops count in: units, and of several units whole groups."""
+    vectors = unit_vectors(case.bits, lane_bits(case.planes))
+    if case.operator == "lut_matmul" or m_u <= vectors:
+        return vectors % m_u == 0
+    depth = m_u * (4 if case.planes else 1)  # values of K, of which a byte's lane holds four side by side
+    return m_u % vectors == 0 and SHORTEST_GROUP % depth == 0
+
+
+def variants(case: Case, isa: InstructionSet) -> list[MicroKernel]:
+    """The few that are emitted, the default first: those that hold most sums, which need fewest loads of x for each."""
+    return sorted(search(case, isa), key=lambda kernel: (kernel.t_u, kernel.m_u), reverse=True)[:VARIANTS]

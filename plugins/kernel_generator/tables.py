@@ -1,0 +1,107 @@
+"""Which micro-kernel each case takes on a machine: the user's measured table, else the one that is shipped for the CPU,
+else the defaults of the instruction set.
+
+A table is a JSON file, named by the CPU as CPUID gives it:
+
+    {"format": 1, "cpu": "AuthenticAMD-25-17",
+     "kernels": {"avx512vbmi": [["group_matmul", 4, 2, 1, 2, 4], ...]}}
+
+with operator, bits, planes, rows, m_u, t_u (micro_kernel.py). Shipped ones lie in machines/, the user's, which
+`intaglio tune` writes, in the cache directory.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from intaglio.errors import storage_errors
+from intaglio.files import atomic_write, cache_directory
+from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
+from intaglio.plugins.kernel_generator.micro_kernel import BITS, Case, MicroKernel, cases, variants
+
+Selection = dict[Case, MicroKernel]
+Row = tuple[str, int, int, int, int, int]
+
+
+class Table(msgspec.Struct, forbid_unknown_fields=True):
+    """What a file holds."""
+
+    format: Literal[1]
+    cpu: str
+    kernels: dict[str, list[Row]]  # by instruction set
+
+
+@functools.cache
+def emitted(instruction_set: str) -> Mapping[Case, list[MicroKernel]]:
+    """The micro-kernels of every case of an instruction set, the default first."""
+    isa = INSTRUCTION_SETS[instruction_set]
+    return {case: variants(case, isa) for operator in BITS for case in cases(operator, isa)}
+
+
+def defaults(instruction_set: str) -> Selection:
+    """The default of every case of an instruction set."""
+    return {case: kernels[0] for case, kernels in emitted(instruction_set).items()}
+
+
+def selection(cpu: str, instruction_set: str) -> Selection:
+    """What every case takes on a CPU. A damaged table of the user is a warning, and is not used."""
+    chosen = defaults(instruction_set) | _kernels(_shipped(cpu), cpu, instruction_set)
+    path = location(cpu)
+    try:
+        return chosen | _kernels(path, cpu, instruction_set)
+    except (OSError, ValueError) as error:
+        warnings.warn(
+            f"{path}: not a table of micro-kernels ({' '.join(str(error).split())}), the defaults are used. "
+            "Measure anew with: intaglio tune",
+            stacklevel=3,
+        )
+        return chosen
+
+
+def location(cpu: str) -> Path:
+    """Where the user's table for a CPU lies, if there is one."""
+    return cache_directory() / f"micro-kernels-{cpu}.json"
+
+
+def store(cpu: str, instruction_set: str, chosen: Selection) -> Path:
+    """Write the user's table for an instruction set, beside those of others. Raises `StorageError`."""
+    path = location(cpu)
+    try:
+        table = _read(path, cpu)
+    except (OSError, ValueError):
+        table = Table(1, cpu, {})
+    table.kernels[instruction_set] = [(*kernel.case, kernel.m_u, kernel.t_u) for kernel in chosen.values()]
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, msgspec.json.format(msgspec.json.encode(table), indent=1))
+    return path
+
+
+def _shipped(cpu: str) -> Path:
+    return Path(__file__).with_name("machines") / f"{cpu}.json"
+
+
+def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
+    """The kernels of a file for an instruction set; none where there is no file. Raises ValueError and OSError."""
+    if not path.exists():
+        return {}
+    found = {}
+    for operator, bits, planes, rows, m_u, t_u in _read(path, cpu).kernels.get(instruction_set, []):
+        kernel = MicroKernel(Case(operator, bits, planes, rows), m_u, t_u)
+        if kernel not in emitted(instruction_set).get(kernel.case, ()):
+            raise ValueError(f"this version has no {kernel.name} for {instruction_set}")
+        found[kernel.case] = kernel
+    return found
+
+
+def _read(path: Path, cpu: str) -> Table:
+    table = msgspec.json.decode(path.read_bytes(), type=Table)
+    if table.cpu != cpu:
+        raise ValueError(f"it is for {table.cpu}, this is {cpu}")
+    return table

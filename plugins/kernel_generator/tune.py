@@ -1,0 +1,152 @@
+"""Measures the micro-kernels on this machine, as ONNX Runtime runs them, and keeps the fastest.
+
+Every case is a model of one node, for which each variant is selected in turn; times are those of the thread's own CPU,
+of which the least counts, so that other work on the machine matters little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from intaglio import extras
+from intaglio.errors import UsageError
+from intaglio.plugins import ort
+from intaglio.plugins.kernel_generator import tables
+from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel
+from intaglio.plugins.registry import DOMAIN
+from intaglio.progress import track
+
+SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
+QUICK_SHAPES = ((2048, 512),)
+ROUNDS, QUICK_ROUNDS = 12, 3
+GROUP_SIZE = 128
+WORTH = 0.99  # of the default's time that another has to stay below: less is noise
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class TunedCase(msgspec.Struct):
+    """A case's default and its fastest micro-kernel; speeds in 10^9 products a second, one thread."""
+
+    operator: str
+    bits: int
+    planes: int
+    rows: int
+    default: tuple[int, int]  # m_u, t_u
+    best: tuple[int, int]
+    default_speed: float
+    best_speed: float
+
+
+class Tuning(msgspec.Struct):
+    """What was measured, and where the table lies."""
+
+    cpu: str
+    instruction_set: str
+    table: str  # path
+    cases: list[TunedCase]
+
+
+def tune(quick: bool = False) -> Tuning:
+    """Measure all variants on this machine, store the table of the fastest, and select them.
+
+    `quick` measures one small shape a few times. Raises `UsageError` where there are no CPU kernels, `StorageError`
+    where the table cannot be written.
+    """
+    extras.load("onnxruntime")
+    instruction_set, cpu = ort.instruction_set(), ort.cpu()
+    if instruction_set is None or cpu is None:
+        raise UsageError("tune: there are no CPU kernels. Install g++ or clang++, then install intaglio again.")
+    chosen, measured = tables.defaults(instruction_set), []
+    try:
+        for case, default in track(list(chosen.items()), "measuring micro-kernels", len(chosen)):
+            times = _measure(case, instruction_set, quick)
+            best = min(times, key=lambda kernel: times[kernel])
+            if times[best] > WORTH * times[default]:
+                best = default
+            chosen[case] = best
+            measured.append(_tuned(case, default, best, times, quick))
+        path = tables.store(cpu, instruction_set, chosen)
+    finally:
+        ort.select_kernels()
+    return Tuning(cpu, instruction_set, str(path), measured)
+
+
+def _tuned(
+    case: Case, default: MicroKernel, best: MicroKernel, times: dict[MicroKernel, float], quick: bool
+) -> TunedCase:
+    products = case.rows * sum(depth * rows for depth, rows in _shapes(quick)) / 1e9
+    speeds = (products / times[default], products / times[best])
+    return TunedCase(*case, (default.m_u, default.t_u), (best.m_u, best.t_u), *speeds)
+
+
+def _shapes(quick: bool) -> tuple[tuple[int, int], ...]:
+    return QUICK_SHAPES if quick else SHAPES
+
+
+def _measure(case: Case, instruction_set: str, quick: bool) -> dict[MicroKernel, float]:
+    """Seconds of each variant for all shapes together."""
+    kernels = tables.emitted(instruction_set)[case]
+    total = dict.fromkeys(kernels, 0.0)
+    for depth, rows in _shapes(quick):
+        session, x = _session(case, depth, rows)
+        least = dict.fromkeys(kernels, float("inf"))
+        for _ in range(QUICK_ROUNDS if quick else ROUNDS):
+            for kernel in kernels:
+                ort.select_kernel(kernel)
+                least[kernel] = min(least[kernel], *_times(session, x))
+        for kernel in kernels:
+            total[kernel] += least[kernel]
+    return total
+
+
+def _times(session: Any, x: npt.NDArray[np.float32]) -> Iterator[float]:
+    for _ in range(3):
+        start = time.thread_time()
+        session.run(None, {"x": x})
+        yield time.thread_time() - start
+
+
+def _session(case: Case, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
+    """A model of one layer [rows, depth] that takes the case's micro-kernels, and its x."""
+    random = np.random.default_rng(0)
+    weights: Arrays = {"packed": random.integers(-(2**31), 2**31, (rows, depth * case.bits // 32), dtype=np.int32)}
+    attributes: dict[str, Any] = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
+    if case.operator == "group_matmul":
+        weights["scales"] = random.uniform(0.5, 1.5, (rows, depth // GROUP_SIZE)).astype(np.float32)
+        attributes["group_size"] = GROUP_SIZE
+    else:
+        weights["lut"] = _tables(random, rows, 2**case.bits, integers=case.planes > 0)
+    operator = {"group_matmul": "GroupMatMul", "lut_matmul": "LutMatMul"}[case.operator]
+    node = helper.make_node(operator, ["x", *weights], ["y"], domain=DOMAIN, **attributes)
+    graph = helper.make_graph(
+        [node], "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [case.rows, depth])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [case.rows, rows])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnxruntime = extras.load("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # the caller's thread, whose time is measured
+    ort.register(options)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session, random.normal(size=(case.rows, depth)).astype(np.float32)
+
+
+def _tables(random: np.random.Generator, rows: int, entries: int, integers: bool) -> npt.NDArray[np.float32]:
+    """Lookup tables that kernels take as integers, or not."""
+    if not integers:
+        return random.normal(size=(rows, entries)).astype(np.float32)
+    steps = random.integers(-127, 128, (rows, entries))
+    steps[:, 0] = 127
+    return (steps / 2000).astype(np.float32)

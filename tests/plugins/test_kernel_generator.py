@@ -1,0 +1,286 @@
+"""The micro-kernels that are generated: which, that each computes what its operator says, and which a machine takes."""
+
+import ctypes
+import json
+import subprocess
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_bounds import check_outputs
+from operator_cases import Case as OperatorCase
+from operator_models import feeds, node_model
+
+from intaglio.plugins import OPS, ort
+from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.kernel_generator import tables
+from intaglio.plugins.kernel_generator.header import headers
+from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
+from intaglio.plugins.kernel_generator.micro_kernel import (
+    BITS,
+    M_U,
+    T_U,
+    Case,
+    MicroKernel,
+    cases,
+    registers,
+    search,
+    variants,
+)
+from intaglio.plugins.kernel_generator.units import pieces, unit_loads, unit_vectors
+from intaglio.plugins.ort import build
+
+NAMES = list(INSTRUCTION_SETS)
+ALL_CASES = [(name, case) for name in NAMES for operator in BITS for case in cases(operator, INSTRUCTION_SETS[name])]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    try:
+        build.compiler()
+    except build.CompileError as error:
+        pytest.skip(str(error))
+    build.build()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache directory; the micro-kernels of before are selected again afterwards."""
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        yield tmp_path / "intaglio"
+    ort.select_kernels()
+
+
+# --- what is emitted --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_description_gives_the_same_text(name):
+    assert dict(headers(name)) == dict(headers(name))
+    for text in dict(headers(name)).values():
+        assert "None" not in text
+
+
+def test_the_documented_kernel_is_emitted():
+    shown = (build.ROOT / "docs" / "kernel-generation.md").read_text().split("```cpp\n")[1].split("```")[0]
+    assert shown in dict(headers("avx512vbmi"))["lut_matmul.h"]
+
+
+def test_instruction_sets_are_those_that_are_compiled():
+    assert list(build.INSTRUCTION_SETS) == NAMES
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("lane_bits", [8, 32])
+def test_pieces_of_a_unit_cover_every_bit_once(bits, lane_bits):
+    """Of two pieces, the first gives the number's lower two bits and the second its third."""
+    covered = []
+    for vector in range(unit_vectors(bits, lane_bits)):
+        found = pieces(bits, lane_bits, vector)
+        if len(found) == 1:
+            covered += [(found[0].load, found[0].shift + bit) for bit in range(bits)]
+        else:
+            covered += [(found[0].load, found[0].shift + bit) for bit in range(2)]
+            covered += [(found[1].load, found[1].shift + 2)]
+    assert sorted(covered) == [(load, bit) for load in range(unit_loads(bits)) for bit in range(lane_bits)]
+
+
+@given(st.sampled_from(ALL_CASES), st.integers(8, 64))
+def test_search_finds_all_that_fit_into_the_registers_and_no_other(found, count):
+    name, case = found
+    isa = INSTRUCTION_SETS[name]._replace(registers=count)
+    planes, lanes = max(case.planes, 1), 4 if case.planes else 1
+    vectors = unit_vectors(case.bits, 8 if case.planes else 32)
+    fitting = set()
+    for m_u in M_U:
+        for t_u in T_U:
+            held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
+            if case.operator == "group_matmul":
+                held += 1 + (0 if case.planes else t_u)  # the mask, zero points
+                steps = vectors % m_u == 0 or (m_u % vectors == 0 and 32 % (m_u * lanes) == 0)
+            else:
+                tables_held = 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+                held += t_u * tables_held + isa.index_needs_mask
+                steps = vectors % m_u == 0
+            held += 2 if case.bits == 3 else 1  # what is being unpacked
+            if steps and held <= count:
+                fitting.add((m_u, t_u))
+    assert {(kernel.m_u, kernel.t_u) for kernel in search(case, isa)} == fitting
+
+
+@pytest.mark.parametrize("operator", BITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_case_has_variants_within_the_registers(name, operator):
+    isa = INSTRUCTION_SETS[name]
+    for case in cases(operator, isa):
+        found = variants(case, isa)
+        assert 1 <= len(found) == len(set(found))
+        assert all(registers(kernel, isa) <= isa.registers for kernel in found)
+
+
+def test_one_row_in_one_plane_asks_what_qigen_asks():
+    """Equation 4, m_u + m_u·t_u + t_u, and beside it zero points, the mask and the words being unpacked."""
+    kernel = MicroKernel(Case("group_matmul", 4, 0, 1), 3, 2)
+    assert registers(kernel, INSTRUCTION_SETS["avx2"]) == (3 + 3 * 2 + 2) + (2 + 1 + 1)
+
+
+# --- blocks for the cache ---------------------------------------------------------------------------------------------
+
+BLOCKING = """
+#include "plugins/cache_blocking.h"
+extern "C" void block(const int64_t* n, int64_t* found) {
+    const auto best = intaglio::largest_cache_block({n[0], n[1], n[2]}, n[3], n[4], n[5], n[6], n[7]);
+    found[0] = best.depth, found[1] = best.rows;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory):
+    """`largest_cache_block` of plugins/cache_blocking.h."""
+    folder = tmp_path_factory.mktemp("blocking")
+    (folder / "block.cpp").write_text(BLOCKING)
+    command = [build.compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{build.ROOT}", "block.cpp", "-o", "block.so"]
+    subprocess.run(command, check=True, cwd=folder)
+    call = ctypes.CDLL(str(folder / "block.so")).block
+
+    def largest(*numbers: int) -> tuple[int, int]:
+        found = (ctypes.c_int64 * 2)()
+        call((ctypes.c_int64 * 8)(*numbers), found)
+        return found[0], found[1]
+
+    return largest
+
+
+@given(
+    bits=st.tuples(st.integers(1, 256), st.integers(1, 32), st.integers(1, 256)),
+    depth_step=st.integers(1, 64),
+    depth_steps=st.integers(1, 20),
+    row_step=st.integers(1, 16),
+    row_steps=st.integers(1, 8),
+    cache=st.integers(1, 200_000),
+)
+def test_blocks_fill_the_cache_as_no_other_does(block, bits, depth_step, depth_steps, row_step, row_steps, cache):
+    """QIGen's equation 5, by trying all blocks; where none fits, the smallest."""
+    x, weight, y = bits
+
+    def filled(m: int, t: int) -> int:
+        return x * m + weight * m * t + y * t
+
+    depth, rows = depth_step * depth_steps, row_step * row_steps
+    all_blocks = [(m, t) for m in range(depth_step, depth + 1, depth_step) for t in range(row_step, rows + 1, row_step)]
+    fitting = [filled(*each) for each in all_blocks if filled(*each) <= cache]
+    m_b, t_b = block(x, weight, y, depth_step, depth, row_step, rows, cache)
+    assert m_b % depth_step == 0 and t_b % row_step == 0
+    if fitting:
+        assert filled(m_b, t_b) == max(fitting)
+    else:
+        assert (m_b, t_b) == (depth_step, row_step)
+
+
+# --- what they compute ------------------------------------------------------------------------------------------------
+
+
+def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
+    """Inputs that take the micro-kernel of a case, with a remainder in every direction."""
+    rows, depth = 75, 32 * 5 * 3  # no whole tile of rows, no whole unit of K
+    x = random.normal(size=(case.rows, depth)).astype(np.float32)
+    packed = pack(random.integers(0, 2**case.bits, (rows, depth)), case.bits)
+    attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
+    if case.operator == "group_matmul":
+        scales = random.normal(size=(rows, depth // 32)).astype(np.float32)
+        zero_points = random.integers(0, 2**case.bits, scales.shape).astype(np.uint8)
+        return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), {**attributes, "group_size": 32})
+    lut = random.normal(size=(rows, 2**case.bits)).astype(np.float32)
+    if case.planes:
+        steps = random.integers(-127, 128, lut.shape)
+        steps[:, 0] = 127
+        lut = (steps * random.uniform(0.5, 2, (rows, 1))).astype(np.float32)
+    return OperatorCase("LutMatMul", (x, packed, lut), attributes)
+
+
+@pytest.mark.parametrize("operator", BITS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    ir = pytest.importorskip("onnx_ir")
+    if name not in ort.supported_instruction_sets():
+        pytest.skip(f"this CPU has no {name}")
+    monkeypatch.setenv("INTAGLIO_ISA", name)
+    random = np.random.default_rng(0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    assert ort.register(options)
+    for case in cases(operator, INSTRUCTION_SETS[name]):
+        inputs = operator_case(case, random)
+        expected = OPS[inputs.operator].reference(inputs.inputs, inputs.attributes)
+        model = ir.to_proto(node_model(inputs, True)).SerializeToString()
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        for kernel in variants(case, INSTRUCTION_SETS[name]):
+            ort.select_kernel(kernel)
+            check_outputs(inputs, session.run(None, feeds(inputs, True)), expected)
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(ValueError, match="no micro-kernel group_matmul_bits5"):
+        ort.select_kernel(MicroKernel(Case("group_matmul", 5, 2, 1), 2, 4))
+    with pytest.raises(ValueError, match="no micro-kernel"):
+        ort.select_kernel(MicroKernel(Case("int_linear", 4, 2, 1), 2, 4))
+
+
+# --- which a machine takes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(tables._shipped("x").parent.glob("*.json")), ids=lambda path: path.stem)
+def test_shipped_tables_name_kernels_that_are_emitted(path, cache):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in json.loads(path.read_text())["kernels"]:
+            assert tables._kernels(path, path.stem, name)
+
+
+def test_a_stored_table_is_taken_and_keeps_those_of_other_instruction_sets(cache):
+    other = {case: kernels[-1] for case, kernels in tables.emitted("avx2").items()}
+    assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
+    tables.store("Some-1-2", "avx2", other)
+    tables.store("Some-1-2", "portable", tables.defaults("portable"))
+    assert tables.selection("Some-1-2", "avx2") == other != tables.defaults("avx2")
+    assert tables.selection("Another-1-2", "avx2") == tables.defaults("avx2")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b'{"format": 2, "cpu": "Some-1-2", "kernels": {}}',
+        b'{"format": 1, "cpu": "Other-1-2", "kernels": {}}',
+        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 64, 64]]}}',
+        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 2]]}}',
+    ],
+)
+def test_a_damaged_table_is_one_warning_and_the_defaults(content, cache):
+    cache.mkdir()
+    tables.location("Some-1-2").write_bytes(content)
+    with pytest.warns(UserWarning, match="not a table of micro-kernels") as caught:
+        assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+
+
+def test_a_damaged_table_does_not_keep_a_session_from_opening(cache):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    cache.mkdir()
+    tables.location(ort.cpu()).write_text("nonsense")
+    with pytest.warns(UserWarning, match="intaglio tune"):
+        assert ort.register(onnxruntime.SessionOptions())
+
+
+def test_a_table_that_cannot_be_written_says_so(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(NotADirectoryError):
+        tables.store("Some-1-2", "avx2", tables.defaults("avx2"))
