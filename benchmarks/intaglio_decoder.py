@@ -35,7 +35,9 @@ def compressed(bits: int, checkpoint: Path, folder: Path) -> Path:
     if not (folder / FLOAT).exists():
         export(checkpoint, folder / FLOAT, check=False)
     recipe = folder / f"lut-{bits}.yaml"
-    recipe.write_text(f"passes: [{{lut: {{bits: {bits}, table_bits: 8, unweighted: true}}}}]\n", encoding="utf-8")
+    recipe.write_text(
+        f"passes: [{{lut: {{bits: {bits}, table_bits: 8, unweighted: true, compensate: false}}}}]\n", encoding="utf-8"
+    )
     compress(folder / FLOAT, made, recipe)
     return made
 

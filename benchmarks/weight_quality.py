@@ -36,7 +36,7 @@ METHODS: dict[str, str] = {
     "lut-sparse, 3 bits": "lut_sparse: {bits: 3}",
     "lut, 3 bits": "lut: {bits: 3}",
     "gptq, 3 bits, groups of 128": "gptq: {bits: 3}",
-    "gptq, 3 bits, groups of 32": "gptq: {bits: 3, group_size: 32}",
+    "gptq, 3 bits, groups of 64": "gptq: {bits: 3, group_size: 64}",
     "awq, 3 bits, groups of 128": "awq: {bits: 3}",
     "rtn, 3 bits, groups of 128": "rtn: {bits: 3}",
     "lut-sparse, 2 bits": "lut_sparse: {bits: 2}",
@@ -44,7 +44,7 @@ METHODS: dict[str, str] = {
     "int8-absmax, a scale per row": "int8_absmax",
     "int8-zeropoint, a scale per row": "int8_zeropoint",
 }
-TAKES_CALIBRATION = ("gptq", "awq")
+TAKES_CALIBRATION = ("gptq", "awq", "lut")
 TAKES_SENSITIVITY = ("lut",)
 
 

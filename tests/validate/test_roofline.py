@@ -41,7 +41,7 @@ def test_a_decoders_work_is_that_of_its_matrices_and_its_cache(tiny_decoder):
 
 def test_packed_weights_count_as_they_are_stored(tiny_decoder, tmp_path):
     recipe = tmp_path / "lut.yaml"
-    recipe.write_text("passes: [{lut: {bits: 4, unweighted: true}}]")
+    recipe.write_text("passes: [{lut: {bits: 4, unweighted: true, compensate: false}}]")
     compress(tiny_decoder, tmp_path / "lut", recipe)
     axes = {"batch": 1, "tokens": 1, "capacity": 128, "positions_wanted": 1}
     before, after = (work(load(Bundle.open(path).model_path), axes) for path in (tiny_decoder, tmp_path / "lut"))
