@@ -254,6 +254,16 @@ void cluster(const float* values, const float* weights, int64_t n, int64_t k, vo
     }
 }
 
+// The float before a finite one. The C library's function would be a symbol that kernels do not have.
+float next_below(float value) {
+    if (value == 0) return -__FLT_DENORM_MIN__;
+    int32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    bits += value > 0 ? -1 : 1;
+    __builtin_memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
 constexpr int BLOCK = 64;  // values whose indices are counted in registers
 
 void assign(const float* values, int64_t n, const float* centroids, int64_t k, uint8_t* indices) {
@@ -261,7 +271,7 @@ void assign(const float* values, int64_t n, const float* centroids, int64_t k, u
     for (int64_t j = 0; j + 1 < k; ++j) {
         const double middle = (double(centroids[j]) + double(centroids[j + 1])) / 2;
         middles[j] = float(middle);
-        if (double(middles[j]) > middle) middles[j] = __builtin_nextafterf(middles[j], -__builtin_inff());
+        if (double(middles[j]) > middle) middles[j] = next_below(middles[j]);
     }
     int64_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
