@@ -59,7 +59,7 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
         for row in range(rows):
             centroids[row], masses[row] = reference.cluster(values[row], weights[row], count)
         return Clusters(centroids, masses)
-    isa = _isa()
+    isa = ort.instruction_set_number()
 
     def work(start: int) -> None:
         part = slice(start, start + ROWS)
@@ -87,8 +87,8 @@ def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
     indices = np.empty(values.shape, np.uint8)
     rows, length = values.shape
     library.intaglio_assign_rows(
-        _isa(), _pointer(values), ctypes.c_int64(rows), ctypes.c_int64(length), _pointer(centroids),
-        ctypes.c_int64(centroids.shape[1]), _pointer(indices),
+        ort.instruction_set_number(), _pointer(values), ctypes.c_int64(rows), ctypes.c_int64(length),
+        _pointer(centroids), ctypes.c_int64(centroids.shape[1]), _pointer(indices),
     )  # fmt: skip
     return indices
 
@@ -103,11 +103,6 @@ def _library() -> ctypes.CDLL | None:
     library.intaglio_cluster_rows.restype = ctypes.c_bool
     library.intaglio_assign_rows.restype = None
     return library
-
-
-def _isa() -> int:
-    """The place in isa.h of the instruction set to use: those that this CPU offers are the first ones there."""
-    return ort.supported_instruction_sets().index(str(ort.instruction_set()))
 
 
 def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:

@@ -3,6 +3,7 @@
 
 #include "plugins/lut_matmul/kernel.h"
 #include "plugins/ort/operators.h"
+#include "plugins/ort/packed_weight.h"
 #include "plugins/ort/real.h"
 
 namespace intaglio::ort {
@@ -12,14 +13,8 @@ class LutMatMul final : public Kernel {
 public:
     explicit LutMatMul(const Node& node)
         : kernel_(lut_matmul_kernel(node.isa())),
-          bits_(node.integer("bits")),
-          depth_(node.integer("K")),
-          activation_bits_(node.integer("activation_bits", 32)) {
-        if (bits_ < 2 || bits_ > 4) throw Error("bits: " + std::to_string(bits_) + ", expected 2, 3 or 4");
-        if (depth_ < 0 || depth_ % 32 != 0) throw Error("K: " + std::to_string(depth_) + ", expected a multiple of 32");
-        if (activation_bits_ != 16 && activation_bits_ != 32) {
-            throw Error("activation_bits: " + std::to_string(activation_bits_) + ", expected 16 or 32");
-        }
+          kind_(node) {
+        if (kind_.bits < 2 || kind_.bits > 4) throw Error("bits: " + std::to_string(kind_.bits) + ", expected 2, 3 or 4");
         const Tensor packed = node.constant(1), lut = node.constant(2);
         if (packed && lut) weight_ = pack(packed, lut);
     }
@@ -30,11 +25,7 @@ public:
         const Weight here = weight_.buffer ? Weight{} : pack(context.input(1), context.input(2));
         const Weight& weight = weight_.buffer ? weight_ : here;
         const LutFormat& format = weight.format;
-        if (x.shape.rank() < 1 || x.shape.axis(-1) != depth_) {
-            throw Error("x: shape " + x.shape.text() + ", expected [..., " + std::to_string(depth_) + "]");
-        }
-        Shape shape = x.shape;
-        shape.set_axis(-1, format.rows);
+        const Shape shape = kind_.output_shape(x, format.rows);
         const Tensor output = context.output(0, shape);
         check_like(output, x);
         const int64_t count = shape.rows();
@@ -42,13 +33,12 @@ public:
         const RealInput values(x);
         const RealOutput y(output);
         const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
-        const int64_t x_grain = std::max<int64_t>((32 << 10) / std::max<int64_t>(depth_, 1), 1);
-        context.parallel_for(count, x_grain, [&](int64_t begin, int64_t end) {
+        context.parallel_for(count, x_packing_grain(kind_.depth), [&](int64_t begin, int64_t end) {
             kernel_.pack_x(format, values.data(), count, begin, end, packed_x.as<void>());
         });
         const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
         constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
-        const int64_t grain = PRODUCTS / std::max<int64_t>(count * depth_ * LutMatMulKernel::BLOCK, 1) + 1;
+        const int64_t grain = PRODUCTS / std::max<int64_t>(count * kind_.depth * LutMatMulKernel::BLOCK, 1) + 1;
         context.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
             kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin, end);
         });
@@ -62,18 +52,14 @@ private:
     };
 
     Weight pack(const Tensor& packed, const Tensor& lut) const {
-        const int64_t words = depth_ * bits_ / 32, entries = int64_t(1) << bits_;
-        if (packed.shape.rank() != 2 || packed.shape.axis(1) != words) {
-            throw Error("packed: shape " + packed.shape.text() + ", expected [N, " + std::to_string(words) + "]");
-        }
-        const int64_t rows = packed.shape.axis(0);
+        const int64_t rows = kind_.rows(packed), entries = int64_t(1) << kind_.bits;
         const Shape expected{rows, entries};
         if (lut.shape != expected) throw Error("lut: shape " + lut.shape.text() + ", expected " + expected.text());
         const RealInput table_values(lut);
         const float* const tables = table_values.data();
         const int32_t* const indices = packed.as<int32_t>();
         const LutFormat format =
-            kernel_.choose(tables, rows, depth_, int32_t(bits_), int32_t(activation_bits_));
+            kernel_.choose(tables, rows, kind_.depth, int32_t(kind_.bits), int32_t(kind_.activation_bits));
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         const int64_t blocks = (rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
         kernel_.pack_weight(format, indices, tables, 0, blocks, weight.buffer.as<void>());
@@ -81,7 +67,7 @@ private:
     }
 
     const LutMatMulKernel& kernel_;
-    int64_t bits_, depth_, activation_bits_;
+    PackedWeight kind_;
     Weight weight_{};  // where packed and lut are constants of the graph
 };
 

@@ -28,7 +28,7 @@ class Memory:
             raise EngineError("memory bandwidth: no compiled kernels. Install a C++ compiler, then intaglio again.")
         self._read = ctypes.CDLL(str(path)).intaglio_read_memory
         self._read.restype = ctypes.c_int64
-        self._isa = ort.supported_instruction_sets().index(str(ort.instruction_set()))
+        self._isa = ort.instruction_set_number()
         self._map = mmap.mmap(-1, size)  # anonymous, and aligned to a page
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)

@@ -92,6 +92,11 @@ def cpu() -> str | None:
     return _text("intaglio_cpu")
 
 
+def instruction_set_number() -> int:
+    """The place in isa.h of `instruction_set()`: those that this CPU offers are the first ones there."""
+    return supported_instruction_sets().index(str(instruction_set()))
+
+
 def supported_instruction_sets() -> tuple[str, ...]:
     """The instruction sets that this CPU offers and the library has kernels for, the best last."""
     return tuple((_text("intaglio_supported_isas") or "").split())
