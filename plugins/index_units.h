@@ -2,8 +2,8 @@
 //
 // A unit has one load of 64 bytes, with 3 bits three of them, and is cut into lanes: 16 words, or 64 bytes. A vector of
 // indices has one in each lane. With 2, 4 and 8 bits, vector v lies at bit v·bits of the lanes. With 3 bits, each of the
-// three loads has as many whole indices as fit; the two bits that are left over in each lane of the first two, with one
-// of the third's each, make two more. So no bit is lost, and K is filled up to whole units with index 0.
+// three loads has as many whole indices as fit; the two bits that are left over in each lane of all three, the first
+// one's the lowest, make two more. So no bit is lost, and K is filled up to whole units with index 0.
 #pragma once
 
 #include <stdint.h>
@@ -42,10 +42,11 @@ static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) 
         target = Lane(target | Lane(value) << (vector % WHOLE * 3));
         return;
     }
-    const int last = vector - 3 * WHOLE;  // 0 or 1
-    Lane &low = lanes[last * COUNT + lane], &high = lanes[2 * COUNT + lane];
-    low = Lane(low | Lane(value & 3) << (LANE_BITS - 2));
-    high = Lane(high | Lane(value >> 2) << (LANE_BITS - 2 + last));
+    const int rest = value << (vector - 3 * WHOLE) * 3;  // one of the two, as a part of the six bits
+    for (int load = 0; load < 3; ++load) {
+        Lane& target = lanes[load * COUNT + lane];
+        target = Lane(target | Lane(rest >> (2 * load) & 3) << (LANE_BITS - 2));
+    }
 }
 
 }  // namespace

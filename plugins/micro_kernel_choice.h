@@ -85,6 +85,29 @@ INTAGLIO_FLOAT void store_float(float* p, F32 v) { __builtin_memcpy(p, &v, sizeo
 // Keeps a value in its register: the compiler would read it from memory again with each instruction that takes it.
 INTAGLIO_FLOAT void keep(__m512i& value) { asm("" : "+v"(value)); }
 
+// `COUNT` bytes, over and over.
+template <int COUNT>
+INTAGLIO_FLOAT __m512i repeat(const uint8_t* p) {
+    if (COUNT == 4) {
+        int32_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm512_set1_epi32(bytes);
+    }
+    if (COUNT == 8) {
+        int64_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm512_set1_epi64(bytes);
+    }
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// In each byte its place, 0 to 63, moved right by `bits`.
+INTAGLIO_FLOAT __m512i lane_numbers(int bits) {
+    uint8_t numbers[64];
+    for (int i = 0; i < 64; ++i) numbers[i] = uint8_t(i >> bits);
+    return _mm512_loadu_si512(numbers);
+}
+
 // Four bytes of x, as the integer that a product takes.
 INTAGLIO_FLOAT int32_t four_bytes(const int8_t* p) {
     int32_t four;

@@ -8,7 +8,7 @@
 namespace intaglio::ort {
 namespace {
 
-// A matrix with the places where its pieces begin; columns in 16 bits where they fit, as reading them is what counts.
+// A matrix cut into slices; columns in 16 bits where they fit, as reading them is what counts.
 class Matrix {
 public:
     Matrix(const Tensor& values, const Tensor& columns, const Tensor& row_offsets) {
@@ -17,9 +17,10 @@ public:
             throw Error("values " + values.shape.text() + ", columns " + columns.shape.text() + ", row_offsets " +
                         row_offsets.shape.text() + ": expected [nnz], [nnz], [N+1]");
         }
-        const int64_t count = values.shape.axis(0), rows = row_offsets.shape.axis(0) - 1;
+        const int64_t count = values.shape.axis(0);
+        rows_ = row_offsets.shape.axis(0) - 1;
         const int32_t* const offsets = row_offsets.as<int32_t>();
-        if (offsets[0] != 0 || offsets[rows] != count || !std::is_sorted(offsets, offsets + rows + 1)) {
+        if (offsets[0] != 0 || offsets[rows_] != count || !std::is_sorted(offsets, offsets + rows_ + 1)) {
             throw Error("row_offsets: do not ascend from 0 to the " + std::to_string(count) + " values");
         }
         const int32_t* const given = columns.as<int32_t>();
@@ -27,40 +28,87 @@ public:
             if (given[i] < 0) throw Error("columns: " + std::to_string(given[i]) + ", expected 0 or more");
             widest_ = std::max<int64_t>(widest_, given[i]);
         }
+        const std::vector<Chunk> chunks = cut(offsets);
         const RealInput numbers(values);
-        values_.assign(numbers.data(), numbers.data() + count);
-        offsets_.assign(offsets, offsets + rows + 1);
-        if (widest_ < 1 << 16) {
-            narrow_.assign(given, given + count);
-        } else {
-            wide_.assign(given, given + count);
+        values_.reserve(size_t(count));
+        (widest_ < 1 << 16 ? narrow_.reserve(size_t(count)) : wide_.reserve(size_t(count)));
+        for (size_t first = 0; first < chunks.size(); first += CSR_SLICE) {
+            add_slice(chunks.data() + first, numbers.data(), given);
         }
-        const int64_t pieces = std::max<int64_t>((count + CSR_PIECE - 1) / CSR_PIECE, 1);
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-            const auto begin = std::lower_bound(offsets_.begin(), offsets_.end() - 1, int32_t(piece * CSR_PIECE));
-            first_rows_.push_back(int32_t(begin - offsets_.begin()));
-        }
-        first_rows_.push_back(int32_t(rows));
+        pieces_.push_back(int32_t(slices_.size()));
     }
 
-    int64_t pieces() const { return int64_t(first_rows_.size()) - 1; }
-    int64_t rows() const { return int64_t(offsets_.size()) - 1; }
+    int64_t pieces() const { return int64_t(pieces_.size()) - 1; }
+    // The first slice of a piece; its last one is before the next piece's.
+    int64_t begin(int64_t piece) const { return pieces_[size_t(piece)]; }
+    int64_t rows() const { return rows_; }
     int64_t widest() const { return widest_; }
-    // The row that what piece `piece` has in its head belongs to, or -1.
-    int64_t head_row(int64_t piece) const {
-        const int64_t row = first_rows_[size_t(piece)] - 1;
-        return row >= 0 && offsets_[size_t(row) + 1] > piece * CSR_PIECE ? row : -1;
-    }
+    // The rows that the chunks which are not the first belong to, in the order in which they are added.
+    const std::vector<int32_t>& rest_rows() const { return rest_rows_; }
+    // Chunks that `rest` has room for: those, and the empty ones that fill the last slice up.
+    int64_t rest() const { return int64_t(rest_rows_.size()) + CSR_SLICE; }
     CsrMatrix view() const {
-        return {values_.data(), wide_.empty() ? narrow_.data() : nullptr, wide_.data(), offsets_.data(),
-                first_rows_.data(), rows(), int64_t(values_.size())};
+        return {values_.data(), wide_.empty() ? narrow_.data() : nullptr, wide_.data(), slices_.data(), rows_};
     }
 
 private:
+    struct Chunk {
+        int32_t first, length, target;
+    };
+
+    // The chunks of all rows, the longest first, as many as whole slices have.
+    std::vector<Chunk> cut(const int32_t* offsets) {
+        std::vector<Chunk> chunks;
+        for (int64_t row = 0; row < rows_; ++row) {
+            int32_t first = offsets[row], target = int32_t(row);
+            do {
+                const int32_t length = std::min<int32_t>(offsets[row + 1] - first, CSR_CHUNK);
+                chunks.push_back({first, length, target});
+                first += length;
+                if (first < offsets[row + 1]) rest_rows_.push_back(int32_t(row));
+                target = -int32_t(rest_rows_.size());
+            } while (first < offsets[row + 1]);
+        }
+        std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.length > b.length; });
+        for (int32_t filled = int32_t(rest_rows_.size()); chunks.size() % CSR_SLICE != 0;) {
+            chunks.push_back({0, 0, -1 - filled++});
+        }
+        return chunks;
+    }
+
+    void add_slice(const Chunk* chunks, const float* values, const int32_t* columns) {
+        CsrSlice slice{};
+        slice.first = int32_t(values_.size());
+        const int32_t common = chunks[CSR_SLICE - 1].length;
+        const auto add = [&](int32_t at) {
+            values_.push_back(values[at]);
+            if (widest_ < 1 << 16) {
+                narrow_.push_back(uint16_t(columns[at]));
+            } else {
+                wide_.push_back(columns[at]);
+            }
+        };
+        for (int32_t step = 0; step < common; ++step) {
+            for (int n = 0; n < CSR_SLICE; ++n) add(chunks[n].first + step);
+        }
+        for (int n = 0; n < CSR_SLICE; ++n) {
+            for (int32_t step = common; step < chunks[n].length; ++step) add(chunks[n].first + step);
+            slice.lengths[n] = uint8_t(chunks[n].length);
+            slice.targets[n] = chunks[n].target;
+        }
+        // An empty slice costs what some values do.
+        const int64_t work = int64_t(values_.size()) + 4 * CSR_SLICE * int64_t(slices_.size());
+        if (work >= int64_t(pieces_.size()) * PIECE) pieces_.push_back(int32_t(slices_.size()));
+        slices_.push_back(slice);
+    }
+
+    static constexpr int64_t PIECE = 2048;  // non-zeros: some microseconds of work for one token
+
     std::vector<float> values_;
     std::vector<uint16_t> narrow_;
-    std::vector<int32_t> wide_, offsets_, first_rows_;
-    int64_t widest_ = -1;
+    std::vector<int32_t> wide_, rest_rows_, pieces_ = {0};
+    std::vector<CsrSlice> slices_;
+    int64_t rows_ = 0, widest_ = -1;
 };
 
 class CsrMatMul final : public Kernel {
@@ -100,14 +148,13 @@ public:
 private:
     void one(const Context& context, const Matrix& matrix, const float* x, const float* y, float* sum) const {
         const CsrMatrix view = matrix.view();
-        const Scratch scratch(size_t(matrix.pieces()) * sizeof(float));
-        float* const heads = scratch.as<float>();
+        const Scratch scratch(size_t(matrix.rest()) * sizeof(float));
+        float* const rest = scratch.as<float>();
         context.parallel_for(matrix.pieces(), 2, [&](int64_t begin, int64_t end) {
-            for (int64_t piece = begin; piece < end; ++piece) kernel_.one(view, piece, x, y, sum, heads + piece);
+            kernel_.one(view, matrix.begin(begin), matrix.begin(end), x, y, sum, rest);
         });
-        for (int64_t piece = 1; piece < matrix.pieces(); ++piece) {
-            if (const int64_t row = matrix.head_row(piece); row >= 0) sum[row] += heads[piece];
-        }
+        const std::vector<int32_t>& rows = matrix.rest_rows();
+        for (size_t i = 0; i < rows.size(); ++i) sum[rows[i]] += rest[i];
     }
 
     void several(const Context& context, const Matrix& matrix, const float* x, int64_t count, int64_t depth,
@@ -128,21 +175,20 @@ private:
                 }
             }
         });
-        const Scratch scratch(size_t(blocks * pieces * TOKENS) * sizeof(float));
-        float* const heads = scratch.as<float>();
+        const Scratch scratch(size_t(blocks * matrix.rest() * TOKENS) * sizeof(float));
+        float* const rest = scratch.as<float>();  // [blocks][chunks][16]
         context.parallel_for(blocks * pieces, 1, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {
                 const int64_t block = task / pieces, piece = task % pieces, first = block * TOKENS;
-                kernel_.several(view, piece, columns + block * depth * TOKENS, std::min(TOKENS, count - first),
-                                y + first * view.rows, sum + first * view.rows, heads + task * TOKENS);
+                kernel_.several(view, matrix.begin(piece), matrix.begin(piece + 1), columns + block * depth * TOKENS,
+                                std::min(TOKENS, count - first), y + first * view.rows, sum + first * view.rows,
+                                rest + block * matrix.rest() * TOKENS);
             }
         });
-        for (int64_t task = 0; task < blocks * pieces; ++task) {
-            const int64_t first = task / pieces * TOKENS, row = matrix.head_row(task % pieces);
-            if (row < 0 || task % pieces == 0) continue;
-            for (int64_t t = 0; t < std::min(TOKENS, count - first); ++t) {
-                sum[(first + t) * view.rows + row] += heads[task * TOKENS + t];
-            }
+        const std::vector<int32_t>& rows = matrix.rest_rows();
+        for (int64_t token = 0; token < count; ++token) {
+            const float* const found = rest + token / TOKENS * matrix.rest() * TOKENS + token % TOKENS;
+            for (size_t i = 0; i < rows.size(); ++i) sum[token * view.rows + rows[i]] += found[int64_t(i) * TOKENS];
         }
     }
 

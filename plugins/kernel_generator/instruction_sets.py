@@ -43,6 +43,7 @@ class ByteForms(NamedTuple):
     set_bytes: str
     multiply_add: str  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
     look_up: str  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
+    index_bits: int  # of those bytes that a look-up reads
 
 
 class InstructionSet(NamedTuple):
@@ -128,8 +129,9 @@ VNNI = ByteForms(
     set_bytes="_mm512_set1_epi8({0})",
     multiply_add="_mm512_dpbusd_epi32({0}, {1}, {2})",
     look_up="_mm512_shuffle_epi8({0}, {1})",
+    index_bits=4,
 )
-VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})")
+VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6)
 
 INSTRUCTION_SETS = {
     each.name: each

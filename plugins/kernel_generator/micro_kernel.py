@@ -71,12 +71,23 @@ def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
 
 
 def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
-    loaded = 1 + (case.bits == 3)  # words that are being unpacked, and the mask that joins two pieces
+    loaded = 3 if case.bits == 3 else 1  # words that are being unpacked, and the masks that join three of them
     if case.operator == "group_matmul":
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
-    table = 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+    if case.planes:
+        table = 2 if looks_up_pairs(case, isa) else 1
+    else:
+        table = -(-(2**case.bits) // isa.table_lanes)
     return table * t_u + isa.index_needs_mask + loaded
+
+
+def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:
+    """Whether LutMatMul keeps a second table, for the upper of two indices in the bits that a look-up reads.
+
+    It spares half of the shifts. With more rows of x, their sums need the registers.
+    """
+    return bool(case.planes) and case.rows == 1 and isa.bytes is not None and isa.bytes.index_bits >= 2 * case.bits
 
 
 def planes_of(operator: str, isa: InstructionSet) -> tuple[int, ...]:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 LOAD = 64  # bytes of a unit's load
 
 
-class Piece(NamedTuple):
-    """Bits of a vector of numbers: what is loaded `load`·64 bytes into the unit, moved right by `shift` bits."""
+REST = 3  # with 3 bits, in the place of a load: the two upper bits of all three joined, load 0's the lowest
+
+
+class Place(NamedTuple):
+    """Where a vector of numbers lies: at bit `shift` of what is loaded `load`·64 bytes into the unit, or of `REST`."""
 
     load: int
     shift: int
@@ -29,18 +32,14 @@ def unit_vectors(bits: int, lane_bits: int) -> int:
     return unit_loads(bits) * lane_bits // bits
 
 
-def pieces(bits: int, lane_bits: int, vector: int) -> tuple[Piece, ...]:
-    """The one piece of a unit's vector; two, the lower two bits and the third, of the last vectors with 3 bits."""
+def place(bits: int, lane_bits: int, vector: int) -> Place:
+    """Where a unit's vector lies."""
     if bits != 3:
-        return (Piece(0, vector * bits),)
-    whole = lane_bits // 3  # of a load
-    if vector < 3 * whole:
-        return (Piece(vector // whole, vector % whole * 3),)
-    last = vector - 3 * whole
-    return (Piece(last, lane_bits - 2), Piece(2, lane_bits - 4 + last))
+        return Place(0, vector * bits)
+    whole = lane_bits // 3  # numbers of a load
+    return Place(min(vector // whole, REST), (vector - min(vector // whole, REST) * whole) * 3)
 
 
-def upper_bits_are_clear(bits: int, lane_bits: int, vector: int) -> bool:
-    """Whether nothing but the number is left in a lane of 32 bits after the shift."""
-    found = pieces(bits, lane_bits, vector)
-    return len(found) == 1 and found[0].shift + bits == lane_bits
+def used_bits(load: int, lane_bits: int) -> int:
+    """Bits of a lane of a load that anything lies in."""
+    return 6 if load == REST else lane_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
 from intaglio.plugins.kernel_generator.micro_kernel import Case, lane_bits
 from intaglio.plugins.kernel_generator.source import Source, plus
-from intaglio.plugins.kernel_generator.units import LOAD, Piece, pieces, upper_bits_are_clear
+from intaglio.plugins.kernel_generator.units import LOAD, REST, Place, place, used_bits
 
 
 class Unpacking:
@@ -18,31 +18,40 @@ class Unpacking:
         self.shift_form = isa.bytes.shift_right if self.lane_bits == 8 and isa.bytes else isa.forms.shift_right
         self.set_form = isa.bytes.set_bytes if self.lane_bits == 8 and isa.bytes else isa.forms.set_integers
 
-    def constants(self, emit: Source, mask: bool) -> None:
-        """The vectors that `masked` and `vector` use."""
-        if mask and self.bits < self.lane_bits:
-            emit(f"const {self.forms.integers} mask = {self.set_form.format((1 << self.bits) - 1)};")
+    def constants(self, emit: Source, mask: int | None) -> None:
+        """The vectors that `masked`, if there is a `mask`, and `load` use."""
+        if mask is not None and self.bits < self.lane_bits:
+            emit(f"const {self.forms.integers} mask = {self.set_form.format(mask)};")
         if self.bits == 3:
-            emit(f"const {self.forms.integers} low_bits = {self.set_form.format(3)};")
+            for count in (2, 4):
+                value = self.set_form.format((1 << count) - 1)
+                emit(f"const {self.forms.integers} lowest_{count} = {value};")
 
-    def load(self, emit: Source, name: str, pointer: str, offset: int, vectors: list[int]) -> None:
-        """Load what `vectors` of the unit at `pointer` + offset are made from, each load once."""
-        for load in sorted({piece.load for vector in vectors for piece in pieces(self.bits, self.lane_bits, vector)}):
-            address = plus(pointer, offset + LOAD * load)
+    def load(self, emit: Source, name: str, pointer: str, offset: int, vectors: list[int], stride: int = LOAD) -> None:
+        """Load what `vectors` of the unit at `pointer` + offset are made from, loads `stride` bytes apart, each once."""
+        wanted = {self.place(vector).load for vector in vectors}
+        for load in range(REST) if REST in wanted else sorted(wanted):
+            address = plus(pointer, offset + stride * load)
             emit(f"const {self.forms.integers} {name}_{load} = {self.forms.load_integers.format(address)};")
+        if REST in wanted:
+            first, second, third = (
+                self.shift_form.format(f"{name}_{load}", self.lane_bits - 2 - 2 * load) for load in range(REST)
+            )
+            upper = self.forms.merge.format("lowest_4", second, third)
+            emit(f"const {self.forms.integers} {name}_{REST} = {self.forms.merge.format('lowest_2', first, upper)};")
 
-    def vector(self, name: str, vector: int) -> str:
-        """The numbers of a vector, with anything above them; `name` is what `load` got."""
-        found = [self._shifted(name, piece) for piece in pieces(self.bits, self.lane_bits, vector)]
-        return found[0] if len(found) == 1 else self.forms.merge.format("low_bits", *found)
+    def place(self, vector: int) -> Place:
+        """Where a vector's numbers lie."""
+        return place(self.bits, self.lane_bits, vector)
 
-    def masked(self, name: str, vector: int) -> str:
-        """The numbers of a vector alone."""
-        numbers = self.vector(name, vector)
+    def shifted(self, name: str, at: Place) -> str:
+        """The bits from a place on, with anything above the number; `name` is what `load` got."""
+        loaded = f"{name}_{at.load}"
+        return loaded if at.shift == 0 else self.shift_form.format(loaded, at.shift)
+
+    def masked(self, name: str, at: Place) -> str:
+        """The bits from a place on that are ones in the mask: none is needed where nothing lies above the number."""
+        clear = self.lane_bits == 32 and at.shift + self.bits >= used_bits(at.load, 32)
         whole = self.bits == self.lane_bits
-        clear = self.lane_bits == 32 and upper_bits_are_clear(self.bits, 32, vector)
+        numbers = self.shifted(name, at)
         return numbers if whole or clear else self.forms.bit_and.format(numbers, "mask")
-
-    def _shifted(self, name: str, piece: Piece) -> str:
-        loaded = f"{name}_{piece.load}"
-        return loaded if piece.shift == 0 else self.shift_form.format(loaded, piece.shift)

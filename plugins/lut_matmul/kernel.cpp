@@ -2,7 +2,7 @@
 // rows, and a group the first units of its rows, then the second ones, and so on: one stream.
 //
 //     [blocks][4 groups][units][4 rows][unit]    indices
-//     [N filled up][tables][64 bytes]            tables: float32 entries, or bytes with 128 added, repeated
+//     [N filled up][tables][2^bits] bytes        tables: entries with 128 added; or [N filled up][16] float32, repeated
 //     [N filled up] float32                      factors of the rows, where tables are bytes
 //
 // Lanes go along K: of a unit's indices, number `vector`·lanes + lane lies in `lane`, lanes being 16 words for tables of
@@ -20,7 +20,6 @@ namespace {
 
 constexpr int64_t BLOCK = LutMatMulKernel::BLOCK;
 constexpr int GROUP = 4;  // rows whose units lie side by side
-constexpr int TABLE_BYTES = 64;
 
 // What a micro-kernel works on: rows of x with rows of one group, over a stretch of K. What it writes is added to.
 struct LutStretch {
@@ -35,6 +34,9 @@ struct LutStretch {
     int64_t sums_stride;
 };
 
+// Bytes of a table; those of float32 fill a vector.
+static int64_t table_bytes(const LutFormat& f) { return f.planes == 0 ? 64 : int64_t(1) << f.bits; }
+
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 [[maybe_unused]] static float greater(float a, float b) { return a > b ? a : b; }
@@ -47,7 +49,7 @@ struct Layout {
           group_bytes(units * GROUP * unit_bytes(f.bits)),
           rows(ceil_div(f.rows, BLOCK) * BLOCK),
           tables(rows / GROUP * group_bytes),
-          factors(tables + rows * f.tables * TABLE_BYTES),
+          factors(tables + rows * f.tables * table_bytes(f)),
           bytes(factors + rows * int64_t(sizeof(float))) {}
 
     int64_t units;        // of a row
@@ -107,11 +109,11 @@ static void pack_table(const LutFormat& format, const float* lut, uint8_t* table
     for (int i = 0; i < entries; ++i) largest = greater(largest, __builtin_fabsf(lut[i]));
     const double step = double(largest) / (format.tables == 1 ? 127 : largest_fixed(2));
     *factor = float(step);
-    for (int i = 0; i < TABLE_BYTES; ++i) {
-        const int value = step > 0 ? int(__builtin_rint(double(lut[i % entries]) / step)) : 0;
+    for (int i = 0; i < entries; ++i) {
+        const int value = step > 0 ? int(__builtin_rint(double(lut[i]) / step)) : 0;
         const int low = int8_t(value);
         table[i] = uint8_t(low + 128);
-        if (format.tables == 2) table[TABLE_BYTES + i] = uint8_t((value - low) / 256 + 128);
+        if (format.tables == 2) table[entries + i] = uint8_t((value - low) / 256 + 128);
     }
 }
 
@@ -123,7 +125,7 @@ static void pack_weight(const LutFormat& format, const int32_t* indices, const f
     uint8_t* const base = static_cast<uint8_t*>(packed);
     for (int64_t row = begin * BLOCK; row < end * BLOCK; ++row) {
         uint8_t* const group = base + row / GROUP * layout.group_bytes;
-        uint8_t* const table = base + layout.tables + row * format.tables * TABLE_BYTES;
+        uint8_t* const table = base + layout.tables + row * format.tables * table_bytes(format);
         float* const factor = reinterpret_cast<float*>(base + layout.factors) + row;
         for (int64_t unit = 0; unit < layout.units; ++unit) {
             uint8_t* const target = group + (unit * GROUP + row % GROUP) * unit_bytes(bits);
@@ -144,7 +146,7 @@ static void pack_weight(const LutFormat& format, const int32_t* indices, const f
         if (row < format.rows) {
             pack_table(format, lut + (row << bits), table, factor);
         } else {
-            __builtin_memset(table, 0, size_t(format.tables) * TABLE_BYTES);
+            __builtin_memset(table, 0, size_t(format.tables * table_bytes(format)));
             *factor = 0;
         }
     }
@@ -209,7 +211,7 @@ struct Product {
     void multiply(int64_t begin, int64_t end, int64_t first, int64_t tokens, int32_t* sums) const {
         LutStretch s{};
         s.depth = layout.stride;
-        s.table_stride = f.tables * TABLE_BYTES;
+        s.table_stride = f.tables * table_bytes(f);
         s.plane_stride = layout.stride;
         s.x_stride = planes * layout.stride;
         s.sums_stride = sums_stride;
@@ -221,7 +223,7 @@ struct Product {
             for (int table = 0; table < f.tables; ++table) {
                 for (int64_t row = begin; row < end; row += kernel.name.t_u) {
                     s.units = packed + row / GROUP * layout.group_bytes + row % GROUP * unit_bytes(f.bits);
-                    s.tables = packed + layout.tables + (row * f.tables + table) * TABLE_BYTES;
+                    s.tables = packed + layout.tables + (row * f.tables + table) * table_bytes(f);
                     s.sums = sums + token * sums_stride + table * planes * BLOCK + row % BLOCK;
                     kernel.run(s);
                 }

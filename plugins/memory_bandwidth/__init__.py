@@ -29,9 +29,7 @@ class Memory:
         self._read = ctypes.CDLL(str(path)).intaglio_read_memory
         self._read.restype = ctypes.c_int64
         self._isa = ort.instruction_set_number()
-        self._map = mmap.mmap(-1, size)  # anonymous, and aligned to a page
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._map = _map(size)
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._bytes[:] = 1  # a page that was never written is read from one place
 
@@ -54,3 +52,12 @@ class Memory:
             begin = time.perf_counter()
             list(pool.map(part, range(threads)))
             return each * threads / (time.perf_counter() - begin)
+
+
+def _map(size: int) -> mmap.mmap:
+    """Anonymous memory in large pages where the system has them: it gives none to memory that processes may share."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, size)
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    return block

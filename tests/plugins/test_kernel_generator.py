@@ -29,7 +29,7 @@ from intaglio.plugins.kernel_generator.micro_kernel import (
     search,
     variants,
 )
-from intaglio.plugins.kernel_generator.units import pieces, unit_loads, unit_vectors
+from intaglio.plugins.kernel_generator.units import REST, place, unit_loads, unit_vectors
 from intaglio.plugins.ort import build
 
 NAMES = list(INSTRUCTION_SETS)
@@ -75,16 +75,12 @@ def test_instruction_sets_are_those_that_are_compiled():
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("lane_bits", [8, 32])
-def test_pieces_of_a_unit_cover_every_bit_once(bits, lane_bits):
-    """Of two pieces, the first gives the number's lower two bits and the second its third."""
+def test_vectors_of_a_unit_cover_every_bit_once(bits, lane_bits):
     covered = []
     for vector in range(unit_vectors(bits, lane_bits)):
-        found = pieces(bits, lane_bits, vector)
-        if len(found) == 1:
-            covered += [(found[0].load, found[0].shift + bit) for bit in range(bits)]
-        else:
-            covered += [(found[0].load, found[0].shift + bit) for bit in range(2)]
-            covered += [(found[1].load, found[1].shift + 2)]
+        load, shift = place(bits, lane_bits, vector)
+        for bit in range(shift, shift + bits):
+            covered.append((bit // 2, lane_bits - 2 + bit % 2) if load == REST else (load, bit))
     assert sorted(covered) == [(load, bit) for load in range(unit_loads(bits)) for bit in range(lane_bits)]
 
 
@@ -102,10 +98,14 @@ def test_search_finds_all_that_fit_into_the_registers_and_no_other(found, count)
                 held += 1 + (0 if case.planes else t_u)  # the mask, zero points
                 steps = vectors % m_u == 0 or (m_u % vectors == 0 and 32 % (m_u * lanes) == 0)
             else:
-                tables_held = 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+                if case.planes:
+                    pairs = case.rows == 1 and isa.bytes.index_bits >= 2 * case.bits
+                    tables_held = 2 if pairs else 1
+                else:
+                    tables_held = -(-(2**case.bits) // isa.table_lanes)
                 held += t_u * tables_held + isa.index_needs_mask
                 steps = vectors % m_u == 0
-            held += 2 if case.bits == 3 else 1  # what is being unpacked
+            held += 3 if case.bits == 3 else 1  # what is being unpacked, and the masks that join it
             if steps and held <= count:
                 fitting.add((m_u, t_u))
     assert {(kernel.m_u, kernel.t_u) for kernel in search(case, isa)} == fitting
