@@ -116,7 +116,7 @@ def command(only: tuple[str, ...], threads: tuple[int, ...], rounds: int, folder
     """Measure and print."""
     names = selected(only)
     versions = sorted({CONTESTANTS[name].version() for name in names})
-    result = Result(processor(), versions, random_llama.parameters(), [])
+    result = Result(processor(), versions, random_llama.BILLION.parameters(), [])
     if not as_json:
         show_setting(result, rounds)
     complete = True

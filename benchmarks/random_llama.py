@@ -1,6 +1,6 @@
-"""A LLaMA of 0.95 billion random parameters, as a checkpoint: what the speeds of whole models are measured on.
+"""A LLaMA of random parameters, 0.95 billion of them, as a checkpoint: what whole models are measured on.
 
-A decoder's speed depends on the shapes of its weights and not on what is in them. The folder holds what
+A decoder's speed and memory depend on the shapes of its weights and not on what is in them. The folder holds what
 `transformers` saves (config.json, model.safetensors in float16, tokenizer.json), so that every contestant starts from
 the same file.
 """
@@ -8,6 +8,7 @@ the same file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -22,86 +23,105 @@ from intaglio.exporters.checkpoint import WEIGHTS
 from intaglio.progress import step, track
 from intaglio.runtime.tokenizer import TOKENIZER
 
-HIDDEN, FEED_FORWARD, LAYERS, HEADS, VOCABULARY = 2048, 5632, 16, 32, 32_000
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": FEED_FORWARD,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS,
-    "head_dim": HIDDEN // HEADS,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 2048,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-    "initializer_range": 0.02,
-    "dtype": "float16",
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+VOCABULARY = 32_000
+INITIALIZER_RANGE = 0.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    hidden: int = 2048
+    feed_forward: int = 5632
+    layers: int = 16
+    heads: int = 32
+
+    def parameters(self) -> int:
+        """How many numbers the weights are."""
+        return sum(map(prod, self.weights().values()))
+
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """The name and shape of every weight, in the order of the file."""
+        square = (self.hidden, self.hidden)
+        layer = {
+            "input_layernorm": (self.hidden,),
+            **{f"self_attn.{name}_proj": square for name in "qkvo"},
+            "post_attention_layernorm": (self.hidden,),
+            "mlp.gate_proj": (self.feed_forward, self.hidden),
+            "mlp.up_proj": (self.feed_forward, self.hidden),
+            "mlp.down_proj": (self.hidden, self.feed_forward),
+        }
+        outer = (VOCABULARY, self.hidden)
+        first, last = (
+            {"model.embed_tokens.weight": outer},
+            {"model.norm.weight": (self.hidden,), "lm_head.weight": outer},
+        )
+        layers = {f"model.layers.{i}.{name}.weight": shape for i in range(self.layers) for name, shape in layer.items()}
+        return first | layers | last
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.feed_forward,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.heads,
+            "head_dim": self.hidden // self.heads,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 2048,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "initializer_range": INITIALIZER_RANGE,
+            "dtype": "float16",
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }
+
+
+BILLION = Shape()  # 0.95 of it
 SPECIAL = ["<pad>", "<s>", "</s>"]  # at the ids that the configuration names
 
 
-def checkpoint(folder: Path) -> Path:
-    """The checkpoint `folder`, written there unless it is there; 1.9 GB, of which one tensor at a time is in memory."""
+def checkpoint(folder: Path, shape: Shape = BILLION) -> Path:
+    """The checkpoint `folder`, written there unless it is there, one tensor in memory at a time."""
     if not (folder / CONFIG_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with step("writing a tokenizer"):
             _write_tokenizer(folder / TOKENIZER)
-        _write_weights(folder / WEIGHTS)
-        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(CONFIG), indent=2))
+        _write_weights(shape, folder / WEIGHTS)
+        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(shape.config()), indent=2))
     return folder
 
 
-def parameters() -> int:
-    """How many numbers the weights are."""
-    return sum(map(prod, shapes().values()))
-
-
-def shapes() -> dict[str, tuple[int, ...]]:
-    """The name and shape of every weight, in the order of the file."""
-    square = (HIDDEN, HIDDEN)
-    layer = {
-        "input_layernorm": (HIDDEN,),
-        **{f"self_attn.{name}_proj": square for name in "qkvo"},
-        "post_attention_layernorm": (HIDDEN,),
-        "mlp.gate_proj": (FEED_FORWARD, HIDDEN),
-        "mlp.up_proj": (FEED_FORWARD, HIDDEN),
-        "mlp.down_proj": (HIDDEN, FEED_FORWARD),
-    }
-    layers = {f"model.layers.{index}.{name}.weight": shape for index in range(LAYERS) for name, shape in layer.items()}
-    outer = (VOCABULARY, HIDDEN)
-    return {"model.embed_tokens.weight": outer, **layers, "model.norm.weight": (HIDDEN,), "lm_head.weight": outer}
-
-
-def _write_weights(path: Path) -> None:
+def _write_weights(shape: Shape, path: Path) -> None:
     header, end = {}, 0
-    for name, shape in shapes().items():
-        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": (end, end := end + 2 * prod(shape))}
+    for name, lengths in shape.weights().items():
+        header[name] = {"dtype": "F16", "shape": lengths, "data_offsets": (end, end := end + 2 * prod(lengths))}
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-len(encoded) % 8)  # the format aligns the data to 8 bytes
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in track(_arrays(), "writing random weights", total=len(header)):
+        for array in track(_arrays(shape), "writing random weights", total=len(header)):
             array.tofile(file)
 
 
-def _arrays() -> Iterator[npt.NDArray[np.float16]]:
-    """The weights in the order of `shapes`: normal as LLaMA starts its training, norms one."""
+def _arrays(shape: Shape) -> Iterator[npt.NDArray[np.float16]]:
+    """The weights in their order: normal as LLaMA starts its training, norms one."""
     generator = np.random.default_rng(0)
-    for shape in shapes().values():
-        if len(shape) == 1:
-            yield np.ones(shape, np.float16)
+    for lengths in shape.weights().values():
+        if len(lengths) == 1:
+            yield np.ones(lengths, np.float16)
         else:
-            values = generator.standard_normal(shape, np.float32)
-            values *= CONFIG["initializer_range"]
+            values = generator.standard_normal(lengths, np.float32)
+            values *= INITIALIZER_RANGE
             yield values.astype(np.float16)
 
 

@@ -66,7 +66,7 @@ PRESETS = {
         vocabulary=1536,
         context=256,
         small=Shape(layers=2, width=64, heads=2, learning_rate=4e-3, dropout=0.0, steps=5000, rows=4),
-        large=Shape(layers=3, width=256, heads=4, learning_rate=1.5e-3, dropout=0.0, steps=3345, rows=4),
+        large=Shape(layers=3, width=256, heads=4, learning_rate=1.5e-3, dropout=0.1, steps=8000, rows=4),
     ),
     "benchmarks": Preset(
         vocabulary=4096,

@@ -67,17 +67,17 @@ class Awq:
         if not layers:
             return model, counts
         batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
-        stream = Stream(model, batches)
         found: list[tuple[Fold, list[LinearLayer], Floats]] = []
-        levels = stream.levels(layers.values())
-        for level in track(levels, f"{self.name}: factors", total=len(levels)):
-            fold = find_fold(level[0].x, layers)
-            if isinstance(fold, str):
-                names = ", ".join(layer.name for layer in level)
-                counts.leave(f"{names}: rounded without factors; of its input, {fold}")
-                continue
-            means, sample = _observe(stream.rows(level[0].x), len(batches))
-            found.append((fold, level, self._search(level, means, sample)))
+        with Stream(model, batches) as stream:
+            levels = stream.levels(layers.values())
+            for level in track(levels, f"{self.name}: factors", total=len(levels)):
+                fold = find_fold(level[0].x, layers)
+                if isinstance(fold, str):
+                    names = ", ".join(layer.name for layer in level)
+                    counts.leave(f"{names}: rounded without factors; of its input, {fold}")
+                    continue
+                means, sample = _observe(stream.rows(level[0].x), len(batches))
+                found.append((fold, level, self._search(level, means, sample)))
         columns: dict[ir.Node, Floats] = {}
         rows: dict[ir.Node, Floats] = {}
         for fold, level, factors in found:

@@ -70,17 +70,17 @@ class Gptq:
         if not layers:
             return model, counts
         batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
-        stream = Stream(model, batches)
-        levels = stream.levels(layers)
         writer = LayerWriter(model)
         rounded: list[tuple[LinearLayer, Codes, Grid]] = []
-        for level in track(levels, self.name, total=len(levels)):
-            hessian = second_moments(stream.rows(level[0].x), level[0].shape[1])
-            solver = Solver(hessian, self.damping, self.act_order)
-            del hessian
-            self._emit(writer, [each for each in rounded if stream.has_run(each[0].node)])
-            rounded = [each for each in rounded if not stream.has_run(each[0].node)]
-            rounded += [self._round(layer, solver, counts) for layer in level]
+        with Stream(model, batches) as stream:
+            levels = stream.levels(layers)
+            for level in track(levels, self.name, total=len(levels)):
+                hessian = second_moments(stream.rows(level[0].x), level[0].shape[1])
+                solver = Solver(hessian, self.damping, self.act_order)
+                del hessian
+                self._emit(writer, [each for each in rounded if stream.has_run(each[0].node)])
+                rounded = [each for each in rounded if not stream.has_run(each[0].node)]
+                rounded += [self._round(layer, solver, counts) for layer in level]
         self._emit(writer, rounded)
         return model, counts
 

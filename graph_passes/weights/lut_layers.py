@@ -210,10 +210,10 @@ def compensated_levels(
     model: ir.Model, layers: Sequence[LinearLayer], batches: Batches, description: str
 ) -> Iterator[tuple[list[LinearLayer], Compensation, Stream]]:
     """The layers by their inputs, in the order of the graph, with what is known of these, and how far the text is."""
-    stream = Stream(model, batches)
-    levels = stream.levels(layers)
-    for level in track(levels, description, total=len(levels)):
-        yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
+    with Stream(model, batches) as stream:
+        levels = stream.levels(layers)
+        for level in track(levels, description, total=len(levels)):
+            yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
 
 
 def calibration_batches(

@@ -2,7 +2,8 @@
 
 A pass that rounds the weights of one layer wants the inputs that the layer gets once the layers before it are rounded.
 Running the whole graph for each layer would take as many runs as there are layers. Here every node runs once: what a
-later node still needs is held between the stretches, and only the weights of one stretch are loaded at a time.
+later node still needs is held between the stretches, in files (`held_values.py`), and only the weights of one stretch
+are loaded at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +24,7 @@ from intaglio.files import temporary_directory
 from intaglio.graph_passes.calibrate import mask_axes
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.graph_passes.real_tokens import axes_of, real_parts
+from intaglio.graph_passes.weights.held_values import HeldValues
 from intaglio.graph_passes.weights.linear_layers import LinearLayer
 from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.model_file import save
@@ -31,12 +35,12 @@ from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 
 class Stream:
-    """The batches on their way through a graph.
+    """The batches on their way through a graph. A context manager.
 
     Values have to be asked for in the order of the graph.
     Nodes that have run may be replaced, as long as their outputs keep their names; weights of nodes that have not may
-    be changed. The values that are held between stretches take as much memory as the batches' tokens times their
-    widths: of a decoder, the residual stream and one activation.
+    be changed. The values that are held between stretches take as much of the temporary directory as the batches'
+    tokens times their widths: of a decoder, the residual stream and one activation.
     """
 
     def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]]):
@@ -45,9 +49,17 @@ class Stream:
         self._model = model
         self._pending = _depending_on(inputs, model.graph)
         self._position = {node: index for index, node in enumerate(self._pending)}
-        self._held = [{str(value.name): batch[str(value.name)] for value in inputs} for batch in batches]
+        self._held = HeldValues(batches)
         self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
         self._axes = mask_axes(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._held.close()
 
     def levels(self, layers: Iterable[LinearLayer]) -> list[list[LinearLayer]]:
         """The layers by their inputs, in the order in which these become known: layers with one input together."""
@@ -73,8 +85,8 @@ class Stream:
         producer = value.producer()
         if producer in self._pending:
             self._run(self._pending[: self._pending.index(producer) + 1], value)
-        for held, mask in zip(self._held, self._masks, strict=True):
-            array = held[str(value.name)].astype(np.float32, copy=False)
+        for batch, mask in enumerate(self._masks):
+            array = self._held.read(batch, str(value.name)).astype(np.float32, copy=False)
             if not np.isfinite(array).all():
                 raise GraphError(
                     f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
@@ -93,16 +105,17 @@ class Stream:
         used = {value for node in nodes for value in used_values(node)}
         made = {value for node in nodes for value in node.outputs}
         outputs = sorted((value for value in made if value in needed), key=lambda value: str(value.name))
-        known = self._held[0]
-        inputs = [value for value in used - made if value.name in known and not value.is_initializer()]
+        inputs = [value for value in used - made if str(value.name) in self._held and not value.is_initializer()]
+        names = [str(value.name) for value in inputs]
         kept = {str(value.name) for value in needed}
         with temporary_directory(Path(tempfile.gettempdir()), "intaglio-stream-") as directory:
             save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
             with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
-                for index, held in enumerate(self._held):
+                for batch in range(len(self._held)):
+                    feeds = {name: self._held.read(batch, name) for name in names}
                     with interrupts.deferred():
-                        results = engine.run({str(value.name): held[str(value.name)] for value in inputs})
-                    self._held[index] = {name: array for name, array in (held | results).items() if name in kept}
+                        results = engine.run(feeds)
+                    self._held.replace(batch, results, kept)
 
     def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
         """A model of `nodes`, and of what they need of those that depend on no input of the graph."""
@@ -125,7 +138,7 @@ class Stream:
         )  # fmt: skip
         clone = view.clone()
         for value in clone.inputs:  # the batch gives the lengths; names of axes could be told of differently
-            value.shape = ir.Shape([None] * self._held[0][str(value.name)].ndim)
+            value.shape = ir.Shape([None] * self._held.read(0, str(value.name)).ndim)
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
 

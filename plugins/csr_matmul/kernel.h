@@ -1,7 +1,7 @@
 // The product with a sparse matrix in compressed rows, added to what there is: y + x·Sᵀ.
 //
-// Rows are cut into chunks of at most CSR_CHUNK values, and the chunks ordered by their lengths, the longest first. Four
-// of them, side by side, are a slice: four sums at once, in loops whose lengths repeat, where rows as they come end at
+// Rows are cut into chunks of at most CSR_CHUNK values, and the chunks ordered by their lengths, the longest first. Eight
+// of them, side by side, are a slice: eight sums at once, in loops whose lengths repeat, where rows as they come end at
 // another length each (18 ± 4 values in a row of 4096 at 0.45 %) and cost a mispredicted branch. What a thread is given
 // is slices of equally many values, so that rows that hold most of them delay no thread (SqueezeLLM's balanced kernel,
 // appendix B), and no sum depends on the number of threads.
@@ -13,7 +13,7 @@
 
 namespace intaglio {
 
-constexpr int CSR_SLICE = 4;    // chunks: one sum takes a step in the time that four begin one
+constexpr int CSR_SLICE = 8;    // chunks
 constexpr int CSR_CHUNK = 64;   // values
 constexpr int CSR_TOKENS = 16;  // of x that are multiplied at once where there are several
 
@@ -24,7 +24,7 @@ struct CsrSlice {
     int32_t targets[CSR_SLICE];
 };
 
-// The values of a slice lie interleaved, four by four, as far as its last chunk goes; what is left of the others follows.
+// The values of a slice lie interleaved, eight by eight, as far as its last chunk goes; what is left of the others follows.
 struct CsrMatrix {
     const float* values;          // [nonzeros]
     const uint16_t* columns;      // [nonzeros], or null where there are more columns than 2^16

@@ -75,11 +75,8 @@ def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
     if case.operator == "group_matmul":
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
-    if case.planes:
-        table = 2 if looks_up_pairs(case, isa) else 1
-    else:
-        table = -(-(2**case.bits) // isa.table_lanes)
-    return table * t_u + isa.index_needs_mask + loaded
+    tables = 1 + looks_up_pairs(case, isa) if case.planes else -(-(2**case.bits) // isa.table_lanes)
+    return tables * t_u + isa.index_needs_mask + loaded
 
 
 def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:

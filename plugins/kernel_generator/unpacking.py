@@ -27,11 +27,11 @@ class Unpacking:
                 value = self.set_form.format((1 << count) - 1)
                 emit(f"const {self.forms.integers} lowest_{count} = {value};")
 
-    def load(self, emit: Source, name: str, pointer: str, offset: int, vectors: list[int], stride: int = LOAD) -> None:
-        """Load what `vectors` of the unit at `pointer` + offset are made from, loads `stride` bytes apart, each once."""
+    def load(self, emit: Source, name: str, pointer: str, offset: int, vectors: list[int]) -> None:
+        """Load what `vectors` of the unit at `pointer` + offset are made from, each load once."""
         wanted = {self.place(vector).load for vector in vectors}
         for load in range(REST) if REST in wanted else sorted(wanted):
-            address = plus(pointer, offset + stride * load)
+            address = plus(pointer, offset + LOAD * load)
             emit(f"const {self.forms.integers} {name}_{load} = {self.forms.load_integers.format(address)};")
         if REST in wanted:
             first, second, third = (

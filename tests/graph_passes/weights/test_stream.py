@@ -44,32 +44,32 @@ def test_inputs_of_all_layers(which: str, text: Path, tmp_path: Path, request: p
     bundle = Bundle.open(request.getfixturevalue(which))
     batches, _ = CalibrationData.open(text, bundle).load(6, 4)
     model = load(bundle.model_path)
-    stream = Stream(model, batches)
-    levels = stream.levels(linear_layers(model, Counts(), tied=True))
-    whole = exposed(model, [str(level[0].x.name) for level in levels], batches, tmp_path)
-    assert len(levels) >= 8
-    for level in levels:
-        for batch, results, rows in zip(batches, whole, stream.rows(level[0].x), strict=True):
-            expected = results[str(level[0].x.name)]
-            mask = batch["attention_mask"]
-            expected = expected[mask != 0] if mask.ndim == 2 else expected.reshape(-1, expected.shape[-1])
-            np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-5)
+    with Stream(model, batches) as stream:
+        levels = stream.levels(linear_layers(model, Counts(), tied=True))
+        whole = exposed(model, [str(level[0].x.name) for level in levels], batches, tmp_path)
+        assert len(levels) >= 8
+        for level in levels:
+            for batch, results, rows in zip(batches, whole, stream.rows(level[0].x), strict=True):
+                expected = results[str(level[0].x.name)]
+                mask = batch["attention_mask"]
+                expected = expected[mask != 0] if mask.ndim == 2 else expected.reshape(-1, expected.shape[-1])
+                np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_changed_on_the_way_are_seen_by_later_layers(tiny_decoder: Path, text: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_decoder)
     batches, _ = CalibrationData.open(text, bundle).load(2, 2)
     model = load(bundle.model_path)
-    stream = Stream(model, batches)
-    levels = stream.levels(linear_layers(model, Counts()))
-    for level in levels[:-1]:
-        list(stream.rows(level[0].x))
-        for layer in level:
-            set_weight(layer, np.round(layer.matrix(), 1))
-    last = levels[-1][0].x
-    (rows,) = stream.rows(last)
-    (results,) = exposed(model, [str(last.name)], batches, tmp_path)
-    np.testing.assert_allclose(rows, results[str(last.name)].reshape(rows.shape), rtol=1e-4, atol=1e-5)
+    with Stream(model, batches) as stream:
+        levels = stream.levels(linear_layers(model, Counts()))
+        for level in levels[:-1]:
+            list(stream.rows(level[0].x))
+            for layer in level:
+                set_weight(layer, np.round(layer.matrix(), 1))
+        last = levels[-1][0].x
+        (rows,) = stream.rows(last)
+        (results,) = exposed(model, [str(last.name)], batches, tmp_path)
+        np.testing.assert_allclose(rows, results[str(last.name)].reshape(rows.shape), rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_of_an_early_input_that_stands_late_has_not_run(parse: Callable[..., ir.Model]) -> None:
@@ -77,16 +77,32 @@ def test_a_layer_of_an_early_input_that_stands_late_has_not_run(parse: Callable[
         { h = MatMul(x, a)  r = Relu(h)  k = MatMul(c, b)  y = Add(r, k) }"""
     weight = np.eye(32, dtype=np.float32)
     model = parse(body, {"a": weight, "b": weight})
-    stream = Stream(model, [{"x": np.ones((3, 32), np.float32), "c": np.ones((3, 32), np.float32)}])
-    early, late = linear_layers(model, Counts())
-    list(stream.rows(early.x))
-    list(stream.rows(model.graph.node(1).outputs[0]))
-    assert stream.has_run(early.node) and not stream.has_run(late.node)
+    with Stream(model, [{"x": np.ones((3, 32), np.float32), "c": np.ones((3, 32), np.float32)}]) as stream:
+        early, late = linear_layers(model, Counts())
+        list(stream.rows(early.x))
+        list(stream.rows(model.graph.node(1).outputs[0]))
+        assert stream.has_run(early.node) and not stream.has_run(late.node)
 
 
 def test_an_activation_that_is_infinite_is_named(parse: Callable[..., ir.Model]) -> None:
     body = "(float[n, 32] x) => (float[n, 32] y) { h = Exp(x)  y = MatMul(h, a) }"
     model = parse(body, {"a": np.eye(32, dtype=np.float32)})
-    stream = Stream(model, [{"x": np.full((1, 32), 1000, np.float32)}])
-    with pytest.raises(GraphError, match="the activation 'h' is NaN or infinite"):
+    named = pytest.raises(GraphError, match="the activation 'h' is NaN or infinite")
+    with Stream(model, [{"x": np.full((1, 32), 1000, np.float32)}]) as stream, named:
         list(stream.rows(model.graph.node(0).outputs[0]))
+
+
+def test_values_lie_in_files_that_are_gone_in_the_end(
+    parse: Callable[..., ir.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    body = "(float[n, 32] x) => (float[n, 32] y) { h = MatMul(x, a)  r = Relu(h)  y = MatMul(r, a) }"
+    model = parse(body, {"a": np.eye(32, dtype=np.float32)})
+    batches = [{"x": np.full((2, 32), index, np.float32)} for index in range(3)]
+    with Stream(model, batches) as stream:
+        relu = model.graph.node(1).outputs[0]
+        assert [part[0, 0] for part in stream.rows(relu)] == [0, 1, 2]
+        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)
+        list(stream.rows(model.graph.node(2).outputs[0]))
+        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)  # what no later node needs is gone
+    assert not list(tmp_path.iterdir())
