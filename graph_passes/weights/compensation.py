@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.graph_passes.weights.gptq_solver import Solver
+from intaglio.graph_passes.weights.row_blocks import row_blocks
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
-
-BLOCK = 1 << 22  # weights whose errors are computed at a time
 
 
 class Compensation:
@@ -31,6 +30,15 @@ class Compensation:
         The latter are those of the weights at `places` [nnz] of the flattened matrix, which need not be in the table:
         they take up all of the errors before them. Their indices mean nothing.
         """
+        indices = np.empty(matrix.shape, np.uint8)
+        exact = np.empty(len(places), np.float32)
+        for part in row_blocks(matrix):
+            first = part.start * matrix.shape[1]
+            begin, end = np.searchsorted(places, (first, part.stop * matrix.shape[1]))
+            indices[part], exact[begin:end] = self._assign(matrix[part], lut[part], places[begin:end] - first)
+        return indices, exact
+
+    def _assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
         rows, columns = np.divmod(places, matrix.shape[1])
         by_column = np.argsort(columns, kind="stable")
         starts = np.searchsorted(columns[by_column], np.arange(matrix.shape[1] + 1))
@@ -48,18 +56,13 @@ class Compensation:
             return stored
 
         self._solver.sweep(matrix, nearest)
-        return np.ascontiguousarray(indices.T), exact
+        return indices.T, exact
 
     def error(self, differences: Floats, sensitivities: Floats) -> float:
-        """What `differences` [N, K] from the weight cost: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
+        """What `differences` [rows, K] from the weight cost: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
 
         F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information where a gradient's
         parts by output and by input are independent, with H in place of the diagonal alone.
         """
-        total = 0.0
-        step = max(1, BLOCK // differences.shape[1])
-        for start in range(0, len(differences), step):
-            part = differences[start : start + step]
-            costs = np.einsum("nk,nk->n", part @ self._hessian, part, dtype=np.float64)
-            total += float(costs @ sensitivities[start : start + step].sum(axis=1, dtype=np.float64))
-        return total
+        costs = np.einsum("nk,nk->n", differences @ self._hessian, differences, dtype=np.float64)
+        return float(costs @ sensitivities.sum(axis=1, dtype=np.float64))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio import interrupts
@@ -95,12 +97,10 @@ def count(counts: Counts, layer: LinearLayer, matrix: Floats, codes: Codes, grid
     counts.layers[layer.name] = {"bits": 8 * size / codes.size, "error": float(np.vdot(lost, lost)) / (whole or 1.0)}
 
 
-def set_weight(layer: LinearLayer, matrix: Floats) -> None:
+def set_weight(layer: LinearLayer, matrix: npt.NDArray[Any]) -> None:
     """Give `layer` another weight, perhaps of another shape, kept in the dtype and the order of the old one [N, K]."""
-    old = layer.weight.const_value
-    assert old is not None
     stored = matrix if layer.transposed else matrix.T
-    made = ir.tensor(np.ascontiguousarray(stored, old.dtype.numpy()), name=layer.weight.name)
+    made = ir.tensor(np.ascontiguousarray(stored, layer.dtype), name=layer.weight.name)
     layer.weight.const_value, layer.weight.shape = made, ir.Shape(stored.shape)
     factor = layer.node.inputs[1]
     while factor is not None and factor is not layer.weight:  # what transposes or casts it follows

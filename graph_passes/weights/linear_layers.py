@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,11 @@ class LinearLayer:
         first, second = _tensor(self.weight).shape.numpy()
         return (first, second) if self.transposed else (second, first)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the weight as it is stored."""
+        return _tensor(self.weight).dtype.numpy()
+
     def matrix(self) -> npt.NDArray[np.float32]:
         """W [N, K] in float32, in memory of its own, row after row. Raises `GraphError` for NaN and infinities."""
         tensor = _tensor(self.weight)
@@ -73,12 +79,14 @@ class LinearLayer:
     def replace(self, writer: Writer, product: ir.Value) -> None:
         """Let `product`, the output of a node that now computes x·Wᵀ before `node`, stand for this layer.
 
-        A Gemm's bias is added to it; what nothing uses any more is removed.
+        A Gemm's bias is added to it; what nothing uses any more is removed, and the weight let go of.
         """
         if self.bias is not None:
             product = writer.node(self.node, "Add", [product, self.bias], f"{self.name}_biased").outputs[0]
         take_over(self.node.outputs[0], product)
         remove_if_dead(self.node)
+        if not self.weight.uses():
+            self.weight.const_value = None
 
 
 class LayerWriter(Writer):

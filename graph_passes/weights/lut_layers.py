@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from intaglio.graph_passes.weights.compensation import Compensation
 from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight
+from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
@@ -34,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 Batches: TypeAlias = list[dict[str, Array]]
 
 BITS = (2, 3, 4)
-BATCH = 8  # chunks of calibration text that run at a time
+BATCH = 4  # chunks of calibration text that run at a time
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,22 @@ class Compressed:
         sparse = 0 if self.sparse is None else self.sparse.nbytes
         return self.table.indices.size * self.bits // 8 + self.table.lut.nbytes + sparse
 
-    def weight(self) -> Floats:
+    def weight(self, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """The weight [N, K] that it stands for."""
-        return stored(self.table, self.sparse)
+        weight = np.empty(self.table.indices.shape, dtype)
+        for part in row_blocks(weight):
+            weight[part] = self.rows(part)
+        return weight
 
-
-def stored(table: Table, sparse: Sparse | None) -> Floats:
-    """The weight [N, K] of a table and a sparse matrix."""
-    weight: Floats = np.take_along_axis(table.lut, table.indices.astype(np.intp), axis=1)
-    if sparse is not None:
-        rows = np.repeat(np.arange(len(weight)), np.diff(sparse.row_offsets))
-        weight[rows, sparse.columns] += sparse.values
-    return weight
+    def rows(self, part: slice) -> Floats:
+        """Some rows of it."""
+        weight: Floats = np.take_along_axis(self.table.lut[part], self.table.indices[part].astype(np.intp), axis=1)
+        if self.sparse is not None:
+            offsets = self.sparse.row_offsets[part.start : part.stop + 1]
+            within = slice(offsets[0], offsets[-1])
+            rows = np.repeat(np.arange(len(weight)), np.diff(offsets))
+            weight[rows, self.sparse.columns[within]] += self.sparse.values[within]
+        return weight
 
 
 def given_sensitivities(name: str, sensitivities: Sensitivities | None, unweighted: bool) -> Sensitivities | None:
@@ -132,10 +137,13 @@ def compressed(
         nearest = np.abs(table.lut).argmin(axis=1).astype(np.uint8)[rows]
         table.indices.reshape(-1)[places] = nearest
         sparse = gather(exact - table.lut[rows, nearest], places, matrix.shape)
-    error = table.error
-    if compensation is not None:
-        error = compensation.error(stored(table, sparse) - matrix, sensitivities)
-    return Compressed(table, method.bits, sparse, error)
+    made = Compressed(table, method.bits, sparse, table.error)
+    if compensation is None:
+        return made
+    parts = row_blocks(matrix)
+    return replace(
+        made, error=sum(compensation.error(made.rows(part) - matrix[part], sensitivities[part]) for part in parts)
+    )
 
 
 @dataclass(frozen=True)
@@ -200,7 +208,7 @@ class Rewriting:
                     weights = sensitivities_of(layer, self.sensitivities)
                     each = compressed(layer.matrix(), weights, method_of(layer), compensation)
                     _count(counts, layer, each)
-                    set_weight(layer, each.weight())
+                    set_weight(layer, each.weight(layer.dtype))
                 made.append((layer, each))
         for layer, each in made:
             _replace(writer, [layer], each, self.activation_bits)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.graph_passes.weights.row_blocks import WEIGHTS
+
 Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,28 +30,45 @@ class Sparse:
         return self.values.nbytes + self.columns.nbytes + self.row_offsets.nbytes
 
 
-def set_aside(matrix: Floats, sensitivities: Floats, sensitive: float, outliers: float) -> npt.NDArray[np.int64]:
+def set_aside(matrix: Floats, sensitivities: Floats, sensitive: float, outliers: float) -> Places:
     """The places in the flattened `matrix` [N, K] of the weights that the sparse matrix is to hold, ascending.
 
     First the `sensitive` part of all weights, those with the largest sensitivities; then the `outliers` part, those of
     the others with the largest magnitudes. Both are whole numbers of weights, rounded to the nearest.
     """
-    first = _largest(sensitivities.reshape(-1), round(sensitive * matrix.size))
-    magnitudes = np.abs(matrix).reshape(-1)
-    magnitudes[first] = -1
-    second = _largest(magnitudes, min(round(outliers * matrix.size), matrix.size - first.size))
-    return np.sort(np.concatenate([first, second]))
+    none = np.empty(0, np.int64)
+    first = _largest(sensitivities.reshape(-1), round(sensitive * matrix.size), none)
+    count = min(round(outliers * matrix.size), matrix.size - first.size)
+    return np.sort(np.concatenate([first, _largest(matrix.reshape(-1), count, first)]))
 
 
-def gather(differences: Floats, places: npt.NDArray[np.int64], shape: tuple[int, int]) -> Sparse:
+def gather(differences: Floats, places: Places, shape: tuple[int, int]) -> Sparse:
     """The sparse matrix of `shape` that holds `differences` [nnz] at `places` [nnz], ascending."""
     rows, columns = np.divmod(places, shape[1])
     offsets = np.searchsorted(rows, np.arange(shape[0] + 1))
     return Sparse(differences, columns.astype(np.int32), offsets.astype(np.int32))
 
 
-def _largest(numbers: Floats, count: int) -> npt.NDArray[np.int64]:
-    """The places of the `count` largest of `numbers`."""
+def _largest(numbers: Floats, count: int, taken: Places) -> Places:
+    """The places of the `count` largest magnitudes but for those that are `taken`, ascending; of equal ones the first.
+
+    Those of each block of the numbers are found by themselves, and the largest among them then.
+    """
+    candidates = [np.empty(0, np.int64)]
+    magnitudes = [np.empty(0, np.float32)]
+    for start in range(0, numbers.size if count else 0, WEIGHTS):
+        part = np.abs(numbers[start : start + WEIGHTS])
+        part[taken[np.searchsorted(taken, start) : np.searchsorted(taken, start + WEIGHTS)] - start] = -1
+        places = _first_largest(part, min(count, part.size))
+        candidates.append(places + start)
+        magnitudes.append(part[places])
+    return np.concatenate(candidates)[_first_largest(np.concatenate(magnitudes), count)]
+
+
+def _first_largest(numbers: Floats, count: int) -> Places:
+    """The places of the `count` largest numbers, ascending; of equal ones those that come first."""
     if count == 0:
         return np.empty(0, np.int64)
-    return np.argpartition(numbers, numbers.size - count)[numbers.size - count :].astype(np.int64)
+    least = np.partition(numbers, numbers.size - count)[numbers.size - count]
+    larger = np.flatnonzero(numbers > least)
+    return np.sort(np.concatenate([larger, np.flatnonzero(numbers == least)[: count - larger.size]]))

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.plugins.clustering import assign, cluster
 
 Floats = npt.NDArray[np.float32]
@@ -15,7 +16,6 @@ Indices = npt.NDArray[np.uint8]
 TableBits = Literal["auto", 8, 16, 32]
 
 FEWER = 1.01  # times the error of float32 centroids: what a coarser grid may cost
-BLOCK = 1 << 20  # weights whose errors are computed at a time
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ def rounded(centroids: Floats, grid: int) -> Floats:
 def weighted_error(matrix: Floats, sensitivities: Floats, lut: Floats, indices: Indices) -> float:
     """Σ sensitivity·(weight - lut[index])², summed in float64."""
     total = 0.0
-    rows = max(1, BLOCK // matrix.shape[1])
-    for start in range(0, len(matrix), rows):
-        part = slice(start, start + rows)
+    for part in row_blocks(matrix):
         chosen = np.take_along_axis(lut[part], indices[part].astype(np.intp), axis=1)
         errors = np.square(matrix[part] - chosen, dtype=np.float64)
         total += float(np.einsum("nk,nk->", errors, sensitivities[part], dtype=np.float64))

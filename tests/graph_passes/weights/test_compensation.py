@@ -63,3 +63,18 @@ def test_everything_exact_is_no_error() -> None:
     made = compressed(matrix, sensitivities, Method(2, "auto", 0.5, 0.5), Compensation(x.T @ x))
     np.testing.assert_allclose(made.weight(), matrix, atol=1e-5)
     assert made.error == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", [Method(3), Method(3, "auto", 0.01, 0.04)])
+def test_large_weights_in_blocks_of_rows_are_stored_as_small_ones(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, x, sensitivities = layer(rows=23)
+    compensation = Compensation(x.T @ x)
+    whole = compressed(matrix, sensitivities, method, compensation)
+    monkeypatch.setattr("intaglio.graph_passes.weights.row_blocks.WEIGHTS", 4 * 160)
+    monkeypatch.setattr("intaglio.graph_passes.weights.sparse.WEIGHTS", 1000)
+    parts = compressed(matrix, sensitivities, method, compensation)
+    np.testing.assert_allclose(parts.weight(), whole.weight(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(parts.table.lut, whole.table.lut)
+    assert parts.error == pytest.approx(whole.error, rel=1e-4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.graph_passes.weights import lut_layers, tables
+from intaglio.graph_passes.weights import lut_layers, sparse, tables
 from intaglio.graph_passes.weights.lut_layers import Method
 from intaglio.graph_passes.weights.sparse import set_aside
 from intaglio.plugins.clustering import cluster
@@ -63,14 +65,15 @@ def test_error_is_that_of_the_stored_weight() -> None:
 @settings(max_examples=40)
 @given(
     rows=st.integers(1, 6), columns=st.integers(1, 40), sensitive=st.floats(0, 0.5), outliers=st.floats(0, 0.5),
-    seed=st.integers(0, 5),
+    seed=st.integers(0, 5), block=st.sampled_from([7, 64, 1 << 22]),
 )  # fmt: skip
 def test_exactly_so_many_weights_are_set_aside(
-    rows: int, columns: int, sensitive: float, outliers: float, seed: int
+    rows: int, columns: int, sensitive: float, outliers: float, seed: int, block: int
 ) -> None:
     matrix, sensitivities = weight(rows, columns, seed)
     size = matrix.size
-    places = set_aside(matrix, sensitivities, sensitive, outliers)
+    with patch.object(sparse, "WEIGHTS", block):
+        places = set_aside(matrix, sensitivities, sensitive, outliers)
     first, second = round(sensitive * size), round(outliers * size)
     assert len(np.unique(places)) == len(places) == min(first + second, size)
     assert (np.diff(places) > 0).all()
@@ -88,10 +91,10 @@ def test_what_is_set_aside_comes_back_exactly(bits: int) -> None:
     np.testing.assert_array_equal(sensitivities, before)
     assert made.sparse is not None
     assert made.sparse.values.size == round(0.0005 * matrix.size) + round(0.004 * matrix.size)
-    sparse = sparse_weight(made.sparse.values, made.sparse.columns, made.sparse.row_offsets, matrix.shape[1])
+    apart_values = sparse_weight(made.sparse.values, made.sparse.columns, made.sparse.row_offsets, matrix.shape[1])
     dense = np.take_along_axis(made.table.lut, made.table.indices.astype(np.int64), axis=1)
-    apart = sparse != 0
-    np.testing.assert_allclose((dense + sparse)[apart], matrix[apart], rtol=1e-6)
+    apart = apart_values != 0
+    np.testing.assert_allclose((dense + apart_values)[apart], matrix[apart], rtol=1e-6)
     assert apart.reshape(-1)[np.abs(matrix).argmax()]
     assert apart.reshape(-1)[sensitivities.argmax()]
     plain = lut_layers.compressed(matrix, sensitivities, Method(bits))

@@ -1,0 +1,17 @@
+"""Rows of a large matrix, as many at a time as temporary arrays should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+WEIGHTS = 1 << 22  # of a block: 16 MiB in float32
+
+
+def row_blocks(matrix: npt.NDArray[Any]) -> Iterator[slice]:
+    """Slices of the rows of `matrix` [N, K], one after the other, with about `WEIGHTS` numbers each."""
+    rows = max(1, WEIGHTS // matrix.shape[1])
+    for start in range(0, len(matrix), rows):
+        yield slice(start, min(start + rows, len(matrix)))
