@@ -36,8 +36,8 @@ class Awq:
 
     1. Scaled: layers whose input a normalisation, a product or another linear layer gives that is used for nothing
        else. The others are rounded as they are, and the reason is noted.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, tied embeddings, and
-       layers that share their weight.
+    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, heads tied to
+       the embeddings unless `tied`, and layers that share their weight.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights or activations
     that are NaN or infinite, `UsageError` for too little text.
@@ -53,6 +53,7 @@ class Awq:
     batch: int = 8
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
 
     def __post_init__(self) -> None:
         check_groups(self.name, self.bits, self.group_size)
@@ -62,7 +63,7 @@ class Awq:
     def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
         """Rewrite `model`, observing it on `data`."""
         counts = Counts()
-        usable = own_weights(grouped_layers(model, counts, self.skip, self.group_size), counts)
+        usable = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         layers = {layer.node: layer for layer in usable}
         if not layers:
             return model, counts

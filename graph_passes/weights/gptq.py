@@ -38,8 +38,8 @@ class Gptq:
     rounded in the order of their inputs' sizes; that costs nothing at run time, the groups staying where they are.
 
     1. Layers are taken by their inputs, those that share one together, in the order of the graph.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, tied embeddings, and
-       layers that share their weight.
+    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, heads tied to
+       the embeddings unless `tied`, and layers that share their weight.
 
     `activation_bits`: how many bits of x the CPU kernels keep. `samples`: the most texts, or chunks of a text, that are
     read. `damping`: of the Hessian, as a part of the mean of its diagonal. Raises `GraphError` for weights or
@@ -57,6 +57,7 @@ class Gptq:
     batch: int = 8
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
 
     def __post_init__(self) -> None:
         check_groups(self.name, self.bits, self.group_size)
@@ -66,7 +67,7 @@ class Gptq:
     def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
         """Rewrite `model`, observing it on `data`."""
         counts = Counts()
-        layers = own_weights(grouped_layers(model, counts, self.skip, self.group_size), counts)
+        layers = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         if not layers:
             return model, counts
         batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
@@ -85,12 +86,13 @@ class Gptq:
         return model, counts
 
     def _round(self, layer: LinearLayer, solver: Solver, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
-        """The layer's codes; its weight becomes what they stand for."""
+        """The layer's codes; its weight becomes what they stand for, unless it is a table of embeddings too."""
         matrix = layer.matrix()
         grid = fit(matrix, self.bits, self.group_size, self.symmetric)
         codes = solver.round(matrix, grid)
         count(counts, layer, matrix, codes, grid)
-        set_weight(layer, grid.decode(codes))
+        if not layer.tied:
+            set_weight(layer, grid.decode(codes))
         return layer, codes, grid
 
     def _emit(self, writer: LayerWriter, rounded: Iterable[tuple[LinearLayer, Codes, Grid]]) -> None:

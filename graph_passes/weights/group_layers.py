@@ -28,9 +28,11 @@ def check_groups(name: str, bits: int, group_size: int) -> None:
         raise GraphError(f"{name}: group_size {group_size}: expected a multiple of {WORD}, or 0 for whole rows.")
 
 
-def grouped_layers(model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int) -> list[LinearLayer]:
+def grouped_layers(
+    model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int, tied: bool
+) -> list[LinearLayer]:
     """The layers whose rows divide into groups of `group_size` (0: whole rows, of a multiple of 32 weights)."""
-    return linear_layers(model, counts, skip, multiple_of=group_size or WORD)
+    return linear_layers(model, counts, skip, group_size or WORD, tied)
 
 
 def own_weights(layers: Sequence[LinearLayer], counts: Counts) -> list[LinearLayer]:

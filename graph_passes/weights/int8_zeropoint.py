@@ -21,7 +21,8 @@ class Int8ZeroPoint:
     Language Model Inference", section 2.1 and figure 2).
 
     1. `per="channel"`: a scale and a zero point for each output of a layer; "tensor": one for all of them.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and tied embeddings.
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and heads tied to the
+       embeddings unless `tied`.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or
     infinite, and for a pattern that names no layer.
@@ -31,11 +32,12 @@ class Int8ZeroPoint:
     per: Literal["channel", "tensor"] = "channel"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, 0)
+        layers = grouped_layers(model, counts, self.skip, 0, self.tied)
         round_to_nearest(
             model, layers, lambda matrix: zero_point_grid(matrix, self.per), self.activation_bits, counts, self.name
         )

@@ -130,7 +130,7 @@ def linear_layers(
         elif inputs % multiple_of:
             counts.leave(f"{layer.name}: {inputs} inputs are no multiple of {multiple_of}")
         elif layer.tied and not tied:
-            counts.leave(f"{layer.name}: its weight is an embedding table too")
+            counts.leave(f"{layer.name}: its weight is an embedding table too, left without tied: true")
         else:
             layers.append(layer)
     if not found:

@@ -29,7 +29,7 @@ class Lut:
     4. `compensate`: which entry of its table a weight becomes is chosen by GPTQ (`compensation.py`) on at most
        `samples` chunks of calibration text, instead of by distance alone. Layers that share a weight are then left.
     5. Left: layers whose name matches a pattern of `skip`, whose inputs are no multiple of 32, or whose weight is an
-       embedding table too.
+       embedding table too, unless `tied`: the table then stays as it is for looking up, and the layer has its own copy.
 
     One layer is in memory at a time, in float32, with its sensitivities.
     """
@@ -40,6 +40,7 @@ class Lut:
     table_bits: TableBits = "auto"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
     unweighted: bool = False
     compensate: bool = True
     samples: int = 128
@@ -58,7 +59,7 @@ class Lut:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
-        layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        layers = linear_layers(model, counts, self.skip, WORD, self.tied)
         batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
         if batches is not None:
             layers = own_weights(layers, counts)

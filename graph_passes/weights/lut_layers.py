@@ -208,7 +208,8 @@ class Rewriting:
                     weights = sensitivities_of(layer, self.sensitivities)
                     each = compressed(layer.matrix(), weights, method_of(layer), compensation)
                     _count(counts, layer, each)
-                    set_weight(layer, each.weight(layer.dtype))
+                    if not layer.tied:
+                        set_weight(layer, each.weight(layer.dtype))
                 made.append((layer, each))
         for layer, each in made:
             _replace(writer, [layer], each, self.activation_bits)

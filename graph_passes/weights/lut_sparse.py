@@ -37,6 +37,7 @@ class LutSparse:
     table_bits: TableBits = "auto"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
     unweighted: bool = False
     compensate: bool = True
     samples: int = 128
@@ -57,7 +58,7 @@ class LutSparse:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
-        layers = linear_layers(model, counts, self.skip, multiple_of=WORD)
+        layers = linear_layers(model, counts, self.skip, WORD, self.tied)
         batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
         if batches is not None:
             layers = own_weights(layers, counts)

@@ -18,7 +18,8 @@ class Rtn:
 
     1. Asymmetric groups have a zero point too, and reach from their smallest to their largest weight; `symmetric`
        ones reach as far on both sides as the weight of the largest magnitude.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, and tied embeddings.
+    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, and heads tied to the
+       embeddings unless `tied`.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or
     infinite, and for a pattern that names no layer.
@@ -30,6 +31,7 @@ class Rtn:
     symmetric: bool = False
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
+    tied: bool = False
 
     def __post_init__(self) -> None:
         check_groups(self.name, self.bits, self.group_size)
@@ -37,7 +39,7 @@ class Rtn:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, self.group_size)
+        layers = grouped_layers(model, counts, self.skip, self.group_size, self.tied)
         round_to_nearest(model, layers, self._grid, self.activation_bits, counts, self.name)
         return model, counts
 

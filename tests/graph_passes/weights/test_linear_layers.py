@@ -76,7 +76,7 @@ TIED = """(int64[2] ids) => (float[2, 3] y) {
 def test_a_tied_head_is_left_unless_asked_for(parse: Parse) -> None:
     model = parse(TIED, {"table": WEIGHT})
     assert found(model)[0] == []
-    assert found(model)[1].reasons == ["table: its weight is an embedding table too"]
+    assert found(model)[1].reasons == ["table: its weight is an embedding table too, left without tied: true"]
     assert found(model, tied=True)[0] == ["table"]
 
 

@@ -20,6 +20,7 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.weights.lut import Lut
 from intaglio.graph_passes.weights.lut_sparse import LutSparse
 from intaglio.graph_passes.weights.mixed import Mixed
+from intaglio.model_file import load
 from intaglio.plugins.csr_matmul.spec import sparse_weight
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.lut_matmul.spec import table_weight
@@ -203,7 +204,10 @@ def test_compressed_bundle_runs_and_records_what_was_done(recipe: str, folder: P
         "fisher",
     )
     assert len(manifest.passes[-1].layers) == manifest.passes[-1].counts["layers"] == 8
-    assert manifest.passes[-1].reasons[0] == "transformer.wte: its weight is an embedding table too"
+    assert (
+        manifest.passes[-1].reasons[0]
+        == "transformer.wte: its weight is an embedding table too, left without tied: true"
+    )
     correlation = np.corrcoef(logits(folder / "bundle").ravel(), logits(tmp_path / "out").ravel())[0, 1]
     assert correlation > 0.98
 
@@ -244,6 +248,36 @@ def test_mixed_measures_by_the_inputs(folder: Path, tmp_path: Path) -> None:
     record = compress(folder / "bundle", tmp_path / "out", tmp_path / "r.yaml", **options).passes[0]
     assert record.counts["bytes"] <= 14 * record.counts["weights"] / 8
     assert np.corrcoef(logits(folder / "bundle").ravel(), logits(tmp_path / "out").ravel())[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "lut: {",
+        "lut_sparse: {",
+        "mixed: {bits_per_weight: 14, ",
+        "rtn: {group_size: 32, ",
+        "gptq: {group_size: 32, ",
+        "awq: {group_size: 32, ",
+        "int8_absmax: {",
+        "int8_zeropoint: {",
+    ],  # fmt: skip
+)
+def test_a_tied_head_gets_a_copy_of_its_own_and_the_table_stays(options: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(f"passes: [{options}tied: true}}]")
+    sensitive = options.startswith(("lut", "mixed"))
+    compress(
+        folder / "bundle", tmp_path / "out", tmp_path / "r.yaml",
+        calibration=folder / "text.txt" if sensitive or options.startswith(("gptq", "awq")) else None,
+        sensitivity=folder / "sensitivity" if sensitive else None,
+    )  # fmt: skip
+    before, after = (load(Bundle.open(path).model_path) for path in (folder / "bundle", tmp_path / "out"))
+    assert "MatMul" not in {node.op_type for node in after.graph if node.domain == ""}
+    (table,) = {
+        node.inputs[0] for node in after.graph if node.op_type == "Gather" and "wte" in str(node.inputs[0].name)
+    }
+    np.testing.assert_array_equal(table.const_value, before.graph.initializers[str(table.name)].const_value)
+    assert np.corrcoef(logits(folder / "bundle").ravel(), logits(tmp_path / "out").ravel())[0, 1] > 0.9
 
 
 def test_one_command_makes_tables_from_a_text(folder: Path, tmp_path: Path) -> None:
