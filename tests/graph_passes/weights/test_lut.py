@@ -261,7 +261,7 @@ def test_mixed_measures_by_the_inputs(folder: Path, tmp_path: Path) -> None:
         "awq: {group_size: 32, ",
         "int8_absmax: {",
         "int8_zeropoint: {",
-    ],  # fmt: skip
+    ],
 )
 def test_a_tied_head_gets_a_copy_of_its_own_and_the_table_stays(options: str, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(f"passes: [{options}tied: true}}]")
