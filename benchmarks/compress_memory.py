@@ -75,10 +75,12 @@ def main(recipes: tuple[str, ...], hidden: int, layers: int, samples: int, folde
             with step("exporting"):
                 _in_process(_export, checkpoint, bundle)
         sensitivity = folder / "sensitivity.safetensors"
-        result.rows.append(_row("sensitivity", weights, *_in_process(_sensitivity, bundle, text, sensitivity)))
+        with step("sensitivity"):
+            result.rows.append(_row("sensitivity", weights, *_in_process(_sensitivity, bundle, text, sensitivity)))
         for recipe in recipes or RECIPES:
             options = (bundle, folder / recipe, recipe, text, sensitivity, samples)
-            result.rows.append(_row(recipe, weights, *_in_process(_compress, *options)))
+            with step(recipe):
+                result.rows.append(_row(recipe, weights, *_in_process(_compress, *options)))
     click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
 
 
