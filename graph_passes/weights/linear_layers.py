@@ -85,7 +85,7 @@ class LinearLayer:
             product = writer.node(self.node, "Add", [product, self.bias], f"{self.name}_biased").outputs[0]
         take_over(self.node.outputs[0], product)
         remove_if_dead(self.node)
-        if not self.weight.uses():
+        if not self.weight.uses() and not self.weight.is_graph_output():
             self.weight.const_value = None
 
 
