@@ -77,9 +77,10 @@ class DecoderNetwork:
             values[value] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
         starts = []
         with torch.no_grad():
-            for piece in self._pieces:
+            for piece in self._pieces[:-1]:
                 starts.append(dict(values))
                 self._run(piece, values, None)
+        starts.append(values)  # of the last piece, which runs once
         gradients = _Gradients(take, self._uses)
         result, slopes = 0.0, dict[ir.Value, Tensor]()
         for piece in reversed(self._pieces):
