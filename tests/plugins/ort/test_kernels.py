@@ -51,5 +51,22 @@ def test_kernel_equals_reference_on_rows_of_4096(operator, instruction_set):
     check(longest(operator))
 
 
+@pytest.mark.parametrize("tokens", [1, 3, 17])
+@pytest.mark.parametrize("depth", [900, 70_001])
+def test_a_sparse_row_that_holds_nearly_everything_and_columns_beyond_16_bits(depth, tokens, instruction_set):
+    random = np.random.default_rng(0)
+    counts = [0, 1, 800, 5, 64, 65, 0, 128, 3, 7]
+    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
+    columns[2][-1] = depth - 1
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    x, values, y = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((tokens, depth), offsets[-1], (tokens, len(counts)))
+    )
+    inputs = (x, values, np.concatenate(columns).astype(np.int32), offsets, y)
+    for constants in (False, True):
+        check(Case("CsrMatMul", inputs, {}), constants)
+
+
 def test_every_operator_has_a_kernel():
     assert set(ort.operators()) == set(OPS)
