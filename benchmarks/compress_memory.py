@@ -36,7 +36,7 @@ class Row(msgspec.Struct):
     name: str
     seconds: float
     peak: int
-    start: int  # of the process, with all libraries loaded
+    start: int  # of the process, with our modules loaded
     weights: float  # peak in float16 weights
 
 
@@ -110,8 +110,6 @@ def _sensitivity(bundle: Path, text: Path, output: Path) -> tuple[float, int, in
 def _compress(
     bundle: Path, output: Path, recipe: str, text: Path, sensitivity: Path, samples: int
 ) -> tuple[float, int, int]:
-    import onnxruntime  # noqa: F401  what a process has before it does anything
-
     from intaglio.graph_passes import compress
     from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
     from intaglio.graph_passes.recipes import load_recipe

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from intaglio.graph_passes.weights.gptq_solver import Solver
 from intaglio.graph_passes.weights.row_blocks import row_blocks
+from intaglio.graph_passes.weights.sparse import Places
 
 Floats = npt.NDArray[np.float32]
-Places = npt.NDArray[np.int64]
 
 
 class Compensation:

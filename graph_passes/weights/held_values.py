@@ -41,6 +41,12 @@ class HeldValues:
             return found
         return self._batches[batch][name]
 
+    def rank(self, name: str) -> int:
+        """The number of axes of a value, without reading it."""
+        if name in self._kept[0]:
+            return int(np.load(self._path(0, name), mmap_mode="r", allow_pickle=False).ndim)
+        return self._batches[0][name].ndim
+
     def replace(self, batch: int, values: Mapping[str, Array], needed: Iterable[str]) -> None:
         """Take in `values` of a batch, and let go of those that are not `needed`. Raises `StorageError`."""
         wanted = set(needed)

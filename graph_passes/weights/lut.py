@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.weights.group_layers import own_weights
 from intaglio.graph_passes.weights.linear_layers import linear_layers
-from intaglio.graph_passes.weights.lut_layers import Method, Rewriting, calibration_batches, given_sensitivities
+from intaglio.graph_passes.weights.lut_layers import Method, Rewriting, compensating, given_sensitivities
 from intaglio.graph_passes.weights.tables import TableBits
 from intaglio.plugins.bit_packing import WORD
 from intaglio.sensitivity_file import Sensitivities
@@ -60,9 +59,7 @@ class Lut:
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
         layers = linear_layers(model, counts, self.skip, WORD, self.tied)
-        batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
-        if batches is not None:
-            layers = own_weights(layers, counts)
+        layers, batches = compensating(self.name, self.compensate, layers, data, self.samples, model, counts)
         method = Method(self.bits, self.table_bits)
         rewriting = Rewriting(self.name, self.activation_bits, sensitivities)
         rewriting.run(model, layers, lambda layer: method, counts, batches)

@@ -19,7 +19,7 @@ from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.compensation import Compensation
 from intaglio.graph_passes.weights.gptq import second_moments
-from intaglio.graph_passes.weights.group_layers import set_weight
+from intaglio.graph_passes.weights.group_layers import own_weights, set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
@@ -225,16 +225,25 @@ def compensated_levels(
             yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
 
 
-def calibration_batches(
-    name: str, compensate: bool, data: CalibrationData | None, samples: int, model: ir.Model, counts: Counts
-) -> Batches | None:
-    """The text that the pass `name` compensates errors on; None where it is told not to. Raises `GraphError`."""
+def compensating(
+    name: str,
+    compensate: bool,
+    layers: list[LinearLayer],
+    data: CalibrationData | None,
+    samples: int,
+    model: ir.Model,
+    counts: Counts,
+) -> tuple[list[LinearLayer], Batches | None]:
+    """Those of `layers` that the pass `name` can compensate errors of, and the text for it.
+
+    All of them, and None, where it is told not to. Raises `GraphError`.
+    """
     if not compensate:
-        return None
+        return layers, None
     if data is None:
         raise GraphError(f"{name}: has no calibration text. Give one, or set compensate: false.")
     batches, model.meta[RECORD] = load_batches(name, data, samples, BATCH, counts)
-    return batches
+    return own_weights(layers, counts), batches
 
 
 def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compressed, activation_bits: int) -> None:

@@ -14,15 +14,14 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.compensation import Compensation
-from intaglio.graph_passes.weights.group_layers import own_weights
 from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.lut_layers import (
     BITS,
     Batches,
     Method,
     Rewriting,
-    calibration_batches,
     compensated_levels,
+    compensating,
     compressed,
     given_sensitivities,
     sensitivities_of,
@@ -84,9 +83,7 @@ class Mixed:
         sensitivities = given_sensitivities(self.name, sensitivities, unweighted=False)
         counts = Counts()
         layers = linear_layers(model, counts, self.skip, WORD, self.tied)
-        batches = calibration_batches(self.name, self.compensate, data, self.samples, model, counts)
-        if batches is not None:
-            layers = own_weights(layers, counts)
+        layers, batches = compensating(self.name, self.compensate, layers, data, self.samples, model, counts)
         groups = by_weight(layers)
         measured = self._measured(model, groups, sensitivities, batches)
         choices = [measured[group[0].weight] for group in groups]

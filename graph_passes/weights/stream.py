@@ -138,7 +138,7 @@ class Stream:
         )  # fmt: skip
         clone = view.clone()
         for value in clone.inputs:  # the batch gives the lengths; names of axes could be told of differently
-            value.shape = ir.Shape([None] * self._held.read(0, str(value.name)).ndim)
+            value.shape = ir.Shape([None] * self._held.rank(str(value.name)))
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
 

@@ -54,16 +54,14 @@ class Table:
     def entries(self, emit: Source, name: str, row: int, loaded: str, vector: int) -> None:
         """Define `name`, the weights of a vector of the unit that was loaded as `loaded`."""
         take = self.unpacking.masked if self.isa.index_needs_mask else self.unpacking.shifted
-        at = self.unpacking.place(vector)
-        if self.bytes and self.pairs and at.shift // self.bits % 2:
-            index = take(loaded, at._replace(shift=at.shift - self.bits))
-            emit(f"const __m512i {name} = {self.bytes.look_up.format(f'u{row}', index)};")
-            return
+        table, at = f"t{row}", self.unpacking.place(vector)
+        if self.pairs and at.shift // self.bits % 2:
+            table, at = f"u{row}", at._replace(shift=at.shift - self.bits)
         index = take(loaded, at)
         if self.bytes:
-            emit(f"const __m512i {name} = {self.bytes.look_up.format(f't{row}', index)};")
+            emit(f"const __m512i {name} = {self.bytes.look_up.format(table, index)};")
         elif self.halves == 1:
-            emit(f"const {self.forms.floats} {name} = {self.forms.look_up.format(f't{row}', index)};")
+            emit(f"const {self.forms.floats} {name} = {self.forms.look_up.format(table, index)};")
         else:
             emit(f"const {self.forms.integers} index{name} = {index};")
             low, high = (self.forms.look_up.format(f"t{row}_{half}", f"index{name}") for half in range(2))
