@@ -1,4 +1,4 @@
-"""English prose that comes with every Python: the reference manual's topics and the standard library's docstrings.
+"""Text that comes with every Python: the reference manual's topics, and the standard library's docstrings or sources.
 
 Sources are parsed, never imported. A long paragraph stands in the whole text once, and a topic, or a module with all
 its submodules, is either for training or held out.
@@ -45,11 +45,14 @@ class Section:
 Sections = tuple[Section, ...]
 
 
-def documents() -> list[Document]:
-    """Every document, without repetitions, in an order that depends on the names and lengths alone."""
+def documents(sources: bool = False) -> list[Document]:
+    """Every document, without repetitions, in an order that depends on the names and lengths alone.
+
+    `sources`: of a module the whole source, ten times as much text, instead of its docstrings.
+    """
     seen: set[str] = set()
     found = []
-    for subject, name, sections in [*_topics(), *_modules(Path(sysconfig.get_paths()["stdlib"]))]:
+    for subject, name, sections in [*_topics(), *_modules(Path(sysconfig.get_paths()["stdlib"]), sources)]:
         text = "\n\n".join(_text(section) for section in _without_repetitions(sections, seen))
         if len(text) >= SHORTEST_DOCUMENT:
             found.append(Document(subject, name, text))
@@ -67,17 +70,19 @@ def _topics() -> list[tuple[str, str, Sections]]:
     return [(f"topic {name}", f"topic {name}", (Section("", _paragraphs(text)),)) for name, text in ordered]
 
 
-def _modules(library: Path) -> Iterator[tuple[str, str, Sections]]:
-    """The docstrings of every module of the standard library that is written in Python, by path."""
+def _modules(library: Path, sources: bool) -> Iterator[tuple[str, str, Sections]]:
+    """The docstrings, or the source, of every module of the standard library that is written in Python, by path."""
     for path in _sources(library):
         parts = path.relative_to(library).with_suffix("").parts
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # files that are broken on purpose
+            source = path.read_text(encoding="utf-8")
+        except (SyntaxError, ValueError):  # files that are broken on purpose, or in another encoding
             continue
         # _pydecimal, _pyio and the like belong to the module that they implement.
         subject = f"module {parts[0].removeprefix('_py').removeprefix('_')}"
-        yield subject, f"module {'.'.join(parts).removesuffix('.__init__')}", tuple(_docstrings(tree, ""))
+        sections = (Section("", _paragraphs(source)),) if sources else tuple(_docstrings(tree, ""))
+        yield subject, f"module {'.'.join(parts).removesuffix('.__init__')}", sections
 
 
 def _sources(library: Path) -> Iterator[Path]:

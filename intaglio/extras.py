@@ -12,6 +12,8 @@ EXTRA_OF = {
     "huggingface_hub": "export",
     "onnxruntime": "cpu",
     "onnxscript": "export",
+    "rouge_score": "quality",
+    "sacrebleu": "quality",
     "tensorrt": "gpu",
     "tensorrt_rtx": "rtx",
     "torch": "export",

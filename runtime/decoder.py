@@ -8,6 +8,7 @@ reads all of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
-KEPT_SHAPES = 8  # shapes of a step whose buffers stay bound: one for plain decoding, a few for drafts of any length
+KEPT_SHAPES = 32  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class DecoderSession:
         self.batch = batch
         self.limit = limit or decoder.max_positions
         self.lengths: Integers = np.zeros(batch, np.int64)
+        self.seconds = 0.0  # spent in the engine so far
+        self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
         self._caches: dict[str, Array] = {}  # name after "past_" -> [batch, kv_heads, capacity, head_dim]
         self._buffers: dict[tuple[int, int], _Buffers] = {}  # by tokens and positions wanted
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
@@ -114,24 +117,54 @@ class DecoderSession:
         return len(self._slots)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Logits:
-        """Append a prompt (token ids) to every text of the batch, in pieces; return the logits [batch, vocab] after it.
+        """Append a prompt (token ids) to every text of the batch; return the logits [batch, vocab] after it.
 
         Raises `UsageError` for an empty prompt, and for one that makes its text longer than the limit.
         """
-        counts = np.array([len(prompt) for prompt in prompts], np.int64)
-        if len(counts) != self.batch or not counts.all():
-            raise UsageError(f"prompts of {counts.tolist()} tokens: expected {self.batch}, each of at least 1 token.")
-        self._check_lengths(counts)
-        input_ids = np.zeros((self.batch, int(counts.max())), np.int64)
-        for row, prompt in zip(input_ids, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        last = np.zeros((self.batch, self.decoder.vocab_size), np.float32)
-        piece = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
-        for start in range(0, input_ids.shape[1], piece):
-            real = np.clip(counts - start, 0, piece)
-            logits = self.step(input_ids[:, start : start + int(real.max())], real)[:, 0]
-            last[real > 0] = logits[real > 0]
-        return last
+        counts = [len(prompt) for prompt in prompts]
+        if len(counts) != self.batch or not all(counts):
+            raise UsageError(f"prompts of {counts} tokens: expected {self.batch}, each of at least 1 token.")
+        return np.concatenate(self.append(prompts, [1] * self.batch))
+
+    def append(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
+        """Append tokens to the texts, none to some; return the logits [wanted, vocab] after the last of each.
+
+        texts   of each text of the batch its new tokens
+        wanted  of each how many logits, at most as many as it has new tokens
+
+        Many tokens are run in pieces. Raises `UsageError` as `step` does.
+        """
+        self._check_lengths([len(tokens) for tokens in texts])
+        found: list[list[Logits]] = [[] for _ in texts]
+        while longest := max(map(len, texts)):
+            width = min(longest, self._widest())
+            pieces, texts = [tokens[:width] for tokens in texts], [tokens[width:] for tokens in texts]
+            now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
+            wanted = [count - here for count, here in zip(wanted, now, strict=True)]
+            for row, (logits, count) in enumerate(zip(self._append(pieces, now), now, strict=True)):
+                if count:
+                    found[row].append(logits[:count])
+        none = np.zeros((0, self.vocabulary), np.float32)
+        return [parts[0] if len(parts) == 1 else np.concatenate([none, *parts]) for parts in found]
+
+    def _widest(self) -> int:
+        """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest text.
+
+        A step is as wide as its widest row: what is not real of the others lies beyond their ends.
+        """
+        widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
+        return widest if self._most is None else min(widest, max(self._most - int(self.lengths.max()), 1))
+
+    def _append(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> Logits:
+        """One step: see `append`. Of texts that want fewer logits than others there are meaningless ones at the end."""
+        counts = [len(tokens) for tokens in texts]
+        buffers = self._prepare(max(counts), max(1, *wanted))
+        for row, (tokens, count, last) in enumerate(zip(texts, counts, wanted, strict=True)):
+            if count:
+                self._check_ids(min(tokens), max(tokens))
+                buffers.input_ids[row, :count] = tokens
+                buffers.logit_indices[row, :last] = self._slots[count - last : count]
+        return self._run(buffers, counts)
 
     def step(
         self,
@@ -155,8 +188,7 @@ class DecoderSession:
         ids = np.asarray(input_ids, np.int64)
         if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1:
             raise UsageError(f"input_ids {ids.shape}: expected [{self.batch}, tokens].")
-        if ids.min() < 0 or ids.max() >= self.decoder.vocab_size:
-            raise UsageError(f"token ids {ids.min()} to {ids.max()}: expected 0 to {self.decoder.vocab_size - 1}.")
+        self._check_ids(ids.min(), ids.max())
         tokens = ids.shape[1]
         real = np.full(self.batch, tokens, np.int64) if counts is None else np.asarray(counts, np.int64)
         if real.shape != (self.batch,) or real.min() < 0 or real.max() > tokens:
@@ -165,23 +197,35 @@ class DecoderSession:
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
         self._check_lengths(real)
-        self._reserve(int(self.lengths.max()) + tokens)
-        buffers = self._bound(tokens, wanted.shape[1])
+        buffers = self._prepare(tokens, wanted.shape[1])
         buffers.input_ids[:] = ids
-        buffers.write_start[:] = self.lengths
         buffers.logit_indices[:] = wanted
-        places = self.lengths[:, None] + np.arange(tokens)  # slots, and positions of texts without branches
-        if positions is None:
-            np.minimum(places, self.decoder.max_positions - 1, out=buffers.positions)
-        else:
+        if positions is not None:
             buffers.positions[:] = positions
-        fill_mask(buffers.attention_mask, places, self._slots, self.decoder.sliding_window)
         if mask is not None:
             for row, length in enumerate(self.lengths):
                 buffers.attention_mask[row, :, length : length + tokens] &= mask[row]
+        return self._run(buffers, real)
+
+    def _prepare(self, tokens: int, wanted: int) -> _Buffers:
+        """The buffers of a step of so many tokens and logits, with room in the cache: for texts without branches."""
+        longest = int(max(self.lengths.tolist())) + tokens
+        self._reserve(longest)
+        buffers = self._bound(tokens, wanted)
+        buffers.write_start[:] = self.lengths
+        np.add(self.lengths[:, None], self._slots[:tokens], out=buffers.positions)
+        fill_mask(buffers.attention_mask, buffers.positions, self._slots, self.decoder.sliding_window)
+        if longest > self.decoder.max_positions:  # of tokens that are not real: any position there is
+            np.minimum(buffers.positions, self.decoder.max_positions - 1, out=buffers.positions)
+        return buffers
+
+    def _run(self, buffers: _Buffers, counts: Sequence[int] | Integers) -> Logits:
+        """Run a step that adds `counts` [batch] tokens to the texts."""
+        began = time.perf_counter()
         buffers.run()
-        self.lengths = self.lengths + real
-        return buffers.logits.astype(np.float32)  # a copy: the next step writes over them
+        self.seconds += time.perf_counter() - began
+        self.lengths = self.lengths + np.asarray(counts, np.int64)
+        return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
     def rollback(self, lengths: npt.ArrayLike) -> None:
         """Forget what the texts hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
@@ -190,8 +234,16 @@ class DecoderSession:
             raise UsageError(f"rollback to {wanted.tolist()} tokens: the cache holds {self.lengths.tolist()}.")
         self.lengths = wanted
 
-    def _check_lengths(self, more: Integers) -> None:
-        longest = int((self.lengths + more).max())
+    def truncate(self, row: int, length: int) -> None:
+        """Forget what the text in `row` of the batch holds beyond `length` tokens, if it holds more."""
+        self.lengths[row] = min(self.lengths[row], length)
+
+    def _check_ids(self, least: int, greatest: int) -> None:
+        if least < 0 or greatest >= self.decoder.vocab_size:
+            raise UsageError(f"token ids {least} to {greatest}: expected 0 to {self.decoder.vocab_size - 1}.")
+
+    def _check_lengths(self, more: Sequence[int] | Integers) -> None:
+        longest = max(length + new for length, new in zip(self.lengths.tolist(), more, strict=True))
         if longest > self.limit:
             which = "model's" if self.limit == self.decoder.max_positions else "cache's"
             raise UsageError(
@@ -219,10 +271,11 @@ class DecoderSession:
                     self._caches[name][:, :, :valid] = old[:, :, :valid]
 
     def _bound(self, tokens: int, wanted: int) -> _Buffers:
-        if (found := self._buffers.get((tokens, wanted))) is not None:
+        if (found := self._buffers.pop((tokens, wanted), None)) is not None:
+            self._buffers[tokens, wanted] = found  # the last of the dictionary again
             return found
         if len(self._buffers) == KEPT_SHAPES:
-            self._buffers.pop(next(iter(self._buffers)))
+            self._buffers.pop(next(iter(self._buffers)))  # the one that was not used for longest
         arrays: dict[str, Any] = {
             "input_ids": np.zeros((self.batch, tokens), np.int64),
             "positions": np.zeros((self.batch, tokens), np.int64),

@@ -62,6 +62,18 @@ class Sampler:
             return self.draw(distribution(logits, sampling, seen))
         return best(penalised(logits, sampling.repetition_penalty, seen))
 
+    def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
+        """The probabilities [vocabulary] that `choose` draws from; where it is greedy, one of them is 1."""
+        return distribution(logits, self.sampling, seen)
+
+    def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
+        """Logits [vocabulary] after the repetition penalty: of these `choose` takes the highest where it is greedy."""
+        return penalised(logits, self.sampling.repetition_penalty, seen)
+
+    def uniform(self) -> float:
+        """A number from 0 to 1, 1 excluded; 0.5 where nothing is left to chance."""
+        return 0.5 if self.sampling.greedy else float(self._generator.random())
+
     def draw(self, probabilities: Probabilities) -> int:
         """A token drawn from probabilities [vocabulary], which need not add up to exactly 1."""
         tokens = np.flatnonzero(probabilities)
@@ -76,6 +88,17 @@ def best(logits: Logits) -> int:
     if not np.isfinite(logits[token]):
         raise EngineError("the model gives NaN or infinite logits. Its weights overflow: use another bundle or dtype.")
     return token
+
+
+def largest_probability(logits: Logits) -> float:
+    """The probability of the most probable token for logits [vocabulary], at a temperature of 1."""
+    return float(1 / np.exp(logits - logits.max()).sum())
+
+
+def surprise(logits: Logits, token: int) -> float:
+    """-ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
+    highest = logits.max()
+    return float(np.log(np.exp(logits - highest).sum()) + (highest - logits[token]))
 
 
 def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -> Probabilities:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
@@ -44,6 +45,12 @@ class TextStream:
             del self._window[:-CONTEXT]
             self._decoded = self._decode()
         return self._certain(new)
+
+    def branch(self) -> TextStream:
+        """A stream of its own that goes on from here."""
+        other = copy(self)
+        other._window = list(self._window)
+        return other
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come: what was held back, and a last half character as it is."""

@@ -23,7 +23,8 @@ VERBS = {
     "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
     "run": "Run a bundle on text: embed, classify, fill blanks.",
-    "generate": "Write text with a decoder's bundle: greedy or sampled, streamed.",
+    "generate": "Write text with a decoder's bundle: greedy or sampled, drafted by a smaller one, streamed.",
+    "tune-decoding": "Find the thresholds with which a small and a large decoder write fastest together.",
     "roofline": "Compare a bundle's speed with what this machine's memory allows.",
     "tune": "Measure this machine's CPU kernels for compressed weights, and keep the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
@@ -50,7 +51,8 @@ class Verbs(click.Group):
         """Import the verb's file and return its command."""
         if name not in VERBS:
             return None
-        command = getattr(importlib.import_module(f"intaglio.cli.{name}"), f"{name}_command")
+        verb = name.replace("-", "_")
+        command = getattr(importlib.import_module(f"intaglio.cli.{verb}"), f"{verb}_command")
         assert isinstance(command, click.Command)
         return command
 

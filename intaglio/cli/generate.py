@@ -14,7 +14,8 @@ from intaglio.errors import UsageError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
-    from intaglio.runtime.generate import Generated, Prompt, TextRun
+    from intaglio.runtime.generate import BatchRun, Generated, Prompt, TextGenerator, TextRun
+    from intaglio.runtime.trace import Passage
 
 EPILOG = """\b
 Examples:
@@ -23,6 +24,8 @@ Examples:
   git diff | intaglio generate coder --json > summary.json
   intaglio generate llama --chat "Why is the sky blue?" --system "Answer in one sentence."
   intaglio generate llama --messages talk.json --stop "###"
+  intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
+  intaglio generate llama --draft small-llama --strategy speculative --file questions.txt
 """
 
 # What a terminal would obey instead of showing it: control characters but tab and line feed.
@@ -40,8 +43,18 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option(
     "--messages", type=click.Path(path_type=Path), help='A conversation to answer: JSON [{"role":..., "content":...}].'
 )
-@click.option("--strategy", help="greedy or sample. Default: sample if one of its options is given, else greedy.")
-@click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder of strategies that take one.")
+@click.option(
+    "--strategy",
+    help="greedy, sample, bild, speculative, ngram, auto.  [default: sample with one of its options, else greedy]",
+)
+@click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for bild, speculative, auto.")
+@click.option("--fallback", type=float, help="bild: the large model's turn is below this probability.  [default: 0.5]")
+@click.option(
+    "--rollback", type=float, help="bild: a token is taken back beyond this distance, in nats; or inf.  [default: 2]"
+)
+@click.option("--max-draft", type=int, help="bild: tokens between two reviews of the large model.  [default: 10]")
+@click.option("--window", type=int, help="speculative, ngram: tokens drafted at a time.  [default: adaptive; 10]")
+@click.option("--ngram", type=int, help="ngram: last tokens to look for in the text before.  [default: 3]")
 @click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most.")
 @click.option("--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]")
 @click.option("--top-k", type=int, help="Sample from the k most probable tokens only.")
@@ -51,6 +64,8 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option("--seed", type=int, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, help="End the text before this string. May be given several times.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts to go on with at a time.")
+@click.option("--trace", is_flag=True, help="Show who wrote what, in colours, once a text is written.")
 @click.option("--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ...")
 @click.option("--threads", type=click.IntRange(1), help="Processor threads, for ort-cpu.  [default: all]")
 @json_option
@@ -61,52 +76,84 @@ def generate_command(
     chat: bool,
     system: str | None,
     messages: Path | None,
+    trace: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Write the text that follows each of PROMPTS, a file, standard input, or a conversation.
 
     The text appears as it is written, its speed after it on standard error; with --json one object per prompt. Ctrl-C
-    ends the text and keeps what there is.
+    ends the text and keeps what there is. With --trace the text is green where the small model wrote it, or what else
+    drafts, blue where the large one did, and struck through where it was taken back; in a pipe, {+large+} and [-taken
+    back-].
     """
     from intaglio.progress import step
     from intaglio.runtime.generate import TextGenerator
+    from intaglio.runtime.strategies import Auto
 
     wanted = _prompts(prompts, files, messages, chat or system is not None, system)
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
     with generator:
-        for number, prompt in enumerate(wanted):
-            if number and not as_json:
+        if isinstance(generator.method, Auto):
+            click.echo(generator.method.forecast(), err=True)
+        for start in range(0, len(wanted), generator.batch):
+            if start and not as_json:
                 click.echo()
-            result = _write(generator.write(prompt), as_json)
-            if result.stopped == "interrupted":
+            batch = generator.write_batch(wanted[start : start + generator.batch])
+            shown = _write(batch, live=not as_json and not trace)
+            results = [run.result() for run in batch.texts]
+            for number, (run, result) in enumerate(zip(batch.texts, results, strict=True)):
+                if number and not as_json:
+                    click.echo()
+                _tell(generator, run, result, shown, as_json, trace)
+            if any(result.stopped == "interrupted" for result in results):
                 return ERROR
     return 0
 
 
-def _write(run: TextRun, as_json: bool) -> Generated:
-    """Show one text as it is written, or as one JSON object at its end; an interrupt is its end."""
-    printed = 0
+def _write(batch: BatchRun, live: bool) -> int:
+    """Write texts; if `live`, show one that is alone as it is written. Returns the number of characters shown.
+
+    An interrupt is their end.
+    """
+    shown = 0
     try:
-        for piece in run:
-            if not as_json:
+        for _, piece in batch:
+            if live and len(batch.texts) == 1:
                 show(piece)
-            printed += len(piece)
+                shown += len(piece)
     except KeyboardInterrupt:
         pass
-    result = run.result()
+    return shown
+
+
+def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool) -> None:
+    """Print a text, of which `shown` characters stand there already, and how it came about."""
+    from intaglio.runtime.trace import passages
+
     if as_json:
         print_json(result)
-        return result
-    show(result.text[printed:])
+        return
+    if trace:
+        prompt = run.text.tokens[: result.prompt_tokens]
+        for passage in passages(generator.tokenizer, prompt, result.trace, result.text):
+            show_passage(passage)
+    else:
+        show(result.text[shown:])
     click.echo()
     click.echo(
         f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} a second, after a prompt of "
         f"{result.prompt_tokens} in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}",
         err=True,
     )
-    return result
+    if result.calls.small or result.acceptance is not None:
+        click.echo(
+            f"{result.calls.small} calls of the small model ({result.seconds_in.small:.2f} s), {result.calls.large} of "
+            f"the large one ({result.seconds_in.large:.2f} s); {result.accepted} of "
+            f"{result.accepted + result.rolled_back} drafted tokens kept.",
+            err=True,
+        )
 
 
 def show(piece: str) -> None:
@@ -114,6 +161,18 @@ def show(piece: str) -> None:
     # A pipe gets every character: with `color`, click takes no escape sequences out.
     click.echo(piece.translate(CONTROLS) if sys.stdout.isatty() else piece, nl=False, color=True)
 
+
+def show_passage(passage: Passage) -> None:
+    """Print text in the colour of who wrote it, or into a pipe between the marks of a word diff."""
+    if not sys.stdout.isatty():
+        marks = ("[-", "-]") if passage.rolled_back else ("{+", "+}") if passage.by == "large" else ("", "")
+        show(passage.text.join(marks))
+        return
+    text = passage.text.translate(CONTROLS)
+    click.secho(text, nl=False, fg=COLOURS[passage.by], strikethrough=passage.rolled_back, dim=passage.rolled_back)
+
+
+COLOURS = {"small": "green", "large": "blue"}
 
 # Why a text ended -> what to tell about it.
 ENDS = {

@@ -2,9 +2,36 @@
 
 from collections.abc import Mapping
 
-from intaglio.runtime.strategies.contract import Calls, Counts, Decoding, Strategy
+from intaglio.runtime.strategies.auto import Auto
+from intaglio.runtime.strategies.bild import BigLittleDecoder
+from intaglio.runtime.strategies.contract import CachedModel, Calls, Seconds, Strategy, Text, Tokens, Written
+from intaglio.runtime.strategies.driver import drive
+from intaglio.runtime.strategies.ngram import NGram
 from intaglio.runtime.strategies.plain import Plain
+from intaglio.runtime.strategies.speculative import Speculative
 
-STRATEGIES: Mapping[str, type[Strategy]] = {"greedy": Plain, "sample": Plain}
+STRATEGIES: Mapping[str, type[Strategy]] = {
+    "greedy": Plain,
+    "sample": Plain,
+    "bild": BigLittleDecoder,
+    "speculative": Speculative,
+    "ngram": NGram,
+    "auto": Auto,
+}
 
-__all__ = ["STRATEGIES", "Calls", "Counts", "Decoding", "Strategy"]
+__all__ = [
+    "STRATEGIES",
+    "Auto",
+    "BigLittleDecoder",
+    "CachedModel",
+    "Calls",
+    "NGram",
+    "Plain",
+    "Seconds",
+    "Speculative",
+    "Strategy",
+    "Text",
+    "Tokens",
+    "Written",
+    "drive",
+]

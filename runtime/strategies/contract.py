@@ -1,51 +1,137 @@
-"""What a strategy is given, and what it gives."""
+"""What a strategy is given, and what it gives.
+
+A strategy is written for one text. It asks for a model's forward pass by yielding a `Forward`, and gets the logits back
+as the value of that `yield`; it gives tokens by yielding them as `Written`. The driver answers the requests of several
+texts in one pass, and stops a strategy when its text is at its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import Sampler
+
+Author = Literal["small", "large"]  # what drafts, be it a model or not; the model whose text it is
 
 
 class Calls(msgspec.Struct):
-    """Forward passes: of a draft model (small), and of the model whose text it is (large)."""
+    """Forward passes of a draft model (small), and of the model whose text it is (large)."""
 
     small: int = 0
     large: int = 0
 
 
+class Tokens(msgspec.Struct):
+    """Tokens that went through each model, the prompt's among them."""
+
+    small: int = 0
+    large: int = 0
+
+
+class Seconds(msgspec.Struct):
+    """How long the text waited for each model."""
+
+    small: float = 0.0
+    large: float = 0.0
+
+
 class Counts(msgspec.Struct):
-    """What a strategy did for one text."""
+    """What was done for one text. The driver keeps it."""
 
     calls: Calls = msgspec.field(default_factory=Calls)
+    processed: Tokens = msgspec.field(default_factory=Tokens)
+    seconds: Seconds = msgspec.field(default_factory=Seconds)
     accepted: int = 0  # drafted tokens that stand in the text
-    rolled_back: int = 0  # drafted tokens that were taken back
+    rolled_back: int = 0  # drafted tokens that do not
+
+    def called(self, author: Author, tokens: int, seconds: float) -> None:
+        """Count a forward pass."""
+        for counts, more in ((self.calls, 1), (self.processed, tokens), (self.seconds, seconds)):
+            setattr(counts, author, getattr(counts, author) + more)
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """One text being written: the models, with empty caches, and how tokens are chosen."""
+class Written(NamedTuple):
+    """A token: the next one of the text, or one that was drafted and is not taken."""
 
-    model: DecoderSession
-    draft: DecoderSession | None  # what proposes tokens, for strategies that need one
+    token: int
+    by: Author
+    rolled_back: bool = False
+
+
+class Forward(NamedTuple):
+    """A request to run tokens through a model, after what its cache holds of the text."""
+
+    model: CachedModel
+    tokens: Sequence[int]
+    wanted: int  # logits are wanted of so many of the tokens, the last ones
+
+
+class CachedModel:
+    """A model with its cache of one text, which grows and is shortened, and never copied."""
+
+    def __init__(self, session: DecoderSession, row: int, author: Author):
+        """`row`: the text's place in the batch of `session`; `author`: as whose its calls count."""
+        self.session, self.row, self.author = session, row, author
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text that the cache holds."""
+        return int(self.session.lengths[self.row])
+
+    def append(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
+        """The request to read `tokens`; its answer are the logits [wanted, vocab] after the last of them."""
+        return Forward(self, tokens, wanted)
+
+    def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
+        """The request to read what the cache does not hold yet of the text `tokens`."""
+        return Forward(self, tokens[self.length :], wanted)
+
+    def truncate(self, length: int) -> None:
+        """Forget what the cache holds beyond the first `length` tokens, if anything."""
+        self.session.truncate(self.row, length)
+
+
+@dataclass
+class Text:
+    """One text that is being written. The driver adds what is written to `tokens`, and counts."""
+
+    tokens: list[int]  # the prompt, and what was written after it
+    room: int  # tokens that may still be written; at least 1 while the strategy runs
+    ends: frozenset[int]  # tokens that end the text
     sampler: Sampler
-    counts: Counts = field(default_factory=Counts)  # the strategy keeps them
+    large: CachedModel  # the model whose text it is, with an empty cache
+    draft: CachedModel | None = None  # a smaller model, with an empty cache, for strategies that need one
+    counts: Counts = field(default_factory=Counts)
+    ended: bool = False  # set by whoever takes the tokens: no more are wanted
+
+    @property
+    def small(self) -> CachedModel:
+        """The smaller model of a strategy that needs one."""
+        assert self.draft is not None, "only strategies with needs_draft ask for it"
+        return self.draft
 
 
-class Strategy(Protocol):
-    """A way to choose tokens. Its options are the arguments of its constructor, each with a default."""
+Steps = Generator[Forward | Written, Logits, None]
 
-    needs_draft: ClassVar[bool]
 
-    def tokens(self, decoding: Decoding, prompt: Sequence[int]) -> Iterator[int]:
-        """Yield the tokens after `prompt`, one by one and without end; what was yielded is never taken back.
+class Strategy(ABC):
+    """A way to choose tokens: a dataclass, whose fields are its options, each with a default."""
 
-        The caller stops at the end of the text, between any two tokens. A token is yielded before anything is
-        computed for the one after it. Each call of a model is counted once it is done.
+    needs_draft: ClassVar[bool | None]  # None: it takes a draft model, and does without
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:  # noqa: B027  most have no need of it
+        """Look at the models before the first text, their caches empty before and after."""
+
+    @abstractmethod
+    def write(self, text: Text) -> Steps:
+        """Write the text without end; it is stopped at the text's end, between any two tokens.
+
+        What was given as `Written`, and not as rolled back, is never taken back. Every token that is certain is given
+        before the next forward pass is asked for.
         """
-        ...

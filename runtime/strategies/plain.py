@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.strategies.contract import Decoding
+from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 
 
-class Plain:
+@dataclass(frozen=True)
+class Plain(Strategy):
     """The model alone: each token is chosen from the logits after all tokens before it."""
 
     needs_draft: ClassVar[bool] = False
 
-    def tokens(self, decoding: Decoding, prompt: Sequence[int]) -> Iterator[int]:
+    def write(self, text: Text) -> Steps:
         """See `Strategy`."""
-        text = list(prompt)
-        logits = decoding.model.prefill([prompt])[0]
         while True:
-            decoding.counts.calls.large += 1
-            token = decoding.sampler.choose(logits, text)
-            yield token
-            text.append(token)
-            logits = decoding.model.step([[token]])[0, 0]
+            logits = yield text.large.follow(text.tokens)
+            yield Written(text.sampler.choose(logits[-1], text.tokens), "large")

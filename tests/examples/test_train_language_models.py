@@ -174,11 +174,11 @@ def test_the_command_prints_what_the_readme_states(
     texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(train_language_models, "PRESETS", {"tests": PRESET})
-    monkeypatch.setattr(train_language_models, "documents", list)
+    monkeypatch.setattr(train_language_models, "documents", lambda sources: [])
     monkeypatch.setattr(Texts, "split", lambda found: texts)
     arguments = ["--out", str(tmp_path / "out"), "--steps", "2", "--json", "--precision", "float32"]
     monkeypatch.setattr(sys, "argv", ["train_language_models.py", *arguments])
-    train_language_models.main()
+    train_language_models.run_command("train_language_models.py", train_language_models.command)
     printed = json.loads(capsys.readouterr().out)
     exact, rounded, _ = stated(tmp_path / "out", "large")[-3:]
     assert printed["large"]["perplexity_float32"] == pytest.approx(exact, abs=0.01)
@@ -218,7 +218,7 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train_language_models.py", *arguments])
     with pytest.raises(SystemExit) as stopped:
-        train_language_models.main()
+        train_language_models.run_command("train_language_models.py", train_language_models.command)
     assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert said in error

@@ -1,0 +1,72 @@
+"""A real task of text to text: prose as it was written, from its words alone.
+
+The prose is that of Python's manual, docstrings and comments; the words are in lower case, without punctuation and
+markup. What has to be found is where sentences end, what is a name, what is code, and how it is marked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from python_text import Document
+
+LEAST, MOST = 40, 240  # characters of a passage
+LETTERS = 0.8  # of a paragraph's characters letters or spaces: prose, not a table or an example
+PARAGRAPHS = re.compile(r"\n\s*\n")
+COMMENTS = re.compile(r"(?:^[ \t]*#[ \t]?.*\n)+", re.MULTILINE)
+SENTENCES = re.compile(r"(?<=[.!?:;]) ")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is given and what is wanted."""
+
+    words: str
+    prose: str
+
+
+def words_of(prose: str) -> str:
+    """The words alone, in lower case: all but letters and digits separates them."""
+    return " ".join(re.findall(r"[^\W_]+", prose.lower()))
+
+
+def paragraphs(documents: Sequence[Document]) -> list[str]:
+    """The paragraphs of documents that are prose, each once, in one line."""
+    found: dict[str, None] = {}
+    for document in documents:
+        for part in PARAGRAPHS.split(document.text):
+            comments = [re.sub(r"(?m)^[ \t]*#[ \t]?", "", match) for match in COMMENTS.findall(f"{part}\n")]
+            for text in comments or [part]:
+                line = " ".join(text.split())
+                if _is_prose(line):
+                    found[line] = None
+    return list(found)
+
+
+def passages(paragraph: str) -> list[str]:
+    """Every run of whole sentences of a paragraph that has `LEAST` to `MOST` characters."""
+    sentences = SENTENCES.split(paragraph)
+    runs = (
+        " ".join(sentences[start:stop])
+        for start in range(len(sentences))
+        for stop in range(start + 1, len(sentences) + 1)
+    )
+    return [run for run in runs if LEAST <= len(run) <= MOST]
+
+
+def pairs(texts: Sequence[str], seed: int) -> Iterator[Pair]:
+    """A passage of each paragraph in random order; other passages and another order for another seed."""
+    generator = np.random.default_rng(seed)
+    for index in generator.permutation(len(texts)):
+        if found := passages(texts[index]):
+            prose = found[generator.integers(len(found))]
+            yield Pair(words_of(prose), prose)
+
+
+def _is_prose(line: str) -> bool:
+    if len(line) < LEAST or line[-1] not in ".:!?" or not (line[0].isupper() or line[0] in "`*\"'"):
+        return False
+    return sum(character.isalpha() or character == " " for character in line) >= LETTERS * len(line)

@@ -1,0 +1,327 @@
+"""Train a small and a large T5 with one tokenizer to write prose from its words, on the text that comes with Python.
+
+    python examples/train_text_to_text.py --out DIRECTORY
+
+Both are checkpoints as transformers reads them, with float16 weights; the large one has 20 times the parameters. Beside
+them lie pairs that were held out of the training, for judging, others of them for choosing thresholds, a piece of the
+training's for calibration, and a README.md with what was measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from language_model import GRADIENT_NORM, rate
+from prose import Pair, pairs, paragraphs
+from python_text import documents, is_held_out
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
+from train_language_models import check_output, run_command, save
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from intaglio.files import atomic_directory
+from intaglio.validate.text_quality import TextQuality, text_quality
+
+PAD, END = "<pad>", "</s>"
+VOCABULARY = 1024
+LONGEST = 160  # tokens of a passage, or of its words, at most
+JUDGED = 200  # held-out pairs that the models are judged on
+CALIBRATION = 512  # pairs
+TOGETHER = 50  # pairs that are judged at a time
+IGNORED = -100  # the label that cross-entropy passes over
+SORTED_TOGETHER = 32  # batches whose pairs are sorted by length, so that those of one batch need little padding
+
+Row = tuple[list[int], list[int]]  # token ids of the words, and of the prose, each with the end
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a model, and how it is trained."""
+
+    encoder_layers: int
+    decoder_layers: int
+    width: int
+    heads: int
+    learning_rate: float  # the highest
+    dropout: float
+    steps: int
+    pairs: int = 32  # a step
+
+
+SHAPES = {
+    "small": Shape(encoder_layers=2, decoder_layers=1, width=128, heads=2, learning_rate=3e-3, dropout=0.0, steps=8000),
+    "large": Shape(encoder_layers=3, decoder_layers=6, width=384, heads=6, learning_rate=8e-4, dropout=0.1, steps=3000),
+}
+
+
+class ModelFigures(msgspec.Struct):
+    """One model: its size, its training, and how well it does the task, greedily, as it is read from its files."""
+
+    encoder_layers: int
+    decoder_layers: int
+    width: int
+    parameters: int
+    steps: int
+    seconds: float
+    loss: float  # nats a token of held-out prose
+    quality: TextQuality
+
+
+class Figures(msgspec.Struct):
+    """What the run was made from, and what it measured."""
+
+    seed: int
+    python: str
+    torch: str
+    transformers: str
+    training_paragraphs: int
+    held_out_paragraphs: int
+    judged: int
+    words_alone: TextQuality  # what writing down the words as they are would give
+    small: ModelFigures
+    large: ModelFigures
+
+
+@click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to train each model for, instead of its own number.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
+def command(out: Path, steps: int | None, seed: int, as_json: bool) -> None:
+    """Train, judge, write and print."""
+    check_output(out)
+    figures = train_pair(out, steps, seed)
+    click.echo(msgspec.json.encode(figures).decode() if as_json else readme(figures))
+
+
+def train_pair(out: Path, steps: int | None = None, seed: int = 0) -> Figures:
+    """Train both models and write the directory `out`, whole or not at all; `steps` a model instead of their own."""
+    found = [*documents(), *documents(sources=True)]
+    training = paragraphs([document for document in found if not is_held_out(document.subject)])
+    known = set(training)
+    held_out = [text for text in paragraphs([d for d in found if is_held_out(d.subject)]) if text not in known]
+    tokenizer = word_tokenizer(list(pairs(training, seed)))
+    judged = list(pairs(held_out, seed))
+    judging, validation = judged[:JUDGED], judged[JUDGED : 2 * JUDGED]
+    run = Run(tokenizer, training, judging, seed)
+    with atomic_directory(out) as directory:
+        for name, chosen in (
+            ("held_out", judging),
+            ("validation", validation),
+            ("calibration", list(itertools.islice(pairs(training, seed), CALIBRATION))),
+        ):
+            lines = [msgspec.json.encode({"prompt": pair.words, "reference": pair.prose}) for pair in chosen]
+            (directory / f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        figures = Figures(
+            seed=seed,
+            python=platform.python_version(),
+            torch=str(torch.__version__),
+            transformers=transformers.__version__,
+            training_paragraphs=len(training),
+            held_out_paragraphs=len(held_out),
+            judged=len(judging),
+            words_alone=text_quality([pair.words for pair in judging], [pair.prose for pair in judging]),
+            small=run.train("small", SHAPES["small"], steps, directory),
+            large=run.train("large", SHAPES["large"], steps, directory),
+        )
+        (directory / "README.md").write_text(readme(figures), encoding="utf-8")
+    return figures
+
+
+def word_tokenizer(texts: Sequence[Pair]) -> PreTrainedTokenizerFast:
+    """A byte-level BPE for words and prose alike, which ends a text with `END`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text for pair in texts for text in (pair.words, pair.prose)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, tokenizer.token_to_id(END))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
+    )
+
+
+def new_model(shape: Shape, vocabulary: int) -> T5ForConditionalGeneration:
+    """An untrained model, float32, from torch's seed."""
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=vocabulary,
+            d_model=shape.width,
+            d_kv=shape.width // shape.heads,
+            d_ff=4 * shape.width,
+            num_layers=shape.encoder_layers,
+            num_decoder_layers=shape.decoder_layers,
+            num_heads=shape.heads,
+            dropout_rate=shape.dropout,
+            feed_forward_proj="relu",
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the two trainings of a pair have in common."""
+
+    tokenizer: PreTrainedTokenizerFast
+    paragraphs: list[str]
+    judging: list[Pair]
+    seed: int
+
+    def train(self, label: str, shape: Shape, steps: int | None, directory: Path) -> ModelFigures:
+        """Train a model, write it to `directory`/`label`, and judge it as it is read from there, in float32."""
+        torch.manual_seed(self.seed)
+        model = new_model(shape, len(self.tokenizer))
+        seconds = self._fit(label, model, shape, steps or shape.steps)
+        save(model, self.tokenizer, directory / label)
+        written = T5ForConditionalGeneration.from_pretrained(directory / label, dtype=torch.float32).eval()
+        texts = self._written(written)
+        return ModelFigures(
+            encoder_layers=shape.encoder_layers,
+            decoder_layers=shape.decoder_layers,
+            width=shape.width,
+            parameters=sum(value.numel() for value in written.parameters()),
+            steps=steps or shape.steps,
+            seconds=round(seconds, 1),
+            loss=self._loss(written),
+            quality=text_quality(texts, [pair.prose for pair in self.judging]),
+        )
+
+    def _fit(self, label: str, model: T5ForConditionalGeneration, shape: Shape, steps: int) -> float:
+        """Train in place with AdamW, in bfloat16 products; return the seconds that it took."""
+        optimizer = torch.optim.AdamW(model.parameters(), lr=shape.learning_rate, weight_decay=0.01, fused=True)
+        started, losses = time.monotonic(), list[float]()
+        model.train()
+        for step, rows in zip(range(1, steps + 1), self._batches(shape.pairs), strict=False):
+            for group in optimizer.param_groups:
+                group["lr"] = shape.learning_rate * rate((step - 1) / steps)
+            loss = loss_of(model, rows)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if step % max(1, steps // 20) == 0:
+                seconds = time.monotonic() - started
+                model.eval()
+                held_out = self._loss(model)
+                model.train()
+                click.echo(
+                    f"{label}: step {step}, loss {np.mean(losses):.3f}, held-out loss {held_out:.3f}, "
+                    f"{seconds * (steps / step - 1) / 60:.1f} minutes left",
+                    err=True,
+                )
+                losses.clear()
+        model.eval()
+        return time.monotonic() - started
+
+    def _batches(self, size: int) -> Iterator[list[Row]]:
+        """Batches without end, each of pairs of about one length; every paragraph once an epoch."""
+        generator = np.random.default_rng(self.seed)
+        for epoch in itertools.count(1):
+            rows = self._rows(list(pairs(self.paragraphs, self.seed + epoch)))
+            for begin in range(0, len(rows), size * SORTED_TOGETHER):
+                chunk = sorted(rows[begin : begin + size * SORTED_TOGETHER], key=lambda row: len(row[0]) + len(row[1]))
+                batches = [chunk[first : first + size] for first in range(0, len(chunk), size)]
+                yield from (batches[index] for index in generator.permutation(len(batches)))
+
+    def _rows(self, texts: Sequence[Pair]) -> list[Row]:
+        encode = self.tokenizer.backend_tokenizer.encode_batch
+        words, prose = encode([pair.words for pair in texts]), encode([pair.prose for pair in texts])
+        rows = [(first.ids, second.ids) for first, second in zip(words, prose, strict=True)]
+        return [row for row in rows if max(map(len, row)) <= LONGEST]
+
+    @torch.inference_mode()
+    def _loss(self, model: T5ForConditionalGeneration) -> float:
+        """Mean loss in nats a token of the prose that the models are judged on."""
+        batches = list(_pieces(self._rows(self.judging)))
+        return float(np.average([loss_of(model, rows).item() for rows in batches], weights=[*map(len, batches)]))
+
+    def _written(self, model: T5ForConditionalGeneration) -> list[str]:
+        """What the model writes greedily for each of the judged pairs."""
+        texts: list[str] = []
+        for some in _pieces(self.judging):
+            ids = torch.from_numpy(padded([self.tokenizer(pair.words)["input_ids"] for pair in some], 0))
+            written = model.generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=LONGEST, do_sample=False)
+            texts += self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+
+def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """So many at a time as the models are judged on together."""
+    return (items[first : first + TOGETHER] for first in range(0, len(items), TOGETHER))
+
+
+def loss_of(model: T5ForConditionalGeneration, rows: Sequence[Row]) -> Tensor:
+    """Cross-entropy in nats a token of the prose, given the words."""
+    words = torch.from_numpy(padded([row[0] for row in rows], 0))
+    labels = torch.from_numpy(padded([row[1] for row in rows], IGNORED))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=words, attention_mask=(words != 0).long(), labels=labels).logits
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> npt.NDArray[np.int64]:
+    """int64 [rows, longest], filled up at the end."""
+    return np.array([[*row, *[filler] * (max(map(len, rows)) - len(row))] for row in rows], np.int64)
+
+
+def readme(figures: Figures) -> str:
+    """The README.md of a pair."""
+    rows = [
+        f"| `{label}/` | {model.encoder_layers} + {model.decoder_layers} × {model.width} | {model.parameters:,} "
+        f"| {model.steps:,} | {model.seconds:.0f} s | {math.exp(model.loss):.3f} | {model.quality.bleu:.2f} "
+        f"| {model.quality.rouge_l:.2f} |"
+        for label, model in (("small", figures.small), ("large", figures.large))
+    ]
+    return README.format(rows="\n".join(rows), **{name: getattr(figures, name) for name in figures.__struct_fields__})
+
+
+README = """\
+# A small and a large T5 that write prose from its words
+
+Two T5 checkpoints with float16 weights and one byte-level BPE tokenizer, trained on {training_paragraphs} paragraphs of
+prose from Python's manual, docstrings and comments. The input is the words of a passage in lower case, the output the
+passage as it was written. Made by
+
+    python examples/train_text_to_text.py --seed {seed} --out DIRECTORY
+
+| | encoder + decoder layers × width | parameters | steps | training | perplexity | BLEU | ROUGE-L |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| the words themselves | | | | | | {words_alone.bleu:.2f} | {words_alone.rouge_l:.2f} |
+{rows}
+
+Judged on the {judged} pairs of `held_out.jsonl`, of modules and topics that were not trained on, greedily and in
+float32; BLEU by sacrebleu, ROUGE-L by rouge-score, 0 to 100. `validation.jsonl` holds other such pairs, for choosing
+thresholds; `calibration.jsonl` pairs of the training.
+
+Python {python}, torch {torch}, transformers {transformers}. The texts are part of Python: Copyright © Python Software
+Foundation, under the PSF License Version 2.
+"""
+
+
+if __name__ == "__main__":
+    run_command("train_text_to_text.py", command)

@@ -1,0 +1,42 @@
+"""Drafting where it pays: as much as the measured times of the models' steps promise, and none where it cannot win."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.strategies.contract import Steps, Strategy, Text
+from intaglio.runtime.strategies.cost_model import StepTimes
+from intaglio.runtime.strategies.ngram import NGram, copy_ahead
+from intaglio.runtime.strategies.speculative import speculate
+from intaglio.runtime.strategies.windows import CostWindow
+
+
+@dataclass
+class Auto(Strategy):
+    """Speculative sampling with a draft model, n-gram drafting without one, each with the window of the cost model.
+
+    Greedy texts are the large model's; sampled ones are distributed as its texts, but not the same for the same seed,
+    as the windows depend on what was measured.
+    """
+
+    needs_draft: ClassVar[bool | None] = None
+    times: StepTimes = field(init=False)
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+        """See `Strategy`."""
+        self.times = StepTimes.measure(large, small)
+
+    def forecast(self) -> str:
+        """What drafting can win at best, in a sentence."""
+        window = self.times.best_window(1.0)
+        if not window:
+            return "Drafting cannot win: the draft model takes too long for that. The large model writes alone."
+        best = self.times.speedup(1.0, window)
+        return f"Drafting can make it {best:.1f} times as fast, if all of {window} drafted tokens are always kept."
+
+    def write(self, text: Text) -> Steps:
+        """See `Strategy`."""
+        window = CostWindow(self.times)
+        return speculate(text, window) if text.draft else copy_ahead(text, NGram.ngram, window)

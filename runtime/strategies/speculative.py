@@ -1,0 +1,43 @@
+"""Speculative sampling: a small model drafts, and the text is distributed as the large one's alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from intaglio.runtime.sampling import Probabilities
+from intaglio.runtime.strategies.contract import Steps, Strategy, Text
+from intaglio.runtime.strategies.drafting import check_count, settle, verify
+from intaglio.runtime.strategies.windows import AdaptiveWindow, FixedWindow, Window
+
+
+@dataclass(frozen=True)
+class Speculative(Strategy):
+    """Leviathan et al. 2023, algorithm 1, and Chen et al. 2023, algorithm 2: see `verify`."""
+
+    needs_draft: ClassVar[bool] = True
+    window: int | None = None  # tokens drafted at a time; None: see `AdaptiveWindow`
+
+    def __post_init__(self) -> None:
+        if self.window is not None:
+            check_count("window", self.window)
+
+    def write(self, text: Text) -> Steps:
+        """See `Strategy`."""
+        return speculate(text, FixedWindow(self.window) if self.window else AdaptiveWindow())
+
+
+def speculate(text: Text, window: Window) -> Steps:
+    """Write the text, as many tokens drafted at a time as `window` says."""
+    while True:
+        draft: list[int] = []
+        proposals: list[Probabilities] = []
+        size = min(window.size(), text.room - 1)
+        while len(draft) < size and not text.ends.intersection(draft[-1:]):
+            logits = yield text.small.follow(text.tokens + draft)
+            proposals.append(text.sampler.distribution(logits[-1], text.tokens + draft))
+            draft.append(text.sampler.draw(proposals[-1]))
+        logits = yield text.large.follow(text.tokens + draft, len(draft) + 1)
+        kept, token = verify(text, draft, proposals, logits)
+        window.observe(len(draft), kept)
+        yield from settle(text, draft, kept, token)

@@ -1,0 +1,169 @@
+"""The verb `tune-decoding`: BiLD's thresholds against quality and speed, on texts like the user's own.
+
+After section 4.3 of the thesis: fallback and rollback thresholds are swept, which gives a curve of quality over latency
+with the plain large model as its reference (figure 4.4); the setting to take is the fastest that loses no more quality
+than is allowed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.progress import step, track
+from intaglio.runtime.generate import Generated, TextGenerator
+from intaglio.runtime.strategies import BigLittleDecoder, Plain, Speculative, Strategy
+from intaglio.validate.decoding_work import DecodingWork, decoding_work
+from intaglio.validate.prompts import Example, read_examples
+from intaglio.validate.text_quality import TextQuality, text_quality
+
+FALLBACKS = (0.3, 0.5, 0.7, 0.8, 0.9)  # around those of appendix C.1: 0.5 to 0.9 for translation, 0.2 to 0.6 else
+ROLLBACKS = (1.0, 2.0, 3.0, 5.0, 10.0)  # 1 to 10, and 2 to 6
+METRICS = ("bleu", "rouge_1", "rouge_2", "rouge_l")
+
+
+class Setting(msgspec.Struct):
+    """A way to decode, and how it did on all texts."""
+
+    strategy: str  # "greedy", "speculative" or "bild"
+    fallback: float | None
+    rollback: float | None
+    quality: TextQuality
+    seconds: float  # a text, in the mean
+    speedup: float  # over the plain large model
+    small_calls: float  # for each token of the texts
+    large_calls: float
+    fallbacks: float  # part of the tokens that the large model wrote
+    rollbacks: float  # part of the drafted tokens that were taken back
+    work: DecodingWork  # of a token
+
+
+class TunedDecoding(msgspec.Struct):
+    """What was found; the first setting is the plain large model, the second speculative sampling."""
+
+    bundle: str
+    draft: str
+    texts: int
+    metric: str
+    reference: str  # "the file", or "the large model" where the file has no references
+    loss: float
+    settings: list[Setting]
+    best: Setting  # the fastest that loses at most `loss`
+    options: str  # of `intaglio generate`, to decode so
+
+
+@dataclass
+class _Tried:
+    strategy: Strategy
+    results: list[Generated] = field(default_factory=list)
+
+
+def tune_decoding(
+    bundle: str | Path,
+    draft: str | Path,
+    data: str | Path,
+    loss: float = 0.0,
+    metric: str = "bleu",
+    fallbacks: Sequence[float] = FALLBACKS,
+    rollbacks: Sequence[float] = ROLLBACKS,
+    max_draft: int = 10,
+    max_new_tokens: int = 128,
+    texts: int | None = None,
+    target: str = "ort-cpu",
+    threads: int | None = None,
+) -> TunedDecoding:
+    """Write the texts of `data` with every pair of thresholds, and pick the fastest that loses at most `loss`.
+
+    `data`: JSON lines with "prompt" and "reference", of which the first `texts` are taken; without references the
+    large model's own texts are what the others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost
+    against the plain large model. Every text is written in all ways in turn, so that all of them meet the machine in
+    the same moods. Raises `UsageError` for a file without prompts and for thresholds out of range.
+    """
+    if metric not in METRICS:
+        raise UsageError(f"metric {metric!r}: expected one of {', '.join(METRICS)}.")
+    if not 0 <= loss <= 100:
+        raise UsageError(f"loss {loss}: expected 0 to 100 points.")
+    if not fallbacks or not rollbacks:
+        raise UsageError("no thresholds to try. Give at least one fallback and one rollback threshold.")
+    examples = read_examples(Path(data), "--data")[:texts]
+    thresholds = list(itertools.product(fallbacks, rollbacks))
+    tried = [_Tried(Plain()), _Tried(Speculative())]
+    tried += [_Tried(BigLittleDecoder(fallback, rollback, max_draft)) for fallback, rollback in thresholds]
+    with step("opening the models"):
+        generator = TextGenerator(
+            bundle, strategy="bild", draft=draft, max_new_tokens=max_new_tokens, target=target, threads=threads
+        )
+    with generator:
+        for each in tried:
+            generator.method = each.strategy
+            generator.write(examples[0].prompt).whole()  # buffers of new shapes are bound here
+        for example in track(examples, "decoding", len(examples)):
+            for each in tried:
+                generator.method = each.strategy
+                each.results.append(generator.write(example.prompt).whole())
+    with step("scoring"):
+        expected = _expected(examples, tried[0].results)
+        work = decoding_work(Bundle.open(bundle), Bundle.open(draft))
+        seconds = sum(result.seconds for result in tried[0].results)
+        settings = [_setting(each, expected, seconds, work) for each in tried]
+    least = getattr(settings[0].quality, metric) - loss
+    best = min((each for each in settings if getattr(each.quality, metric) >= least), key=lambda each: each.seconds)
+    return TunedDecoding(
+        bundle=str(bundle),
+        draft=str(draft),
+        texts=len(examples),
+        metric=metric,
+        reference="the large model" if examples[0].reference is None else "the file",
+        loss=loss,
+        settings=settings,
+        best=best,
+        options=_options(best, draft, max_draft),
+    )
+
+
+def _expected(examples: Sequence[Example], plain: Sequence[Generated]) -> list[str]:
+    return [
+        result.text if example.reference is None else example.reference
+        for example, result in zip(examples, plain, strict=True)
+    ]
+
+
+def _setting(
+    tried: _Tried, expected: Sequence[str], plain: float, work: Callable[[Sequence[Generated]], DecodingWork]
+) -> Setting:
+    """What `tried` did; `plain` are the seconds that the plain large model took for all texts."""
+    results, strategy = tried.results, tried.strategy
+    bild = strategy if isinstance(strategy, BigLittleDecoder) else None
+    tokens = sum(len(result.tokens) for result in results)
+    accepted, rolled_back = (sum(getattr(each, name) for each in results) for name in ("accepted", "rolled_back"))
+    seconds = sum(result.seconds for result in results)
+    return Setting(
+        strategy="bild" if bild else "greedy" if isinstance(strategy, Plain) else "speculative",
+        fallback=bild.fallback if bild else None,
+        rollback=bild.rollback if bild else None,
+        quality=text_quality([result.text.strip() for result in results], [text.strip() for text in expected]),
+        seconds=seconds / len(results),
+        speedup=plain / seconds,
+        small_calls=sum(result.calls.small for result in results) / tokens,
+        large_calls=sum(result.calls.large for result in results) / tokens,
+        fallbacks=(tokens - accepted) / tokens,
+        rollbacks=rolled_back / max(accepted + rolled_back, 1),
+        work=work(results),
+    )
+
+
+def _options(best: Setting, draft: str | Path, max_draft: int) -> str:
+    """What to give to `intaglio generate`."""
+    if best.strategy == "greedy":
+        return "--strategy greedy"
+    options = f"--strategy {best.strategy} --draft {shlex.quote(str(draft))}"
+    if best.strategy == "bild":
+        options += f" --fallback {best.fallback:g} --rollback {best.rollback:g} --max-draft {max_draft}"
+    return options
