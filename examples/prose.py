@@ -1,7 +1,7 @@
 """A real task of text to text: prose as it was written, from its words alone.
 
-The prose is that of Python's manual, docstrings and comments; the words are in lower case, without punctuation and
-markup. What has to be found is where sentences end, what is a name, what is code, and how it is marked.
+The prose is that of Python's manual, docstrings and comments; its words come without punctuation and markup. What has
+to be found is where sentences end, what is a name or code, and how that is marked.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Pair:
 
 
 def words_of(prose: str) -> str:
-    """The words alone, in lower case: all but letters and digits separates them."""
-    return " ".join(re.findall(r"[^\W_]+", prose.lower()))
+    """The words alone: whatever is no letter and no digit separates them."""
+    return " ".join(re.findall(r"[^\W_]+", prose))
 
 
 def paragraphs(documents: Sequence[Document]) -> list[str]:

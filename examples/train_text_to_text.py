@@ -142,9 +142,10 @@ def train_pair(out: Path, steps: int | None = None, seed: int = 0) -> Figures:
 
 
 def word_tokenizer(texts: Sequence[Pair]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE for words and prose alike, which ends a text with `END`."""
+    """A byte-level BPE that ends a text with `END`; spaces are tokens, so that a word is the same wherever it is."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    spaces = pre_tokenizers.Split(" ", "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
@@ -304,8 +305,8 @@ README = """\
 # A small and a large T5 that write prose from its words
 
 Two T5 checkpoints with float16 weights and one byte-level BPE tokenizer, trained on {training_paragraphs} paragraphs of
-prose from Python's manual, docstrings and comments. The input is the words of a passage in lower case, the output the
-passage as it was written. Made by
+prose from Python's manual, docstrings and comments. The input is the words of a passage, the output the passage as it
+was written, with punctuation and markup. Made by
 
     python examples/train_text_to_text.py --seed {seed} --out DIRECTORY
 

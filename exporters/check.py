@@ -55,6 +55,11 @@ def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batc
 def _compare(name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:
     found = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
     wanted = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
+    return compared(found, wanted, dtype)
+
+
+def compared(found: Array, wanted: Array, dtype: str) -> Checked:
+    """How far `found` is from `wanted`, float arrays of one shape, by the bounds of `dtype`."""
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
     bounds = BOUNDS[dtype]
     largest = float(np.abs(wanted).max(initial=0.0))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from intaglio.bundle import Source
+from intaglio.drafts import MATRICES, RECORD, Drafts, read_drafts
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.extras import load
@@ -70,7 +71,13 @@ class Checkpoint:
 
     def files(self) -> list[str]:
         """The weights and configurations below the folder, the tokenizer's left out: bundles carry their own."""
-        configurations = [CONFIG, "modules.json", *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs())]
+        configurations = [
+            CONFIG,
+            RECORD,
+            MATRICES,
+            "modules.json",
+            *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs()),
+        ]
         present = [name for name in configurations if (self.folder / name).is_file()]
         return [*(path.name for path in self.weights), *present]
 
@@ -80,6 +87,15 @@ class Checkpoint:
     def tensors(self) -> dict[str, MappedTensor]:
         """Every weight, mapped into memory and not yet read."""
         return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
+
+    def drafts(self, depth: int) -> Drafts | None:
+        """The drafts that were trained for this model of `depth` blocks, if any. Raises `SourceError`."""
+        return read_drafts(self.folder, depth)
+
+    def draft_tensors(self) -> dict[str, MappedTensor]:
+        """The matrices of the drafts, by name; none where there are no drafts."""
+        path = self.folder / MATRICES
+        return map_tensors(path) if path.is_file() else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:

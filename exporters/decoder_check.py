@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from intaglio.bounds import BOUNDS
 from intaglio.bundle import Decoder
 from intaglio.errors import EngineError
 from intaglio.exporters.check import Checked
+from intaglio.exporters.draft_check import stepwise_drafts
 from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
 Batch = list[list[int]]  # token ids of every text
+Logits = npt.NDArray[np.float32]
 TEXTS, TOGETHER, LONGEST = 8, 4, 24  # texts in all, in a batch, and tokens of a text
 STEPS = (1, 2, 3)  # tokens at a time, again and again, after the first half of the shortest text
 
@@ -42,11 +44,11 @@ def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
 
 
 def check_decoder(
-    model: Path, decoder: Decoder, dtype: str, batches: list[Batch], expected: list[list[npt.NDArray[np.float32]]]
-) -> Checked:
-    """Run the ONNX file `model` on `batches` and compare its logits with `expected`, by the bounds of `dtype`.
+    model: Path, decoder: Decoder, dtype: str, batches: list[Batch], expected: Mapping[str, list[Logits]]
+) -> dict[str, Checked]:
+    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`, by the bounds of `dtype`.
 
-    `expected` holds float32 [tokens, vocab] for every text of every batch.
+    `expected` holds, by the name of the output, float32 [tokens, ..., vocab] for every text of every batch in turn.
     """
     with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
         (Path(folder) / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
@@ -55,21 +57,25 @@ def check_decoder(
         if child.returncode != 0:
             reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
             raise EngineError(f"the exported graph does not run: {reason}")
-        with np.load(Path(folder) / "logits.npz", allow_pickle=False) as arrays:
-            found = np.concatenate(list(arrays.values()))
-    wanted = np.concatenate([logits for batch in expected for logits in batch])
+        return {name: _compared(Path(folder) / f"{name}.npz", dtype, arrays) for name, arrays in expected.items()}
+
+
+def _compared(file: Path, dtype: str, expected: list[Logits]) -> Checked:
+    with np.load(file, allow_pickle=False) as arrays:
+        found = np.concatenate(list(arrays.values()))
+    wanted = np.concatenate(expected)
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
     bounds = BOUNDS[dtype]
     largest = float(np.abs(wanted).max(initial=0.0))
     return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
 
 
-def stepwise_logits(model: Path, decoder: Decoder, batch: Batch) -> list[npt.NDArray[np.float32]]:
+def stepwise_logits(model: Path, decoder: Decoder, batch: Batch) -> list[Logits]:
     """The logits [tokens, vocab] of every text of a batch, through the cache."""
     from intaglio.runtime.decoder import DecoderSession
     from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
-    collected: list[list[npt.NDArray[np.float32]]] = [[] for _ in batch]
+    collected: list[list[Logits]] = [[] for _ in batch]
     with DecoderSession(OnnxRuntimeEngine(model), decoder, len(batch)) as session:
         for piece in pieces([len(text) for text in batch]):
             counts = np.array([max(0, min(piece.stop, len(text)) - piece.start) for text in batch])
@@ -93,10 +99,18 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
 
 
 def _run(model: Path, folder: Path) -> None:
-    """The child: the logits of every text of texts.json, in order, into logits.npz."""
+    """The child: what each output is for every text of texts.json, in order, into a file of its name."""
     decoder, batches = msgspec.json.decode((folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch]])
-    logits = [rows for batch in batches for rows in stepwise_logits(model, decoder, batch)]
-    np.savez(folder / "logits.npz", *logits, allow_pickle=False)
+    outputs: dict[str, list[Logits]] = {"logits": []}
+    for batch in batches:
+        if decoder.drafts:
+            found = stepwise_drafts(model, decoder, batch, pieces([len(text) for text in batch]))
+            outputs["logits"] += [logits for logits, _ in found]
+            outputs.setdefault("draft_logits", []).extend(drafts for _, drafts in found)
+        else:
+            outputs["logits"] += stepwise_logits(model, decoder, batch)
+    for name, arrays in outputs.items():
+        np.savez(folder / f"{name}.npz", *arrays, allow_pickle=False)
 
 
 if __name__ == "__main__":

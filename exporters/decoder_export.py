@@ -9,10 +9,12 @@ import numpy as np
 
 import intaglio
 from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
+from intaglio.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked
 from intaglio.exporters.checkpoint import Checkpoint, read_json
-from intaglio.exporters.decoder_check import check_decoder, token_batches
+from intaglio.exporters.decoder_check import Batch, check_decoder, token_batches
+from intaglio.exporters.draft_check import source_drafts
 from intaglio.exporters.family import DecoderFamily
 from intaglio.exporters.tokenizer_files import write_decoder_tokenizer
 from intaglio.extras import load
@@ -38,17 +40,18 @@ def export_decoder(
     config = full_config(checkpoint, family.architecture)
     described = family.describe(config)
     write_decoder_tokenizer(checkpoint, draft.path, described.vocab_size)
-    decoder = _with_ends(described, checkpoint, config)
-    graph = _graph(checkpoint, family, decoder, config, dtype)
+    drafts = checkpoint.drafts(described.layers)
+    decoder = _with_drafts(with_ends(described, checkpoint, config), drafts)
+    graph = _graph(checkpoint, family, decoder, config, dtype, drafts)
     if not check:
         _write(graph, checkpoint, family, dtype, draft)
         return {}
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
-        expected = _source_logits(checkpoint, family, batches)
+        expected = _source_outputs(checkpoint, family, decoder, batches)
     _write(graph, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
-        return {"logits": check_decoder(draft.model_path, decoder, dtype, batches, expected)}
+        return check_decoder(draft.model_path, decoder, dtype, batches, expected)
 
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
         return dict(config.to_dict())
 
 
-def _with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
+def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
     """With the ids that begin and end a text: generation_config.json's, or config.json's where it names none."""
     path = checkpoint.folder / GENERATION
     named = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
@@ -76,18 +79,28 @@ def _with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any])
     return msgspec.structs.replace(decoder, bos_token_id=begin, eos_token_ids=tuple(ends))
 
 
-def _source_logits(
-    checkpoint: Checkpoint, family: DecoderFamily, batches: list[list[list[int]]]
-) -> list[list[np.ndarray[Any, Any]]]:
-    """Logits [tokens, vocab] of every text of every batch, each run alone and whole by the source model."""
+def _with_drafts(decoder: Decoder, drafts: Drafts | None) -> Decoder:
+    return msgspec.structs.replace(decoder, drafts=drafts.steps, draft_kind=drafts.kind) if drafts else decoder
+
+
+def _source_outputs(
+    checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, batches: list[Batch]
+) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """By the name of the output what the source model gives for every text of every batch, run alone and whole.
+
+    Logits are [tokens, vocab], those of drafts, if there are any, [tokens, drafts, vocab].
+    """
     import torch
 
-    from intaglio.exporters.source import build_model, source_faults
+    from intaglio.exporters.source import build_decoder, source_faults
 
+    texts = [text for batch in batches for text in batch]
     with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks).eval()
-        expected = [[model(torch.tensor([text])).logits[0].numpy() for text in batch] for batch in batches]
-    if not all(np.isfinite(logits).all() for batch in expected for logits in batch):
+        module = build_decoder(checkpoint, family)
+        expected = {"logits": [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
+        if decoder.drafts:
+            expected["draft_logits"] = [source_drafts(module, decoder, text) for text in texts]
+    if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
         raise SourceError(
             f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
             "Its weights are damaged: download or copy the checkpoint again."
@@ -96,16 +109,22 @@ def _source_logits(
 
 
 def _graph(
-    checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, config: dict[str, Any], dtype: str
+    checkpoint: Checkpoint,
+    family: DecoderFamily,
+    decoder: Decoder,
+    config: dict[str, Any],
+    dtype: str,
+    drafts: Drafts | None,
 ) -> DecoderGraph:
     """The finished graph, its weights still unread."""
     import onnx_ir as ir
 
-    from intaglio.exporters.decoder_graph import DecoderGraph
     from intaglio.exporters.decoder_weights import DecoderWeights
+    from intaglio.exporters.draft_graph import decoder_graph
 
     weights = DecoderWeights(checkpoint.folder, checkpoint.tensors(), family, bool(config["tie_word_embeddings"]))
-    graph = DecoderGraph(decoder, weights, ir.DataType.from_numpy(np.dtype(dtype)))
+    weights.add(checkpoint.draft_tensors())
+    graph = decoder_graph(decoder, weights, ir.DataType.from_numpy(np.dtype(dtype)), drafts)
     family.build(graph, config)
     return graph
 
@@ -130,6 +149,8 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
                 "tokens": Axis(1, decoder.max_positions),
                 "capacity": Axis(),
                 "positions_wanted": Axis(),
+                **({"drafting": Axis()} if decoder.drafts else {}),
+                **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
             },
             layers=graph.layers,
             decoder=decoder,

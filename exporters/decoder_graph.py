@@ -1,163 +1,63 @@
-"""The one place that writes decoder graphs: the operators that every family is put together from.
+"""The one place that writes decoder graphs.
 
-Decoders are not traced: the graph is written node by node from config.json, in standard operators of opset 24. So
-exporting costs no tracer's time or memory, a norm is one node, and the cache is what it has to be: buffers that
-`TensorScatter` writes in place and `Attention` reads, which no tracer makes of a model's own cache. The weights stay
-unread in their files, under the names that the checkpoint's modules give them.
-
-The inputs and outputs are described in docs/bundle.md.
+The cache is what it has to be: buffers that `TensorScatter` writes in place and `Attention` reads, which no tracer
+makes of a model's own cache. The inputs and outputs are described in docs/bundle.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-import intaglio
 from intaglio.bundle import Decoder
-from intaglio.errors import SourceError
-from intaglio.exporters.decoder_weights import HEAD, DecoderWeights
+from intaglio.exporters.decoder_weights import HEAD, CheckpointWeights
+from intaglio.exporters.graph_writer import GraphWriter, graph_input, named
 
-OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
+Frequencies = np.ndarray[Any, np.dtype[np.float32]]  # [head_dim / 2], radians a position
 
 
-class DecoderGraph:
-    """A decoder's graph while it is written. Values are [batch, tokens, width] unless said otherwise.
+class DecoderGraph(GraphWriter):
+    """A decoder's graph while it is written."""
 
-    A node is named after the module in which it is written, `<module path>/<operator>`, and so is its output.
-    """
-
-    def __init__(self, decoder: Decoder, weights: DecoderWeights, dtype: ir.DataType):
+    def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         self.decoder = decoder
-        self.weights = weights
-        self.dtype = dtype
-        self.layers: dict[str, str] = {}  # module path -> the value that it returns, in execution order
-        self._scopes: list[str] = []
-        self._counts: dict[str, int] = {}
         integers = ir.DataType.INT64
-        self.input_ids = _value("input_ids", integers, ["batch", "tokens"])
-        self.positions = _value("positions", integers, ["batch", "tokens"])
-        self.attention_mask = _value("attention_mask", ir.DataType.BOOL, ["batch", "tokens", "capacity"])
-        self.write_start = _value("write_start", integers, ["batch"])
-        self.logit_indices = _value("logit_indices", integers, ["batch", "positions_wanted"])
+        self.input_ids = graph_input("input_ids", integers, ["batch", "tokens"])
+        self.positions = graph_input("positions", integers, ["batch", "tokens"])
+        self.attention_mask = graph_input("attention_mask", ir.DataType.BOOL, ["batch", "tokens", "capacity"])
+        self.write_start = graph_input("write_start", integers, ["batch"])
+        self.logit_indices = graph_input("logit_indices", integers, ["batch", "positions_wanted"])
         cache: list[str | int] = ["batch", decoder.kv_heads, "capacity", decoder.head_dim]
         self._past = [
-            (_value(f"past_key_{index}", dtype, cache), _value(f"past_value_{index}", dtype, cache))
+            (graph_input(f"past_key_{index}", dtype, cache), graph_input(f"past_value_{index}", dtype, cache))
             for index in range(decoder.layers)
         ]
-        named = [self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices]
-        inputs = [*named, *(value for pair in self._past for value in pair)]
-        self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name="decoder")
-        self.model = ir.Model(
-            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=intaglio.__version__
-        )
+        first = [self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices]
+        inputs = [*first, *self.draft_inputs(), *(value for pair in self._past for value in pair)]
+        super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
+        self._angles: list[ir.Value] = []  # cosines, sines
         self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # one for all heads
 
-    @contextmanager
-    def module(self, path: str) -> Iterator[None]:
-        """Write what the module at `path` computes; the value that is written last in it is what it returns."""
-        self._scopes.append(path)
-        yield
-        self._scopes.pop()
-        last = self._graph[-1].outputs[0].name
-        assert last is not None
-        self.layers[path] = last
+    def draft_inputs(self) -> list[ir.Value]:
+        """The inputs that a graph which drafts has besides, before the caches."""
+        return []
 
-    def op(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int = 1, **attributes: Any) -> ir.Value:
-        """Append a node and return its first output."""
-        return self.ops(op_type, inputs, outputs, **attributes)[0]
+    def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
+        """What the block `index` is given, when `x` [batch, tokens, width] comes to it."""
+        return x
 
-    def ops(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int, **attributes: Any) -> list[ir.Value]:
-        """Append a node and return all of its outputs."""
-        scope = self._scopes[-1] if self._scopes else "decoder"
-        name = f"{scope}/{op_type}"
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        name = name if count == 1 else f"{name}_{count}"
-        node = ir.Node(
-            "", op_type, inputs, ir.convenience.convert_attributes(attributes), num_outputs=outputs, name=name
-        )
-        for index, value in enumerate(node.outputs):
-            value.name = name if outputs == 1 else f"{name}_output_{index}"
-        self._graph.append(node)
-        return list(node.outputs)
+    def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
+        """Let `rotate` turn by position · frequency."""
+        self._angles = self.angles_at(self.positions, frequencies, factor)
 
-    def constant(self, name: str, numbers: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """A small constant, shared by all who ask for it under the same name."""
-        if name not in self._graph.initializers:
-            self._initializer(name, ir.tensor(np.asarray(numbers, dtype.numpy()), name=name))
-        return self._graph.initializers[name]
-
-    def weight(self, name: str, shape: Sequence[int], transposed: bool = False) -> ir.Value:
-        """The checkpoint's tensor `name` of `shape`, as an initializer of that name.
-
-        `transposed`: turned, for a matrix product with x on the left, and called `<name>_transposed`.
-        """
-        called = f"{name}_transposed" if transposed else name
-        if called not in self._graph.initializers:
-            self._initializer(called, self.weights.tensor(name, called, shape, self.dtype, transposed))
-        return self._graph.initializers[called]
-
-    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> None:
-        shape = ir.Shape([int(str(length)) for length in tensor.shape])
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self._graph.register_initializer(value)
-
-    def embedding(self, path: str, ids: ir.Value, rows: int, width: int) -> ir.Value:
-        """Rows of the table at `path`, one for each of `ids` [batch, tokens]."""
-        with self.module(path):
-            return self.op("Gather", [self.weight(f"{path}.weight", [rows, width]), ids], axis=0)
-
-    def linear(
-        self, path: str, x: ir.Value, inputs: int, outputs: int, bias: bool = True, turned: bool = False
-    ) -> ir.Value:
-        """x·W (+ b). `turned`: the checkpoint holds W as [inputs, outputs] and not as torch's Linear has it."""
-        with self.module(path):
-            shape = [inputs, outputs] if turned else [outputs, inputs]
-            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, transposed=not turned)])
-            return self.op("Add", [product, self.weight(f"{path}.bias", [outputs])]) if bias else product
-
-    def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float, affine: bool = True) -> ir.Value:
-        """LayerNorm over the last axis; without `affine` its scale is one and its bias is none."""
-        with self.module(path):
-            scale = self.weight(f"{path}.weight", [width]) if affine else self.constant("ones", [1] * width, self.dtype)
-            bias = [self.weight(f"{path}.bias", [width])] if affine else []
-            return self.op("LayerNormalization", [x, scale, *bias], axis=-1, epsilon=epsilon)
-
-    def rms_norm(self, path: str, x: ir.Value, width: int, epsilon: float) -> ir.Value:
-        """RMSNorm over the last axis."""
-        with self.module(path):
-            return self.op("RMSNormalization", [x, self.weight(f"{path}.weight", [width])], axis=-1, epsilon=epsilon)
-
-    def activation(self, name: str, x: ir.Value) -> ir.Value:
-        """The function that `transformers` calls `name`. Raises `SourceError` for one that is not known here."""
-        if name not in ACTIVATIONS:
-            raise SourceError(f"config.json: activation {name!r}: expected one of {', '.join(ACTIVATIONS)}.")
-        if name == "relu":
-            return self.op("Relu", [x])
-        if name in ("silu", "swish"):
-            return self.op("Mul", [x, self.op("Sigmoid", [x])])
-        return self.op("Gelu", [x], approximate="none" if name == "gelu" else "tanh")
-
-    def add(self, left: ir.Value, right: ir.Value) -> ir.Value:
-        """A residual connection."""
-        return self.op("Add", [left, right])
-
-    def heads(self, x: ir.Value, count: int) -> ir.Value:
-        """[batch, tokens, count · head_dim] to [batch, count, tokens, head_dim]."""
-        shape = self.constant(f"shape_{count}_heads", [0, 0, count, self.decoder.head_dim])
-        return self.op("Transpose", [self.op("Reshape", [x, shape])], perm=[0, 2, 1, 3])
-
-    def rotary_angles(self, frequencies: np.ndarray[Any, np.dtype[np.float32]], factor: float) -> RotaryAngles:
+    def angles_at(self, positions: ir.Value, frequencies: Frequencies, factor: float) -> list[ir.Value]:
         """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the last step."""
         with self.module("rotary"):
-            places = self.op("Cast", [self.positions], to=ir.DataType.FLOAT)
+            places = self.op("Cast", [positions], to=ir.DataType.FLOAT)
             places = self.op("Unsqueeze", [places, self.constant("axis_last", [-1])])
             angles = self.op("Mul", [places, self.constant("rotary.frequencies", frequencies, ir.DataType.FLOAT)])
             both = [self.op(op_type, [angles]) for op_type in ("Cos", "Sin")]
@@ -167,11 +67,11 @@ class DecoderGraph:
             if self.dtype != ir.DataType.FLOAT:
                 both = [self.op("Cast", [value], to=self.dtype) for value in both]
         self.layers.pop("rotary")  # no module of the checkpoint
-        return both[0], both[1]
+        return both
 
-    def rotate(self, x: ir.Value, angles: RotaryAngles) -> ir.Value:
+    def rotate(self, x: ir.Value) -> ir.Value:
         """Rotary position embedding of [batch, heads, tokens, head_dim], each half of a head against the other."""
-        return self.op("RotaryEmbedding", [x, *angles])
+        return self.op("RotaryEmbedding", [x, *self._angles])
 
     def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
         """Write keys and values into this layer's cache, and attend to all of it that the mask lets through.
@@ -183,10 +83,7 @@ class DecoderGraph:
             present = self.op("TensorScatter", [past, new, self.write_start], axis=2, mode="linear")
             present.name = f"present_{kind}_{index}"
             self._present.append(present)
-        attended = self.op("Attention", [queries, *self._present[-2:], self._mask], scale=scale)
-        width = self.decoder.heads * self.decoder.head_dim
-        merged = self.constant("shape_merged_heads", [0, 0, width])
-        return self.op("Reshape", [self.op("Transpose", [attended], perm=[0, 2, 1, 3]), merged])
+        return self.attend(queries, self._present[-2], self._present[-1], self._mask, scale)
 
     def finish(self, x: ir.Value, width: int) -> None:
         """Take the hidden states that are wanted through the head; `model` is then complete.
@@ -196,8 +93,7 @@ class DecoderGraph:
         """
         shape = [self.decoder.vocab_size, width]
         with self.module(HEAD):
-            rows = self.op("Unsqueeze", [self.logit_indices, self.constant("axis_last", [-1])])
-            wanted = self.op("GatherND", [x, rows], batch_dims=1)
+            wanted = self.head_input(x, width)
             if self.weights.tied:
                 matrix = self.op("Transpose", [self.weight(self.weights.table, shape)], perm=[1, 0])
             else:
@@ -205,19 +101,25 @@ class DecoderGraph:
             logits = self.op("MatMul", [wanted, matrix])
             if self.dtype != ir.DataType.FLOAT:
                 logits = self.op("Cast", [logits], to=ir.DataType.FLOAT)
+            outputs = self.head_outputs(logits)
         self.layers.pop(HEAD)  # it returns those that are wanted, the checkpoint's module all
         self.weights.check()
-        logits.name = "logits"
-        self._graph.outputs.extend([logits, *self._present])
-        logits.type = ir.TensorType(ir.DataType.FLOAT)
-        logits.shape = ir.Shape(["batch", "positions_wanted", self.decoder.vocab_size])
+        for value in outputs:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.extend([*outputs, *self._present])
         for value, past in zip(self._present, [past for pair in self._past for past in pair], strict=True):
             value.type, value.shape = past.type, past.shape
         ShapeInferencePass()(self.model)
 
+    def head_input(self, x: ir.Value, width: int) -> ir.Value:
+        """Of the last states `x` [batch, tokens, width] the rows that go through the head."""
+        return self.rows_at(x, self.logit_indices)
 
-RotaryAngles = tuple[ir.Value, ir.Value]  # cosines, sines
+    def head_outputs(self, logits: ir.Value) -> list[ir.Value]:
+        """The named outputs that the logits [batch, rows, vocab] of these rows make."""
+        return [named(logits, "logits", ["batch", "positions_wanted", self.decoder.vocab_size])]
 
-
-def _value(name: str, dtype: ir.DataType, shape: Sequence[str | int]) -> ir.Value:
-    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    def rows_at(self, x: ir.Value, indices: ir.Value) -> ir.Value:
+        """Of `x` [batch, tokens, width] the rows [batch, wanted, width] at `indices` [batch, wanted]."""
+        rows = self.op("Unsqueeze", [indices, self.constant("axis_last", [-1])])
+        return self.op("GatherND", [x, rows], batch_dims=1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache
+
+from intaglio.draft_network import medusa_states, transferred_states
+from intaglio.drafts import MEDUSA, Drafts, matrix_path
 
 
 class DecoderModule(nn.Module):
@@ -31,17 +35,78 @@ class DecoderModule(nn.Module):
         *past: Tensor,
     ) -> tuple[Tensor, ...]:
         """Logits [batch, positions wanted, vocab], then the caches with the tokens' keys and values in them."""
-        cache = ScatteredCache([tensor.float() for tensor in past], write_start)
+        cache = _cache(past, write_start)
+        states = self._states(input_ids, positions, attention_mask, cache)
+        return (self._head(_rows_at(states, logit_indices)), *cache.tensors)
+
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """What the model gives without a cache for whole texts [batch, tokens]: [batch, tokens, vocab]."""
+        states = self.get_submodule(self._base)(input_ids=input_ids, use_cache=False).last_hidden_state
+        logits: Tensor = self._head(states)
+        return logits
+
+    def _states(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: Cache) -> Tensor:
         masked = torch.where(attention_mask, 0.0, torch.finfo(torch.float32).min)
-        hidden = self.get_submodule(self._base)(
+        states: Tensor = self.get_submodule(self._base)(
             input_ids=input_ids,
             position_ids=positions,
             attention_mask=masked[:, None],
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        rows = logit_indices[..., None].expand(-1, -1, hidden.shape[-1])
-        return (self._head(hidden.gather(1, rows)), *cache.tensors)
+        return states
+
+
+class DraftedModule(DecoderModule):
+    """The same for a model with drafts: `draft_indices` and what hidden transfer takes besides before the caches."""
+
+    def __init__(self, model: Any, drafts: Drafts, matrices: Mapping[str, Tensor]):
+        """`matrices`: by the names that they have in the graph, which are those of this module's layers too."""
+        super().__init__(model)
+        self.drafts = nn.ModuleList()
+        for step in range(drafts.steps):
+            weight = matrices[f"{matrix_path(step)}.weight"].float()
+            outputs, inputs = weight.shape
+            layer = nn.Linear(inputs, outputs, bias=False)
+            layer.weight = nn.Parameter(weight)
+            self.drafts.append(layer)
+        self._record = drafts
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attention_mask: Tensor,
+        write_start: Tensor,
+        logit_indices: Tensor,
+        *rest: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Logits, those of the drafts [batch, drafting, steps, vocab], and the caches."""
+        draft_indices, *more = rest
+        if self._record.kind == MEDUSA:
+            cache = _cache(more, write_start)
+            states = self._states(input_ids, positions, attention_mask, cache)
+            origins = _rows_at(states, draft_indices)
+            drafted = torch.stack([medusa_states(matrix, origins) for matrix in self.drafts], 2)
+        else:
+            draft_positions, draft_mask, *past = more
+            cache = _cache(past, write_start)
+            states = transferred_states(
+                self.get_submodule(self._base), list(self.drafts), self._record.layers, input_ids, positions,
+                attention_mask, draft_indices, draft_positions, draft_mask, cache,
+            )  # fmt: skip
+            batch, drafting = draft_indices.shape
+            by_step = states[:, input_ids.shape[1] :].reshape(batch, len(self.drafts), drafting, -1)
+            drafted = by_step.transpose(1, 2)
+        return (self._head(_rows_at(states, logit_indices)), self._head(drafted), *cache.tensors)
+
+
+def _cache(past: Sequence[Tensor], write_start: Tensor) -> ScatteredCache:
+    return ScatteredCache([tensor.float() for tensor in past], write_start)
+
+
+def _rows_at(states: Tensor, indices: Tensor) -> Tensor:
+    return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))
 
 
 class ScatteredCache(Cache):

@@ -1,4 +1,4 @@
-"""The weights of a decoder's checkpoint, found by name and shape, and not read. Imports torch."""
+"""The weights of a checkpoint that a graph is written from, found by name and shape, and not read. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,26 +16,44 @@ from intaglio.exporters.weights import in_file, mapped_weight
 HEAD = "lm_head"
 
 
-class DecoderWeights:
-    """The tensors of a checkpoint; what the graph asks for and they lack is told by `check`.
+class CheckpointWeights:
+    """The tensors of a checkpoint under the names of its modules; what a graph asks for and they lack `check` tells.
 
-    A checkpoint that was saved without the head leaves the path of the model below it out of its names; here they
-    are whole. `tied` says whether the head's weight is `table`, the embedding's; see `transformers`' `tie_weights`.
+    `tied` says whether the head's weight is `table`, the embedding's; see `transformers`' `tie_weights`.
     """
 
-    def __init__(self, folder: Path, tensors: Mapping[str, MappedTensor], family: DecoderFamily, tie: bool):
-        """`tie`: whether config.json says that the head's weight is the embedding's."""
-        whole = any(name.startswith(f"{family.base}.") for name in tensors)
+    def __init__(
+        self,
+        folder: Path,
+        tensors: Mapping[str, MappedTensor],
+        blocks: Sequence[str],
+        embedding: str,
+        tie: bool,
+        copies: Sequence[str] = (),
+    ):
+        """What the modules are, by path.
+
+        blocks     lists of blocks
+        embedding  the token embedding
+        tie        whether config.json says that the head's weight is the embedding's
+        copies     modules that read the embedding too, unless the checkpoint has another weight for them
+        """
         self._folder = folder
-        self._blocks = family.blocks
-        self._tensors = {
-            name if whole or name == f"{HEAD}.weight" else f"{family.base}.{name}": mapped
-            for name, mapped in tensors.items()
-        }
+        self._blocks = blocks
+        self._tensors = dict(tensors)
         self._used: set[str] = set()
         self._missing: list[str] = []
-        self.table = f"{family.embedding}.weight"
+        self.table = f"{embedding}.weight"
         self.tied = tie and self._one(f"{HEAD}.weight", self.table)
+        self._copies = {path for path in copies if self._one(f"{path}.weight", self.table)}
+
+    def add(self, tensors: Mapping[str, MappedTensor]) -> None:
+        """Take in tensors from beside the checkpoint's own, under the names that they have."""
+        self._tensors.update(tensors)
+
+    def table_of(self, path: str) -> str:
+        """The name of the weight that the embedding at `path` reads."""
+        return self.table if path in self._copies else f"{path}.weight"
 
     def _one(self, head: str, table: str) -> bool:
         """Whether the head and the embedding, which are to be tied, are: not if the checkpoint has two that differ.
@@ -62,6 +80,10 @@ class DecoderWeights:
             return ir.LazyTensor(_never, dtype, ir.Shape(placed), name=called)
         return mapped_weight(found, called, dtype, transposed)
 
+    def count(self) -> int:
+        """The numbers in all weights that a graph asked for, each of them once."""
+        return sum(self._tensors[name].tensor.numel() for name in self._used)
+
     def check(self) -> None:
         """Raise `SourceError` for weights that are missing, of another shape, or in blocks too many."""
         if self._missing:
@@ -70,14 +92,29 @@ class DecoderWeights:
                 f"says: {', '.join(self._missing[:2])}{'…' if self._missing[2:] else ''}. "
                 "Compare config.json with the original, or download the checkpoint again."
             )
-        blocks = {".".join(name.split(".")[: self._blocks.count(".") + 2]) for name in self._used}
-        unused = [name for name in self._tensors if name.startswith(f"{self._blocks}.")]
-        unused = [name for name in unused if ".".join(name.split(".")[: self._blocks.count(".") + 2]) not in blocks]
-        if unused:
-            raise SourceError(
-                f"{self._folder}: {len(unused)} weights belong to layers that config.json does not count "
-                f"({unused[0]}…). Mend its number of layers."
-            )
+        for blocks in self._blocks:
+            depth = blocks.count(".") + 2
+            used = {".".join(name.split(".")[:depth]) for name in self._used}
+            unused = [name for name in self._tensors if name.startswith(f"{blocks}.")]
+            unused = [name for name in unused if ".".join(name.split(".")[:depth]) not in used]
+            if unused:
+                raise SourceError(
+                    f"{self._folder}: {len(unused)} weights belong to layers that config.json does not count "
+                    f"({unused[0]}…). Mend its number of layers."
+                )
+
+
+class DecoderWeights(CheckpointWeights):
+    """Those of a decoder. A checkpoint that was saved without the head has shorter names; here they are whole."""
+
+    def __init__(self, folder: Path, tensors: Mapping[str, MappedTensor], family: DecoderFamily, tie: bool):
+        """`tie`: whether config.json says that the head's weight is the embedding's."""
+        whole = any(name.startswith(f"{family.base}.") for name in tensors)
+        named = {
+            name if whole or name == f"{HEAD}.weight" else f"{family.base}.{name}": mapped
+            for name, mapped in tensors.items()
+        }
+        super().__init__(folder, named, [family.blocks], family.embedding, tie)
 
 
 def _never() -> ir.TensorProtocol:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.decoder_export import export_decoder
-from intaglio.exporters.family import Family, find_decoder, find_family
+from intaglio.exporters.encoder_decoder_export import export_encoder_decoder
+from intaglio.exporters.family import Family, find_decoder, find_encoder_decoder, find_family
 from intaglio.exporters.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.tokenizer_files import write_tokenizer
 from intaglio.extras import load
@@ -73,17 +74,22 @@ def export(
             adopt(Path(source), draft)
     else:
         checkpoint = Checkpoint.open(source, revision)
-        decoder = find_decoder(checkpoint.config)
-        plan = None if decoder else _plan(checkpoint, dtype)
+        write = _writer(checkpoint, dtype)
         with create(output, force) as draft:
-            if plan is None:
-                assert decoder is not None
-                outputs = export_decoder(checkpoint, decoder, dtype, draft, check)
-            else:
-                outputs = _export(plan, draft, check)
+            outputs = write(draft, check)
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs)
+
+
+def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, bool], dict[str, Checked]]:
+    """What fills a draft, and checks it if asked. Raises `SourceError` for an architecture that is not supported."""
+    if decoder := find_decoder(checkpoint.config):
+        return lambda draft, check: export_decoder(checkpoint, decoder, dtype, draft, check)
+    if both := find_encoder_decoder(checkpoint.config):
+        return lambda draft, check: export_encoder_decoder(checkpoint, both, dtype, draft, check)
+    plan = _plan(checkpoint, dtype)
+    return lambda draft, check: _export(plan, draft, check)
 
 
 @dataclass(frozen=True)

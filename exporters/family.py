@@ -11,6 +11,7 @@ from intaglio.errors import SourceError
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoder_graph import DecoderGraph
+    from intaglio.exporters.encoder_decoder_graph import EncoderGraph, ReadingDecoderGraph
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,25 @@ class DecoderFamily:
     embedding: str
     describe: Callable[[dict[str, Any]], Decoder]
     build: Callable[[DecoderGraph, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class EncoderDecoderFamily:
+    """A family of encoder-decoders. The configurations are those of `transformers`, with its defaults filled in.
+
+    `blocks` are the paths of the lists of Transformer blocks, `embedding` that of the token embedding, `copies` the
+    paths in the two parts under which a checkpoint may hold it again. `describe` reads what the manifest records of
+    the decoder and refuses configurations that are not supported; `encode` and `decode` write the two graphs.
+    """
+
+    model_type: str
+    architecture: str  # the one with a language model's head
+    blocks: tuple[str, ...]
+    embedding: str
+    copies: tuple[str, ...]
+    describe: Callable[[dict[str, Any]], Decoder]
+    encode: Callable[[EncoderGraph, dict[str, Any]], None]
+    decode: Callable[[ReadingDecoderGraph, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -72,9 +92,23 @@ def decoder_families() -> dict[str, DecoderFamily]:
     return {module.FAMILY.model_type: module.FAMILY for module in (gpt2, opt, llama, mistral, qwen2)}
 
 
+def encoder_decoder_families() -> dict[str, EncoderDecoderFamily]:
+    """Every supported family of encoder-decoders by its `model_type`."""
+    from intaglio.exporters import mt5, t5
+
+    return {module.FAMILY.model_type: module.FAMILY for module in (t5, mt5)}
+
+
 def find_decoder(config: Mapping[str, Any]) -> DecoderFamily | None:
     """The family of a config.json whose architecture is a decoder with a language model's head, or None."""
     family = decoder_families().get(str(config.get("model_type")))
+    listed = config.get("architectures") or ([family.architecture] if family else [])
+    return family if family and listed == [family.architecture] else None
+
+
+def find_encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoderFamily | None:
+    """The family of a config.json whose architecture is an encoder-decoder with a language model's head, or None."""
+    family = encoder_decoder_families().get(str(config.get("model_type")))
     listed = config.get("architectures") or ([family.architecture] if family else [])
     return family if family and listed == [family.architecture] else None
 
@@ -83,7 +117,9 @@ def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
     """The family of a config.json and the architecture to export. Raises `SourceError` listing what is supported."""
     table = families()
     encoders = [name for family in table.values() for name in family.architectures]
-    supported = ", ".join([*encoders, *(family.architecture for family in decoder_families().values())])
+    decoders = [family.architecture for family in decoder_families().values()]
+    both = [family.architecture for family in encoder_decoder_families().values()]
+    supported = ", ".join([*encoders, *decoders, *both])
     family = table.get(str(config.get("model_type")))
     listed = config.get("architectures") or ([family.base] if family else [])
     architecture = str(listed[0]) if isinstance(listed, list) and listed else str(listed)

@@ -40,6 +40,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
     for index in range(decoder.layers):
         path = f"transformer.h.{index}"
         with graph.module(path):
+            x = graph.block_input(index, x, width)
             x = graph.add(_attention(graph, config, path, index, x), x)
             x = graph.add(x, _feed_forward(graph, config, path, x))
     x = graph.layer_norm("transformer.ln_f", x, width, epsilon)

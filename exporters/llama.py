@@ -12,7 +12,7 @@ from intaglio.exporters.rotary import frequencies
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from intaglio.exporters.decoder_graph import DecoderGraph, RotaryAngles
+    from intaglio.exporters.decoder_graph import DecoderGraph
 
 
 def describe(config: dict[str, Any]) -> Decoder:
@@ -41,19 +41,20 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
     """Write the whole model: LLaMA, or a model of its shape; `qkv_bias` is not of a config.json but of Qwen2."""
     decoder, width = graph.decoder, config["hidden_size"]
     x = graph.embedding("model.embed_tokens", graph.input_ids, decoder.vocab_size, width)
-    angles = graph.rotary_angles(*frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions))
+    graph.rotary_angles(*frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions))
     for index in range(decoder.layers):
         path = f"model.layers.{index}"
         with graph.module(path):
+            x = graph.block_input(index, x, width)
             inside = graph.rms_norm(f"{path}.input_layernorm", x, width, config["rms_norm_eps"])
-            x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside, angles))
+            x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside))
             inside = graph.rms_norm(f"{path}.post_attention_layernorm", x, width, config["rms_norm_eps"])
             x = graph.add(x, _feed_forward(graph, config, f"{path}.mlp", inside))
     x = graph.rms_norm("model.norm", x, width, config["rms_norm_eps"])
     graph.finish(x, width)
 
 
-def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value, angles: RotaryAngles) -> ir.Value:
+def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
     decoder, width = graph.decoder, config["hidden_size"]
     bias = config.get("attention_bias", False)  # of all four
     queried = decoder.heads * decoder.head_dim
@@ -67,7 +68,7 @@ def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Val
             )
             for name, heads in (("q_proj", decoder.heads), ("k_proj", decoder.kv_heads), ("v_proj", decoder.kv_heads))
         )
-        queries, keys = graph.rotate(queries, angles), graph.rotate(keys, angles)
+        queries, keys = graph.rotate(queries), graph.rotate(keys)
         attended = graph.attention(queries, keys, values, decoder.head_dim**-0.5)
         return graph.linear(f"{path}.o_proj", attended, queried, width, bias)
 

@@ -48,7 +48,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
     for index in range(decoder.layers):
         path = f"model.decoder.layers.{index}"
         with graph.module(path):
-            x = _block(graph, config, path, x)
+            x = _block(graph, config, path, graph.block_input(index, x, width))
     if config["do_layer_norm_before"] and not config["_remove_final_layer_norm"]:
         x = _norm(graph, config, "model.decoder.final_layer_norm", x)
     if narrow != width:

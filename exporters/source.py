@@ -61,12 +61,15 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
 
 
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
-    """The checkpoint as a float32 `DecoderModule` in eval mode."""
+    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts if it has some."""
     load("torch")
-    from intaglio.exporters.decoder_module import DecoderModule
+    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule
 
     model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
-    return DecoderModule(model).eval().requires_grad_(False)
+    drafts = checkpoint.drafts(model.config.num_hidden_layers)
+    matrices = {name: mapped.tensor for name, mapped in checkpoint.draft_tensors().items()}
+    module = DraftedModule(model, drafts, matrices) if drafts else DecoderModule(model)
+    return module.eval().requires_grad_(False)
 
 
 def build_model(

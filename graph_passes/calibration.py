@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed, load_inputs
 from intaglio.runtime.text_chunks import load_chunks
@@ -29,6 +30,11 @@ class CalibrationData:
         have the names of the model's inputs; their first axis counts the samples. Raises `UsageError` for a file
         that is missing, empty or not UTF-8, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
         """
+        if bundle.manifest.encoder is not None:
+            raise UsageError(
+                f"bundle {bundle.path}: is an encoder-decoder, on whose decoder nothing can be calibrated. "
+                "Take a recipe that needs no text, such as rtn."
+            )
         data = cls(Path(path), bundle)
         data.load(1, 1)
         return data

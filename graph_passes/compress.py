@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 import intaglio
-from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
+from intaglio.bundle import Bundle, Manifest, PassRecord, create, graph_files, tensor_spec
 from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibrate import RECORD
@@ -37,13 +37,17 @@ from intaglio.sensitivity_file import Sensitivities
 
 
 class Compressed(msgspec.Struct):
-    """What `compress` did: the passes with their counts, and the bytes of graph and weights before and after."""
+    """What `compress` did: the passes with their counts, and the bytes of graphs and weights before and after.
+
+    `untouched` are the graphs that the recipe left as they are: the encoder of an encoder-decoder.
+    """
 
     bundle: str
     recipe: str
     passes: list[PassRecord]
     bytes_before: int
     bytes_after: int
+    untouched: list[str] = []
 
 
 def compress(
@@ -57,7 +61,8 @@ def compress(
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
-    The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph.
+    The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph. Of an
+    encoder-decoder the passes go over the decoder, and its encoder is taken over as it is.
     `calibration` is what passes observe activations on: a UTF-8 file with one text per line, or an .npz file of
     arrays by input name; it must be given if and only if a pass of the recipe needs it. `sensitivity` is the file that
     `intaglio.training.sensitivity` made of this bundle, or of another one of the same checkpoint, under the same
@@ -78,7 +83,7 @@ def compress(
         if weighting is not None:
             weighting.check(source.manifest.source)
         model = load(source.model_path, mapped=True)
-        before = model_bytes(source.model_path)
+        before = model_bytes(source.graph_paths)
     records = []
     for graph_pass in passes:
         model, record = apply(graph_pass, model, data, weighting)
@@ -89,9 +94,9 @@ def compress(
     with step("writing"), create(output, force) as draft:
         draft.copy_companions(source)
         draft.manifest = manifest(source.manifest, model, records)
-        save(model, draft.model_path)
-        after = model_bytes(draft.model_path)
-    return Compressed(str(output), name, records, before, after)
+        save(model, draft.model_path, beside=source.encoder_data)
+        after = model_bytes([draft.path / file for file in graph_files(source.manifest)])
+    return Compressed(str(output), name, records, before, after, graph_files(source.manifest)[1:])
 
 
 def allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
@@ -180,6 +185,7 @@ def _weight_dtype(model: ir.Model) -> str | None:
     return max(elements, key=lambda name: elements[name], default=None)
 
 
-def model_bytes(path: Path) -> int:
-    """The size of an ONNX file with its external data."""
-    return sum((path.parent / name).stat().st_size for name in (path.name, *external_data_files(outline(path))))
+def model_bytes(paths: Sequence[Path]) -> int:
+    """The size of the ONNX files of one folder with their external data."""
+    files = {name for path in paths for name in (path.name, *external_data_files(outline(path)))}
+    return sum((paths[0].parent / name).stat().st_size for name in files)

@@ -7,7 +7,7 @@ in one step, so that no reader ever sees half of it. The manifest holds the SHA-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from intaglio.files import atomic_directory, atomic_write, copy_file, inside, lo
 from intaglio.model_file import external_data_files, outline
 
 if TYPE_CHECKING:
-    import onnx
     import onnx_ir as ir
 
 FORMAT = 1  # raised when an older program could misread the manifest
@@ -64,6 +63,23 @@ class Decoder(msgspec.Struct, frozen=True):
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()  # any of them ends a text
     sliding_window: int | None = None  # a token attends to so many tokens, itself among them; None: to all before it
+    drafts: int = 0  # tokens that the graph drafts after a token, besides the one that it predicts
+    draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": it drafts none
+
+
+class Encoder(msgspec.Struct, frozen=True):
+    """The other part of an encoder-decoder: a graph of its own that reads the source text, once, for the decoder.
+
+    Its outputs are inputs of the decoder, by their names.
+    """
+
+    file: str  # beside model.onnx
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    decoder_start_token_id: int  # what the decoder's text begins with
+    pad_token_id: int  # what stands where a source text is shorter than others, and is masked
+    axes: dict[str, Axis] = {}
+    layers: dict[str, str] = {}  # as the manifest's, of this graph
 
 
 class PassRecord(msgspec.Struct):
@@ -114,7 +130,7 @@ class Manifest(msgspec.Struct):
     source: Source
     family: str  # "bert"; "" for a graph made elsewhere
     architecture: str  # "BertModel"
-    task: str  # "embed", "classify", "fill-mask", "encode", "generate", or "" for a graph made elsewhere
+    task: str  # "embed", "classify", "fill-mask", "encode", "generate", "text-to-text", or "" for one made elsewhere
     dtype: str  # of the weights: "float32", "float16"
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -123,7 +139,8 @@ class Manifest(msgspec.Struct):
     layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
     labels: list[str] = []  # class names, for classification
     activation: str = "softmax"  # what turns a classifier's logits into scores: "softmax", "sigmoid" or "identity"
-    decoder: Decoder | None = None  # of the task "generate"
+    decoder: Decoder | None = None  # of the tasks "generate" and "text-to-text"
+    encoder: Encoder | None = None  # of the task "text-to-text"; the model.onnx is the decoder then
     truncation: int | None = None  # tokens that longer texts are cut to when asked, where the model has its own idea
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
@@ -144,6 +161,16 @@ class Bundle:
         """The ONNX file."""
         return self.path / MODEL
 
+    @property
+    def graph_paths(self) -> list[Path]:
+        """The ONNX file, and the encoder's where there is one."""
+        return [self.path / name for name in graph_files(self.manifest)]
+
+    @property
+    def encoder_data(self) -> list[str]:
+        """The files of weights that an encoder reads; the model may read them too."""
+        return [name for path in self.graph_paths[1:] for name in external_data_files(outline(path))]
+
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
         """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
@@ -153,15 +180,11 @@ class Bundle:
         path = Path(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
-        model = outline(path / MODEL)
-        _verify_interface(path, manifest, model)
-        for relative in external_data_files(model):
-            inside(path, relative, f"{path / MODEL}: external data")
-            if relative not in manifest.files:
-                raise BundleError(
-                    f"{path / MODEL}: its external data {relative} is not among the files of {MANIFEST}. "
-                    "The bundle was changed after it was written; make it anew."
-                )
+        _verify_graph(path, manifest, MODEL, manifest.inputs, manifest.outputs)
+        if manifest.encoder is not None:
+            encoder = manifest.encoder
+            _verify_graph(path, manifest, encoder.file, encoder.inputs, encoder.outputs)
+        _verify_axes(path, manifest)
         return cls(path, manifest)
 
     def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:
@@ -233,8 +256,8 @@ class Draft:
         return self.path / MODEL
 
     def copy_companions(self, bundle: Bundle) -> None:
-        """Take over everything of `bundle` but its model, its engines and its reports."""
-        weights = {MODEL, *external_data_files(outline(bundle.model_path))}
+        """Take over everything of `bundle` but its model, its engines and its reports; an encoder is taken over."""
+        weights = {MODEL, *external_data_files(outline(bundle.model_path))} - set(bundle.encoder_data)
         for relative in bundle.manifest.files:
             if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
                 copy_file(bundle.path / relative, self.path / relative)
@@ -247,6 +270,11 @@ def tensor_spec(value: ir.Value) -> TensorSpec:
     lengths = [length if isinstance(length, int) else length.value for length in value.shape]
     shape = tuple(f"{value.name}_{axis}" if length is None else length for axis, length in enumerate(lengths))
     return TensorSpec(str(value.name), value.dtype.numpy().name, shape)
+
+
+def graph_files(manifest: Manifest) -> list[str]:
+    """The ONNX files that a bundle has: model.onnx first."""
+    return [MODEL, *([manifest.encoder.file] if manifest.encoder is not None else [])]
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -278,8 +306,9 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _verify_files(path: Path, manifest: Manifest) -> None:
-    if MODEL not in manifest.files:
-        raise BundleError(f"{path / MANIFEST}: does not list {MODEL}. Make the bundle anew.")
+    for name in graph_files(manifest):
+        if name not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: does not list {name}. Make the bundle anew.")
     for engine in manifest.engines:
         if engine.path not in manifest.files:
             raise BundleError(f"{path / MANIFEST}: the engine {engine.path} is not among its files. Build it anew.")
@@ -299,18 +328,35 @@ def _verify_files(path: Path, manifest: Manifest) -> None:
             )
 
 
-def _verify_interface(path: Path, manifest: Manifest, model: onnx.ModelProto) -> None:
-    """Refuse a manifest whose inputs, outputs or axes are not those of the graph."""
+def _verify_graph(
+    path: Path, manifest: Manifest, file: str, stated_inputs: Sequence[TensorSpec], stated_outputs: Sequence[TensorSpec]
+) -> None:
+    """Refuse a graph whose inputs or outputs are not those of the manifest, or whose external data lies elsewhere."""
+    model = outline(path / file)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in initializers]
     outputs = [value.name for value in model.graph.output]
-    for what, named, found in (("inputs", manifest.inputs, inputs), ("outputs", manifest.outputs, outputs)):
+    for what, named, found in (("inputs", stated_inputs, inputs), ("outputs", stated_outputs, outputs)):
         if [spec.name for spec in named] != found:
             raise BundleError(
-                f"{path / MANIFEST}: names the {what} {', '.join(spec.name for spec in named)}, {MODEL} has "
+                f"{path / MANIFEST}: names the {what} {', '.join(spec.name for spec in named)}, {file} has "
                 f"{', '.join(found)}. Make the bundle anew."
             )
-    lengths = [length for spec in (*manifest.inputs, *manifest.outputs) for length in spec.shape]
-    bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in manifest.axes.values())
-    if bad_axis or any(isinstance(length, int) and length < 0 for length in lengths):
+    for relative in external_data_files(model):
+        inside(path, relative, f"{path / file}: external data")
+        if relative not in manifest.files:
+            raise BundleError(
+                f"{path / file}: its external data {relative} is not among the files of {MANIFEST}. "
+                "The bundle was changed after it was written; make it anew."
+            )
+
+
+def _verify_axes(path: Path, manifest: Manifest) -> None:
+    """Refuse axes that no graph can have."""
+    specs, axes = [*manifest.inputs, *manifest.outputs], [*manifest.axes.values()]
+    if manifest.encoder is not None:
+        specs += [*manifest.encoder.inputs, *manifest.encoder.outputs]
+        axes += manifest.encoder.axes.values()
+    bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
+    if bad_axis or any(isinstance(length, int) and length < 0 for spec in specs for length in spec.shape):
         raise BundleError(f"{path / MANIFEST}: has an axis of impossible length. Make the bundle anew.")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from intaglio.bundle import Bundle, EngineRecord, FileRecord, PassRecord, TensorSpec
+from intaglio.bundle import Bundle, Encoder, EngineRecord, FileRecord, PassRecord, TensorSpec
 from intaglio.model_file import constants, count_weights, load
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class Inspected(msgspec.Struct):
-    """A bundle's content."""
+    """A bundle's content. Operators and bytes are those of all its graphs, an encoder's among them."""
 
     bundle: str
     source: str
@@ -20,6 +25,7 @@ class Inspected(msgspec.Struct):
     task: str
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
+    encoder: Encoder | None  # the other graph of an encoder-decoder
     operators: dict[str, int]  # type -> number of nodes, most frequent first
     operators_by_dtype: dict[str, dict[str, int]]  # type -> dtype of the first output -> number
     parameters: int  # weights of the model that was exported, whatever passes made of them since
@@ -35,19 +41,19 @@ def inspect(bundle: str | Path) -> Inspected:
     """Read the bundle at `bundle`, whose hashes are verified, and count what it holds. Raises `BundleError`."""
     opened = Bundle.open(bundle)
     manifest = opened.manifest
-    model = load(opened.model_path)
+    models = [load(path) for path in opened.graph_paths]
     operators: Counter[str] = Counter()
     by_dtype: dict[str, Counter[str]] = {}
-    for node in model.graph.all_nodes():
+    for node in (node for model in models for node in model.graph.all_nodes()):
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         dtype = node.outputs[0].dtype if node.outputs else None
         operators[name] += 1
         by_dtype.setdefault(name, Counter())[dtype.numpy().name if dtype else "unknown"] += 1
     sizes: Counter[str] = Counter()
-    for tensor in constants(model):
+    for tensor in _stored(models):
         if tensor.size > 0:
             sizes[tensor.dtype.numpy().name] += tensor.nbytes
-    parameters = manifest.parameters or count_weights(model)
+    parameters = manifest.parameters or sum(count_weights(model) for model in models)
     return Inspected(
         bundle=str(bundle),
         source=manifest.source.location,
@@ -55,6 +61,7 @@ def inspect(bundle: str | Path) -> Inspected:
         task=manifest.task,
         inputs=manifest.inputs,
         outputs=manifest.outputs,
+        encoder=manifest.encoder,
         operators=dict(operators.most_common()),
         operators_by_dtype={name: dict(by_dtype[name].most_common()) for name, _ in operators.most_common()},
         parameters=parameters,
@@ -65,3 +72,17 @@ def inspect(bundle: str | Path) -> Inspected:
         engines=manifest.engines,
         files=manifest.files,
     )
+
+
+def _stored(models: list[ir.Model]) -> Iterator[ir.TensorProtocol]:
+    """The constants of the models, those once that they have in a file together."""
+    import onnx_ir as ir
+
+    seen = set()
+    for tensor in (tensor for model in models for tensor in constants(model)):
+        if isinstance(tensor, ir.ExternalTensor):
+            place = (str(tensor.location), tensor.offset)
+            if place in seen:
+                continue
+            seen.add(place)
+        yield tensor

@@ -7,7 +7,7 @@ is the largest single tensor. Above 1 GiB the weights go to `<name>.data` beside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -94,9 +94,16 @@ def external_data_files(model: onnx.ModelProto) -> list[str]:
     return list(locations)
 
 
-def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, consume: bool = False) -> None:
+def save(
+    model: ir.Model,
+    path: Path,
+    external_above: int = EXTERNAL_ABOVE,
+    consume: bool = False,
+    beside: Container[str] = (),
+) -> None:
     """Write `model` to `path`, and to `path` + ".data" when its weights exceed `external_above` bytes.
 
+    Weights that lie in one of the files `beside`, which the folder of `path` has too, are only referred to.
     With `consume`, each weight is let go of once it is written, so that a checkpoint that is mapped into memory
     is never wholly resident; the model is of no use afterwards.
     """
@@ -108,6 +115,7 @@ def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, cons
         for name, value in initializers.items()
         if value.const_value is not None
         and (value.const_value.nbytes > STREAMED_ABOVE or isinstance(value.const_value, ir.ExternalTensor))
+        and not (isinstance(value.const_value, ir.ExternalTensor) and str(value.const_value.location) in beside)
     }
     streamed = {name: tensor.nbytes for name, tensor in weights.items()}
     with _without_data(model, weights):
@@ -131,6 +139,30 @@ def save(model: ir.Model, path: Path, external_above: int = EXTERNAL_ABOVE, cons
         else:
             with path.open("wb") as file:
                 _write_inline(file, proto, [(messages[name], size) for name, size in streamed.items()], next_weight)
+
+
+def share(models: Sequence[ir.Model], path: Path) -> None:
+    """Write the large weights that all of `models` have under the same name to `path`, once.
+
+    The models refer to it then, and so do files in its folder that they are saved to with `beside`.
+    """
+    import onnx_ir as ir
+
+    first, *others = (model.graph.initializers for model in models)
+    large = [name for name, value in first.items() if value.const_value and value.const_value.nbytes > STREAMED_ABOVE]
+    common = [name for name in large if all(name in initializers for initializers in others)]
+    if not common:
+        return
+    with storage_errors(path), path.open("wb") as file:
+        for name in common:
+            tensor = first[name].const_value
+            assert tensor is not None
+            offset = _append(file, tensor)
+            shape = ir.Shape([int(str(length)) for length in tensor.shape])
+            for initializers in (first, *others):
+                initializers[name].const_value = ir.ExternalTensor(
+                    path.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=path.parent
+                )
 
 
 @contextmanager
@@ -165,12 +197,18 @@ def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, te
     """Append one weight, aligned, and note in its message where it lies."""
     import onnx
 
-    file.write(bytes(-file.tell() % ALIGNMENT))
-    offset = file.tell()
-    _write_data(file, tensor)
+    offset = _append(file, tensor)
     message.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", file.tell() - offset)):
         message.external_data.add(key=key, value=str(value))
+
+
+def _append(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
+    """Write a tensor's data behind what `file` holds, aligned; return where it begins."""
+    file.write(bytes(-file.tell() % ALIGNMENT))
+    offset = file.tell()
+    _write_data(file, tensor)
+    return offset
 
 
 def _write_inline(

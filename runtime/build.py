@@ -45,7 +45,8 @@ def build(
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) give the lengths that a TensorRT
     engine takes as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An engine that is there already
-    is replaced only with `force`. Raises `UsageError`, `MissingExtraError`, and `BuildError` with the node, the
+    is replaced only with `force`. Of an encoder-decoder ONNX Runtime's engine is the decoder; TensorRT takes none.
+    Raises `UsageError`, `MissingExtraError`, and `BuildError` with the node, the
     operator, the reason and what to do.
     """
     if target not in TARGETS:
@@ -56,6 +57,11 @@ def build(
         raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
+    if target in LIBRARIES and opened.manifest.encoder is not None:
+        raise UsageError(
+            f"target {target}: bundle {bundle} has two graphs, an encoder and a decoder, and engines are built of one. "
+            "Use --target ort-cpu."
+        )
     with storage_errors(opened.path), temporary_directory(opened.path, ".build-") as folder:
         if target in LIBRARIES:
             records = _build_tensorrt(opened, target, gpus, asked, folder, force)
@@ -102,7 +108,7 @@ def _build_tensorrt(
     _check_free(bundle, [path.name for path in paths.values()], force)
     inputs = bundle.manifest.inputs
     if bundle.manifest.decoder is not None:
-        asked = {**profiles.decoding(bundle.manifest.decoder), **asked}
+        asked = profiles.decoding(bundle.manifest.decoder, asked)
     lengths = profiles.ranges(inputs, bundle.manifest.axes, asked)
     shapes = profiles.shapes(inputs, lengths)
     with parsable(bundle.model_path, target, chosen[0].sm, _fixed(bundle, lengths)) as model:

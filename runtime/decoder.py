@@ -9,7 +9,7 @@ reads all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array, Engine, open_engine
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.token_tree import ancestors, depths
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -29,6 +31,7 @@ Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
+DRAFT_LOGITS = "draft_logits"  # the output of graphs that draft
 KEPT_SHAPES = 32  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
 
 
@@ -42,13 +45,16 @@ class _Buffers:
     write_start: Integers
     logit_indices: Integers
     logits: Array
+    drafting: Mapping[str, Array]  # the inputs with which a graph drafts, and its draft_logits; empty where it does not
     run: Callable[[], None]
 
 
 class DecoderSession:
     """A decoder and its cache, for `batch` texts at a time. A context manager.
 
-    `lengths` [batch] are the tokens that the cache holds of each text. Not for use from several threads at once.
+    `lengths` [batch] are the tokens that the cache holds of each text. A graph that drafts does so after every token
+    whose logits are wanted: `draft_logits` [batch, positions wanted, drafts, vocab] are those of the last step. Not for
+    use from several threads at once.
     """
 
     def __init__(self, engine: Engine, decoder: Decoder, batch: int = 1, limit: int | None = None):
@@ -63,8 +69,10 @@ class DecoderSession:
         self.limit = limit or decoder.max_positions
         self.lengths: Integers = np.zeros(batch, np.int64)
         self.seconds = 0.0  # spent in the engine so far
+        self.draft_logits: Logits = np.zeros((batch, 0, decoder.drafts, decoder.vocab_size), np.float32)
         self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
         self._caches: dict[str, Array] = {}  # name after "past_" -> [batch, kv_heads, capacity, head_dim]
+        self._attended: dict[str, Array] = {}  # what every step reads besides: an encoder's outputs
         self._buffers: dict[tuple[int, int], _Buffers] = {}  # by tokens and positions wanted
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
         self._slots: Integers = np.zeros(0, np.int64)  # 0, 1, ..., capacity - 1
@@ -126,22 +134,27 @@ class DecoderSession:
             raise UsageError(f"prompts of {counts} tokens: expected {self.batch}, each of at least 1 token.")
         return np.concatenate(self.append(prompts, [1] * self.batch))
 
-    def append(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
+    def append(
+        self, texts: Sequence[Sequence[int]], wanted: Sequence[int], trees: Sequence[Sequence[int]] | None = None
+    ) -> list[Logits]:
         """Append tokens to the texts, none to some; return the logits [wanted, vocab] after the last of each.
 
         texts   of each text of the batch its new tokens
         wanted  of each how many logits, at most as many as it has new tokens
+        trees   of each the parents of its new tokens, see `token_tree`, and none where they follow each other
 
-        Many tokens are run in pieces. Raises `UsageError` as `step` does.
+        Many tokens, but not those of trees, are run in pieces. Raises `UsageError` as `step` does.
         """
         self._check_lengths([len(tokens) for tokens in texts])
         found: list[list[Logits]] = [[] for _ in texts]
         while longest := max(map(len, texts)):
-            width = min(longest, self._widest())
-            pieces, texts = [tokens[:width] for tokens in texts], [tokens[width:] for tokens in texts]
+            width = longest if trees else min(longest, self._widest())
+            cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all texts end in the last step
+            pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
+            texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
             now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
             wanted = [count - here for count, here in zip(wanted, now, strict=True)]
-            for row, (logits, count) in enumerate(zip(self._append(pieces, now), now, strict=True)):
+            for row, (logits, count) in enumerate(zip(self._append(pieces, now, trees), now, strict=True)):
                 if count:
                     found[row].append(logits[:count])
         none = np.zeros((0, self.vocabulary), np.float32)
@@ -155,7 +168,9 @@ class DecoderSession:
         widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
         return widest if self._most is None else min(widest, max(self._most - int(self.lengths.max()), 1))
 
-    def _append(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> Logits:
+    def _append(
+        self, texts: Sequence[Sequence[int]], wanted: Sequence[int], trees: Sequence[Sequence[int]] | None
+    ) -> Logits:
         """One step: see `append`. Of texts that want fewer logits than others there are meaningless ones at the end."""
         counts = [len(tokens) for tokens in texts]
         buffers = self._prepare(max(counts), max(1, *wanted))
@@ -164,6 +179,9 @@ class DecoderSession:
                 self._check_ids(min(tokens), max(tokens))
                 buffers.input_ids[row, :count] = tokens
                 buffers.logit_indices[row, :last] = self._slots[count - last : count]
+        for row, parents in enumerate(trees or ()):
+            if parents:
+                self._branch(buffers, row, parents)
         return self._run(buffers, counts)
 
     def step(
@@ -210,7 +228,7 @@ class DecoderSession:
     def _prepare(self, tokens: int, wanted: int) -> _Buffers:
         """The buffers of a step of so many tokens and logits, with room in the cache: for texts without branches."""
         longest = int(max(self.lengths.tolist())) + tokens
-        self._reserve(longest)
+        self._reserve(longest + drafted(self.decoder, wanted))
         buffers = self._bound(tokens, wanted)
         buffers.write_start[:] = self.lengths
         np.add(self.lengths[:, None], self._slots[:tokens], out=buffers.positions)
@@ -219,12 +237,32 @@ class DecoderSession:
             np.minimum(buffers.positions, self.decoder.max_positions - 1, out=buffers.positions)
         return buffers
 
+    def _branch(self, buffers: _Buffers, row: int, parents: Sequence[int]) -> None:
+        """Let the new tokens of a text be a tree, each in the place after its parent, and seeing its ancestors only."""
+        length, count, window = int(self.lengths[row]), len(parents), self.decoder.sliding_window
+        places = length + np.array(depths(parents))
+        mask, seen = buffers.attention_mask[row, :count], ancestors(parents)
+        if window is not None:
+            mask[:, :length] = self._slots[:length] > places[:, None] - window
+            seen &= places[:, None] - places < window
+        mask[:, length:] = False
+        mask[:, length : length + count] = seen
+        buffers.positions[row, :count] = places
+
     def _run(self, buffers: _Buffers, counts: Sequence[int] | Integers) -> Logits:
         """Run a step that adds `counts` [batch] tokens to the texts."""
+        if buffers.drafting:
+            feeds = draft_feeds(
+                self.decoder, buffers.positions, buffers.attention_mask, buffers.write_start, buffers.logit_indices
+            )
+            for name, array in feeds.items():
+                buffers.drafting[name][:] = array
         began = time.perf_counter()
         buffers.run()
         self.seconds += time.perf_counter() - began
         self.lengths = self.lengths + np.asarray(counts, np.int64)
+        if buffers.drafting:
+            self.draft_logits = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
     def rollback(self, lengths: npt.ArrayLike) -> None:
@@ -237,6 +275,16 @@ class DecoderSession:
     def truncate(self, row: int, length: int) -> None:
         """Forget what the text in `row` of the batch holds beyond `length` tokens, if it holds more."""
         self.lengths[row] = min(self.lengths[row], length)
+
+    def keep(self, row: int, start: int, places: Sequence[int]) -> None:
+        """Of what the text in `row` holds from `start` on, keep the tokens at `places`, ascending; the others go.
+
+        They move up behind each other in the cache, which stays where it is.
+        """
+        new, old = slice(start, start + len(places)), start + np.asarray(places, np.int64)
+        for cache in self._caches.values():
+            cache[row][:, new] = cache[row][:, old]
+        self.lengths[row] = new.stop
 
     def _check_ids(self, least: int, greatest: int) -> None:
         if least < 0 or greatest >= self.decoder.vocab_size:
@@ -270,6 +318,11 @@ class DecoderSession:
                 if old is not None:
                     self._caches[name][:, :, :valid] = old[:, :, :valid]
 
+    def _attend(self, arrays: dict[str, Array]) -> None:
+        """Let the steps that follow read `arrays` as further inputs, by name."""
+        self._buffers.clear()  # they are bound to the old ones
+        self._attended = arrays
+
     def _bound(self, tokens: int, wanted: int) -> _Buffers:
         if (found := self._buffers.pop((tokens, wanted), None)) is not None:
             self._buffers[tokens, wanted] = found  # the last of the dictionary again
@@ -284,22 +337,38 @@ class DecoderSession:
             "logit_indices": np.zeros((self.batch, wanted), np.int64),
         }
         logits = np.zeros((self.batch, wanted, self.decoder.vocab_size), self._dtypes["logits"])
+        drafting = self._drafting(wanted)
         if isinstance(self.engine, OnnxRuntimeEngine):
             caches = {f"{when}_{name}": array for name, array in self._caches.items() for when in ("past", "present")}
-            run = self.engine.bind({**arrays, **caches, "logits": logits}).run
+            run = self.engine.bind({**arrays, **caches, **drafting, "logits": logits, **self._attended}).run
         else:
-            run = self._copying(arrays, logits)
-        self._buffers[tokens, wanted] = _Buffers(**arrays, logits=logits, run=run)
+            drafts = {name: array for name, array in drafting.items() if name == DRAFT_LOGITS}
+            taken = {name: array for name, array in drafting.items() if name != DRAFT_LOGITS}
+            run = self._copying({**arrays, **taken}, {"logits": logits, **drafts})
+        self._buffers[tokens, wanted] = _Buffers(**arrays, logits=logits, drafting=drafting, run=run)
         return self._buffers[tokens, wanted]
 
-    def _copying(self, arrays: dict[str, Array], logits: Array) -> Callable[[], None]:
+    def _drafting(self, wanted: int) -> dict[str, Array]:
+        """Arrays for what a graph that drafts takes, and gives besides logits."""
+        decoder = self.decoder
+        lengths = {
+            "batch": self.batch, "drafting": wanted, "drafted": drafted(decoder, wanted), "capacity": self.capacity
+        }  # fmt: skip
+        specs = [spec for spec in (*self.engine.inputs, *self.engine.outputs) if spec.name.startswith("draft_")]
+        return {
+            spec.name: np.zeros([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape], spec.dtype)
+            for spec in specs
+        }
+
+    def _copying(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """Run an engine that binds no arrays: it gives the caches back as new ones."""
 
         def run() -> None:
             past = {f"past_{name}": array for name, array in self._caches.items()}
-            outputs = self.engine.run({**arrays, **past})
-            self._caches = {name: outputs[f"present_{name}"] for name in self._caches}
-            logits[:] = outputs["logits"]
+            given = self.engine.run({**inputs, **past, **self._attended})
+            self._caches = {name: given[f"present_{name}"] for name in self._caches}
+            for name, array in outputs.items():
+                array[:] = given[name]
 
         return run
 
@@ -318,7 +387,7 @@ def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | N
 
 def decoder_of(bundle: Bundle) -> Decoder:
     """The decoder that a bundle holds. Raises `BundleError` when it holds something else."""
-    if bundle.manifest.decoder is None:
+    if bundle.manifest.decoder is None or bundle.manifest.encoder is not None:
         raise BundleError(
             f"bundle {bundle.path}: its task is {bundle.manifest.task or 'unknown'!r}, not 'generate'. "
             "Export a decoder, such as GPT2LMHeadModel or LlamaForCausalLM."

@@ -16,6 +16,8 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.chat import ChatTemplate, Message
 from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.draft_model import check_draft, draft_threads
+from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sampling import Sampler, Sampling
 from intaglio.runtime.strategies import (
     STRATEGIES,
@@ -29,7 +31,7 @@ from intaglio.runtime.strategies import (
     drive,
 )
 from intaglio.runtime.text_stream import TextStream
-from intaglio.runtime.tokenizer import check_unicode, check_vocabularies, read_backend
+from intaglio.runtime.tokenizer import check_unicode, read_backend
 
 Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
 
@@ -64,6 +66,9 @@ class Options(TypedDict, total=False):
     max_draft: int | None
     window: int | None
     ngram: int | None
+    tree: int | None
+    least: float | None
+    typical: float | None
     max_new_tokens: int
     temperature: float | None
     top_k: int | None
@@ -115,6 +120,9 @@ class TextGenerator:
         max_draft: int | None = None,
         window: int | None = None,
         ngram: int | None = None,
+        tree: int | None = None,
+        least: float | None = None,
+        typical: float | None = None,
         max_new_tokens: int = 256,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -131,10 +139,10 @@ class TextGenerator:
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
-        (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`: options of strategies,
-        for those that have a field of that name. `seed`: the same one gives the same texts; by default they differ.
-        `stop`: strings that end a text. `ignore_eos`: go on after the token that ends a text. `batch`: texts that are
-        written side by side at most. `target`: as of `open_engine`.
+        (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`, `tree`, `least`,
+        `typical`: options of strategies, for those that have a field of that name. `seed`: the same one gives the same
+        texts; by default they differ. `stop`: strings that end a text. `ignore_eos`: go on after the token that ends
+        a text. `batch`: texts that are written side by side at most. `target`: as of `open_engine`.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
@@ -143,32 +151,36 @@ class TextGenerator:
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self.strategy, self._sampling = _choice(strategy, filters, repetition_penalty)
         options = {
-            "fallback": fallback, "rollback": rollback, "max_draft": max_draft, "window": window, "ngram": ngram
+            "fallback": fallback, "rollback": rollback, "max_draft": max_draft, "window": window, "ngram": ngram,
+            "tree": tree, "least": least, "typical": typical,
         }  # fmt: skip
         self.method = _method(self.strategy, options, draft is not None)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
         self._bundle = Bundle.open(bundle)
-        decoder = decoder_of(self._bundle)
+        decoder = self._bundle.manifest.decoder or decoder_of(self._bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
         self.tokenizer = read_backend(self._bundle)
         self._template: ChatTemplate | None = None
         with ExitStack() as opened:
-            self._model = opened.enter_context(DecoderSession.open(self._bundle, target, batch, threads=threads))
+            self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
             self._draft: DecoderSession | None = None
             if draft is not None:
                 smaller = Bundle.open(draft)
-                check_vocabularies(smaller, self._bundle)
-                self._draft = opened.enter_context(DecoderSession.open(smaller, target, batch, threads=threads))
+                check_draft(smaller, self._bundle)
+                few = draft_threads(smaller, threads)
+                self._draft = opened.enter_context(open_session(smaller, target, batch, few))
                 # Models that share a tokenizer may pad its vocabulary to different lengths.
                 common = min(self._model.vocabulary, self._draft.vocabulary)
                 self._model.vocabulary = self._draft.vocabulary = common
+            self.limit = min(session.limit for session in (self._model, self._draft) if session)
+            for name, option in (("max draft", max_draft), ("window", window)):
+                if option is not None and option >= self.limit:
+                    raise UsageError(
+                        f"{name} {option}: expected less than the {self.limit} tokens that the models take."
+                    )
+            self.method.prepare(self._model, self._draft)
             self._opened = opened.pop_all()
-        self.limit = min(session.limit for session in (self._model, self._draft) if session)
-        for name, option in (("max draft", max_draft), ("window", window)):
-            if option is not None and option >= self.limit:
-                raise UsageError(f"{name} {option}: expected less than the {self.limit} tokens that the models take.")
-        self.method.prepare(self._model, self._draft)
 
     def __enter__(self) -> Self:
         return self
@@ -193,10 +205,11 @@ class TextGenerator:
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
         encoded = [self._encode(prompt) for prompt in prompts]
+        reads = isinstance(self._model, EncoderDecoderSession)
         for tokens in encoded:
             if not tokens:
                 raise UsageError("the prompt is empty. Give at least one character.")
-            if len(tokens) >= self.limit:
+            if len(tokens) >= self.limit and not reads:
                 raise UsageError(
                     f"prompt of {len(tokens)} tokens: the model takes at most {self.limit} together with at least "
                     "one new one. Shorten the prompt."
@@ -206,17 +219,29 @@ class TextGenerator:
                 session.rollback(0)
         return BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)])
 
-    def _begin(self, row: int, tokens: list[int]) -> Text:
+    def _begin(self, row: int, prompt: list[int]) -> Text:
         seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it
         self._texts += 1
+        start = self._model.encoder.decoder_start_token_id if isinstance(self._model, EncoderDecoderSession) else None
+        tokens = prompt if start is None else [start]
         return Text(
             tokens=tokens,
             room=min(self.max_new_tokens, self.limit - len(tokens)),
             ends=self.ends,
             sampler=Sampler(self._sampling, seed),
             large=CachedModel(self._model, row, "large"),
+            source=() if start is None else prompt,
             draft=CachedModel(self._draft, row, "small") if self._draft else None,
         )
+
+    def read(self, texts: Sequence[Text]) -> None:
+        """Let an encoder read what the texts are written from; a decoder reads its prompt as the text goes."""
+        for session in (self._model, self._draft):
+            if isinstance(session, EncoderDecoderSession):
+                before = session.seconds
+                session.read([text.source for text in texts])
+                for text in texts:
+                    text.counts.read("large" if session is self._model else "small", session.seconds - before)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own."""
@@ -235,7 +260,7 @@ class BatchRun:
 
     def __init__(self, generator: TextGenerator, texts: Sequence[Text]):
         """`texts`: not yet begun."""
-        self._method = generator.method
+        self._generator = generator
         self.texts = [TextRun(generator, text, self) for text in texts]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -243,7 +268,8 @@ class BatchRun:
         numbers = {id(run.text): number for number, run in enumerate(self.texts)}
         for run in self.texts:
             run.begin()
-        for text, written in drive(self._method, [run.text for run in self.texts]):
+        self._generator.read([run.text for run in self.texts])
+        for text, written in drive(self._generator.method, [run.text for run in self.texts]):
             number = numbers[id(text)]
             if piece := self.texts[number].take(written):
                 yield number, piece
@@ -262,7 +288,7 @@ class TextRun:
         """`text`: not yet begun; `batch`: what writes it."""
         self.text = text
         self._generator, self._batch = generator, batch
-        self._prompt_tokens, self._length = len(text.tokens), text.room
+        self._start, self._length = len(text.tokens), text.room
         self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
         self._trace: list[Written] = []
         self._pieces: list[str] = []
@@ -283,7 +309,7 @@ class TextRun:
         if written.rolled_back:
             return ""
         self._last = time.perf_counter()
-        if len(self.text.tokens) == self._prompt_tokens + 1:
+        if len(self.text.tokens) == self._start + 1:
             self._first = self._last
         piece = ""
         if written.token in self._generator.ends:
@@ -310,7 +336,7 @@ class TextRun:
         """The text so far, and how it came about; of one that was broken off what was held back too."""
         self._pieces.append(self._stream.finish())
         total, reading = self._last - self._begun, self._first - self._begun
-        tokens = self.text.tokens[self._prompt_tokens :]
+        tokens = self.text.tokens[self._start :]
         counted, seconds = (len(tokens) - 1, total - reading) if len(tokens) > 1 else (len(tokens), total)
         counts = self.text.counts
         drafted = counts.accepted + counts.rolled_back
@@ -327,7 +353,7 @@ class TextRun:
             rolled_back=counts.rolled_back,
             acceptance=counts.accepted / drafted if drafted else None,
             stopped=self._stopped,
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=len(self.text.source) or self._start,
             prompt_seconds=reading,
             seconds=total,
         )

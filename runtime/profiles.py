@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from intaglio.bundle import Axis, Decoder, TensorSpec
+from intaglio.drafts import HIDDEN_TRANSFER
 from intaglio.errors import UsageError
 
 BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maximum, its speed depends on the optimum
@@ -75,18 +76,24 @@ def default(name: str, axis: Axis) -> Range:
     return Range(minimum, min(max(optimum, minimum), maximum), maximum)
 
 
-def decoding(decoder: Decoder) -> dict[str, Range]:
-    """The ranges of a decoder's axes where nothing was asked: tuned for one text, a token at a time.
+def decoding(decoder: Decoder, asked: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of a decoder's axes: as asked, or tuned for one text, a token at a time.
 
-    The cache has one length only, as TensorRT writes into no other.
+    The cache has one length only, as TensorRT writes into no other. What is drafted follows from after how many tokens.
     """
     capacity = min(decoder.max_positions, CAPACITY)
-    return {
+    most = min(capacity, POSITIONS_WANTED)
+    lengths = {
         "batch": Range(1, 1, DECODED_TEXTS),
         "tokens": Range(1, 1, min(capacity, PREFILL_TOKENS)),
-        "positions_wanted": Range(1, 1, min(capacity, POSITIONS_WANTED)),
+        "positions_wanted": Range(1, 1, most),
         "capacity": Range(capacity, capacity, capacity),
+        **({"drafting": Range(1, 1, most)} if decoder.drafts else {}),
+        **asked,
     }
+    if decoder.draft_kind == HIDDEN_TRANSFER:
+        lengths.setdefault("drafted", Range(*(decoder.drafts * drafting for drafting in lengths["drafting"])))
+    return lengths
 
 
 def shapes(inputs: Iterable[TensorSpec], lengths: Mapping[str, Range]) -> dict[str, dict[str, list[int]]]:

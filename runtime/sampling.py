@@ -90,6 +90,12 @@ def best(logits: Logits) -> int:
     return token
 
 
+def softmax(logits: Logits) -> npt.NDArray[np.floating]:
+    """The probabilities for logits [vocabulary], before any filter."""
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
 def largest_probability(logits: Logits) -> float:
     """The probability of the most probable token for logits [vocabulary], at a temperature of 1."""
     return float(1 / np.exp(logits - logits.max()).sum())

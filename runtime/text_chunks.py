@@ -11,6 +11,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
 from intaglio.runtime.decoder import decoder_of, fill_mask
+from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed
 from intaglio.runtime.tokenizer import read_backend
@@ -18,6 +19,7 @@ from intaglio.runtime.tokenizer import read_backend
 Integers = npt.NDArray[np.int64]
 
 CHUNK = 512  # tokens
+DRAFTED_EVERY = 8  # tokens
 
 
 def load_chunks(
@@ -51,23 +53,29 @@ def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:
 def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
     """Input name -> array, to run the texts `ids` [batch, tokens] from their first token on, all logits wanted.
 
-    The caches have as many slots as there are tokens, and share one array of zeros, which is only read.
+    The caches have as many slots as there are tokens, and share one array of zeros, which is only read. A graph that
+    drafts does so after one token of every `DRAFTED_EVERY`, so that most of what runs is text.
     """
-    batch, tokens = ids.shape
+    (batch, tokens), decoder = ids.shape, decoder_of(bundle)
+    origins = np.tile(np.arange(0, tokens, DRAFTED_EVERY), (batch, 1))
+    capacity = tokens + drafted(decoder, origins.shape[1])
     places = np.broadcast_to(np.arange(tokens), (batch, tokens))
-    mask = np.zeros((batch, tokens, tokens), np.bool_)
-    fill_mask(mask, places, np.arange(tokens), decoder_of(bundle).sliding_window)
+    mask = np.zeros((batch, tokens, capacity), np.bool_)
+    fill_mask(mask, places, np.arange(capacity), decoder.sliding_window)
+    start = np.zeros(batch, np.int64)
     feeds: dict[str, Array] = {
         "input_ids": np.ascontiguousarray(ids),
         "positions": np.ascontiguousarray(places),
         "attention_mask": mask,
-        "write_start": np.zeros(batch, np.int64),
+        "write_start": start,
         "logit_indices": np.ascontiguousarray(places),
     }
-    return feeds | _empty_caches(bundle, batch, tokens)
+    if decoder.drafts:
+        feeds |= draft_feeds(decoder, places, mask, start, origins)
+    return feeds | _empty_caches(bundle, batch, capacity)
 
 
-def _empty_caches(bundle: Bundle, batch: int, tokens: int) -> dict[str, Array]:
+def _empty_caches(bundle: Bundle, batch: int, capacity: int) -> dict[str, Array]:
     zeros: dict[tuple[str, int, int], Array] = {}
     caches: dict[str, Array] = {}
     for spec in bundle.manifest.inputs:
@@ -76,6 +84,6 @@ def _empty_caches(bundle: Bundle, batch: int, tokens: int) -> dict[str, Array]:
             assert isinstance(heads, int) and isinstance(width, int), "the exporters state them"
             key = (spec.dtype, heads, width)
             if key not in zeros:
-                zeros[key] = np.zeros((batch, heads, tokens, width), spec.dtype)
+                zeros[key] = np.zeros((batch, heads, capacity, width), spec.dtype)
             caches[spec.name] = zeros[key]
     return caches

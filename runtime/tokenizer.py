@@ -94,17 +94,6 @@ def read_backend(bundle: Bundle) -> Backend:
     return backend
 
 
-def check_vocabularies(small: Bundle, large: Bundle) -> None:
-    """Refuse a draft model that means other tokens by the same numbers. Raises `UsageError`."""
-    ours, theirs = (read_backend(bundle).get_vocab() for bundle in (small, large))
-    if ours != theirs:
-        differing = sum(theirs.get(token) != number for token, number in ours.items())
-        raise UsageError(
-            f"draft {small.path}: its vocabulary is not that of {large.path} ({len(ours)} and {len(theirs)} tokens, "
-            f"{differing} differ). Take a draft model of the same family, with the same tokenizer."
-        )
-
-
 def check_unicode(text: str) -> None:
     """Raise `UsageError` for bytes that were not UTF-8 and that Python let through as lone surrogates."""
     try:

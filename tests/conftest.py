@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
+from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -123,6 +125,20 @@ def make_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tupl
 
 
 @pytest.fixture(scope="session")
+def make_encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
+    """The same for an encoder-decoder; asked again for the same one it gives the same one."""
+
+    @functools.cache
+    def make(family: str, **options: Any) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(family)
+        checkpoint = save_encoder_decoder(folder / "checkpoint", family, **options)
+        export(str(checkpoint), folder / "bundle", check=False)
+        return checkpoint, folder / "bundle"
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def tiny_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """The bundle of a random GPT-2 of 64 positions, with a chat template. Not to be changed."""
     return make_decoder("gpt2", chat=CHAT)[1]
@@ -148,6 +164,15 @@ def minilm_bundle(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def language_models() -> Path:
     """The shipped pair: checkpoints in small/ and large/, held_out.txt and calibration.txt. Not to be changed."""
     return Path(__file__).parent.parent / "examples" / "language_models"
+
+
+@pytest.fixture(scope="session")
+def trained_pair(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The shipped pair exported in float32: the small bundle, the large one. Not to be changed."""
+    folder = tmp_path_factory.mktemp("pair")
+    for size in ("small", "large"):
+        export(str(language_models / size), folder / size, check=False)
+    return folder / "small", folder / "large"
 
 
 @pytest.fixture

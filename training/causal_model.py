@@ -12,13 +12,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intaglio import drafts
 from intaglio.errors import SourceError, UsageError, one_line, storage_errors
 from intaglio.extras import load as load_library
 from intaglio.files import atomic_directory, check_output_directory, read_text
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
-WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")  # endings of files not taken over
+SAFETENSORS = (".safetensors", ".safetensors.index.json")
+WEIGHTS = (*SAFETENSORS, ".bin", ".bin.index.json")  # endings of files not taken over
 COMPANIONS = (".json", ".txt", ".jinja", ".model")  # endings of files that are: the tokenizer's, and settings
 HELD_OUT = 10  # one window in this many is held out, at the end of the text
 MOST_HELD_OUT = 64
@@ -63,13 +65,20 @@ def write_network(network: Any, dtype: str, source: Path, output: Path) -> None:
     """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step."""
     torch, transformers = load_library("torch"), load_library("transformers")
     with atomic_directory(output) as folder, storage_errors(output):
-        for path in sorted(source.iterdir()):
-            if path.is_file() and path.suffix in COMPANIONS and not path.name.endswith(WEIGHTS):
-                shutil.copyfile(path, folder / path.name)
+        copy_files(source, folder)
         with _without_bars(transformers):
             network.to(getattr(torch, dtype)).save_pretrained(folder)
         for path in folder.iterdir():
             path.chmod(0o644)
+
+
+def copy_files(source: Path, folder: Path, weights: bool = False) -> None:
+    """Copy what a checkpoint has besides its weights, or with its safetensors too, byte for byte; no drafts."""
+    for path in sorted(source.iterdir()):
+        companion = path.suffix in COMPANIONS and not path.name.endswith(WEIGHTS)
+        wanted = companion or (weights and path.name.endswith(SAFETENSORS))
+        if path.is_file() and wanted and path.name not in (drafts.RECORD, drafts.MATRICES):
+            shutil.copyfile(path, folder / path.name)
 
 
 def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tuple[Windows, Windows]:
@@ -97,6 +106,15 @@ def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tu
         )
     held_out = min(max(1, len(windows) // HELD_OUT), MOST_HELD_OUT)
     return windows[:-held_out], windows[-held_out:]
+
+
+def shuffled(windows: Windows, size: int, random: np.random.Generator) -> Iterator[Windows]:
+    """Batches without end; each window comes once before any comes again."""
+    size = min(size, len(windows))
+    while True:
+        order = random.permutation(len(windows))
+        for start in range(0, len(order) - size + 1, size):
+            yield windows[order[start : start + size]]
 
 
 @contextmanager

@@ -30,8 +30,11 @@ def _rms_norm(node: ir.Node, x: Tensor, weight: Tensor) -> Tensor:
     return functional.rms_norm(x, x.shape[-1:], weight, node.attributes.get_float("epsilon", 1e-5))
 
 
-def _split(node: ir.Node, x: Tensor, lengths: Tensor) -> list[Tensor]:
-    return list(torch.split(x, lengths.tolist(), node.attributes.get_int("axis", 0)))
+def _split(node: ir.Node, x: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
+    axis = node.attributes.get_int("axis", 0)
+    if lengths is None:
+        return list(torch.tensor_split(x, node.attributes["num_outputs"].as_int(), axis))
+    return list(torch.split(x, lengths.tolist(), axis))
 
 
 def _gather_nd(node: ir.Node, data: Tensor, indices: Tensor) -> Tensor:

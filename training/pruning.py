@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +13,8 @@ from intaglio import interrupts
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
-from intaglio.training.causal_model import Windows, check_output, open_network, read_windows, write_network
+from intaglio.training.causal_model import check_output, open_network, read_windows, shuffled, write_network
+from intaglio.training.options import check_numbers
 from intaglio.training.schedule import SCHEDULES, Schedule, fraction_at
 
 OPTION = "--data"
@@ -100,7 +99,7 @@ def prune(
         parameters_before=network.num_parameters(), parameters=0, zeros=0, tokens=training.size,
         held_out=held_out.size, seconds=0.0,
     )  # fmt: skip
-    windows = _shuffled(training, batch_size, np.random.default_rng(seed))
+    windows = shuffled(training, batch_size, np.random.default_rng(seed))
     total = steps * (stages + 1)
     for done in track(range(total), "training", total=total):
         with interrupts.deferred():
@@ -119,15 +118,6 @@ def prune(
     return result
 
 
-def _shuffled(windows: Windows, size: int, random: np.random.Generator) -> Iterator[Windows]:
-    """Batches without end; each window comes once before any comes again."""
-    size = min(size, len(windows))
-    while True:
-        order = random.permutation(len(windows))
-        for start in range(0, len(order) - size + 1, size):
-            yield windows[order[start : start + size]]
-
-
 def _check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
     for name, (value, choices) in given.items():
         if value not in choices:
@@ -135,13 +125,6 @@ def _check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
 
 
 def _check_numbers(counts: dict[str, int], fraction: float, learning_rate: float, seed: int) -> None:
-    for name, value in counts.items():
-        least = 2 if name == "max tokens" else 1
-        if value < least:
-            raise UsageError(f"{name} {value}: expected at least {least}.")
-    if seed < 0:
-        raise UsageError(f"seed {seed}: expected at least 0.")
+    check_numbers(counts, learning_rate, seed)
     if not 0 < fraction < 1:
         raise UsageError(f"fraction {fraction}: expected more than 0 and less than 1, such as 0.5.")
-    if not 0 < learning_rate < math.inf:
-        raise UsageError(f"learning rate {learning_rate}: expected a positive number, such as 1e-4.")

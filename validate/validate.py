@@ -59,6 +59,11 @@ def validate(
     not raise, they give `passed=False`, and so does an output that the other end does not have.
     """
     opened = Bundle.open(bundle)
+    if opened.manifest.encoder is not None:
+        raise UsageError(
+            f"bundle {bundle}: is an encoder-decoder, whose two graphs are compared with the source model when it is "
+            "exported. Use: intaglio export"
+        )
     if perplexity is not None:
         return _perplexity(opened, perplexity, against, target, context, stride, report)
     if context is not None or stride is not None:

@@ -77,6 +77,8 @@ def compress_command(
         done = ", ".join(f"{number} {kind}" for kind, number in record.counts.items()) or "nothing"
         rows.append((record.name, done, "\n".join(record.reasons)))
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
+    for name in result.untouched:
+        click.echo(f"{name}: taken over as it is; the recipe went over the decoder")
     click.echo(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
 
 

@@ -45,7 +45,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 )
 @click.option(
     "--strategy",
-    help="greedy, sample, bild, speculative, ngram, auto.  [default: sample with one of its options, else greedy]",
+    help="greedy, sample, bild, speculative, ngram, hidden-transfer, medusa, auto.  [default: greedy, or sample]",
 )
 @click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for bild, speculative, auto.")
 @click.option("--fallback", type=float, help="bild: the large model's turn is below this probability.  [default: 0.5]")
@@ -55,6 +55,9 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option("--max-draft", type=int, help="bild: tokens between two reviews of the large model.  [default: 10]")
 @click.option("--window", type=int, help="speculative, ngram: tokens drafted at a time.  [default: adaptive; 10]")
 @click.option("--ngram", type=int, help="ngram: last tokens to look for in the text before.  [default: 3]")
+@click.option("--tree", type=int, help="hidden-transfer, medusa: tokens verified at a time.  [default: 8]")
+@click.option("--least", type=float, help="hidden-transfer, medusa: probability of a path to try.  [default: 0.1]")
+@click.option("--typical", type=float, help="hidden-transfer, medusa: take tokens as likely as this, too.")
 @click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most.")
 @click.option("--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]")
 @click.option("--top-k", type=int, help="Sample from the k most probable tokens only.")
@@ -168,8 +171,8 @@ def show_passage(passage: Passage) -> None:
         marks = ("[-", "-]") if passage.rolled_back else ("{+", "+}") if passage.by == "large" else ("", "")
         show(passage.text.join(marks))
         return
-    text = passage.text.translate(CONTROLS)
-    click.secho(text, nl=False, fg=COLOURS[passage.by], strikethrough=passage.rolled_back, dim=passage.rolled_back)
+    text, taken_back = passage.text.translate(CONTROLS), passage.rolled_back or None
+    click.secho(text, nl=False, fg=COLOURS[passage.by], strikethrough=taken_back, dim=taken_back)
 
 
 COLOURS = {"small": "green", "large": "blue"}

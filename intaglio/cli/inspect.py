@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from intaglio.cli.output import json_option, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from intaglio.bundle import TensorSpec
 
 EPILOG = """\b
 Examples:
@@ -30,8 +35,8 @@ def inspect_command(bundle: Path, as_json: bool) -> None:
         ("source", found.source),
         ("architecture", found.architecture or "made elsewhere"),
         ("task", found.task or "unknown"),
-        *(("input", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]") for spec in found.inputs),
-        *(("output", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]") for spec in found.outputs),
+        *_interface("", found.inputs, found.outputs),
+        *(_interface("encoder's ", found.encoder.inputs, found.encoder.outputs) if found.encoder else []),
         ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits each, everything counted"),
         *(("", f"{dtype}: {size(number)}") for dtype, number in found.parameter_bytes.items()),
         ("files", size(found.bytes)),
@@ -56,3 +61,11 @@ def inspect_command(bundle: Path, as_json: bool) -> None:
         print_table("Engines", ["file", "target", "device", "SM", "library", "size"], engines)
     files = [(name, size(record.bytes), record.sha256) for name, record in found.files.items()]
     print_table("Files", ["file", "size", "SHA-256"], files)
+
+
+def _interface(whose: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[tuple[str, str]]:
+    return [
+        (f"{whose}{kind}", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]")
+        for kind, specs in (("input", inputs), ("output", outputs))
+        for spec in specs
+    ]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from intaglio.runtime.strategies.auto import Auto
 from intaglio.runtime.strategies.bild import BigLittleDecoder
 from intaglio.runtime.strategies.contract import CachedModel, Calls, Seconds, Strategy, Text, Tokens, Written
+from intaglio.runtime.strategies.draft_tree import HiddenTransfer, Medusa
 from intaglio.runtime.strategies.driver import drive
 from intaglio.runtime.strategies.ngram import NGram
 from intaglio.runtime.strategies.plain import Plain
@@ -16,6 +17,8 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "bild": BigLittleDecoder,
     "speculative": Speculative,
     "ngram": NGram,
+    "hidden-transfer": HiddenTransfer,
+    "medusa": Medusa,
     "auto": Auto,
 }
 

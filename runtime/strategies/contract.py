@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import Sampler
 
+NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer where there is none, such as to a token
 Author = Literal["small", "large"]  # what drafts, be it a model or not; the model whose text it is
 
 
@@ -51,9 +53,13 @@ class Counts(msgspec.Struct):
     rolled_back: int = 0  # drafted tokens that do not
 
     def called(self, author: Author, tokens: int, seconds: float) -> None:
-        """Count a forward pass."""
+        """Count a forward pass of a decoder."""
         for counts, more in ((self.calls, 1), (self.processed, tokens), (self.seconds, seconds)):
             setattr(counts, author, getattr(counts, author) + more)
+
+    def read(self, author: Author, seconds: float) -> None:
+        """Count the time of an encoder."""
+        setattr(self.seconds, author, getattr(self.seconds, author) + seconds)
 
 
 class Written(NamedTuple):
@@ -70,6 +76,7 @@ class Forward(NamedTuple):
     model: CachedModel
     tokens: Sequence[int]
     wanted: int  # logits are wanted of so many of the tokens, the last ones
+    parents: Sequence[int] = ()  # of a tree of tokens, see `token_tree`; none: they follow each other
 
 
 class CachedModel:
@@ -78,6 +85,7 @@ class CachedModel:
     def __init__(self, session: DecoderSession, row: int, author: Author):
         """`row`: the text's place in the batch of `session`; `author`: as whose its calls count."""
         self.session, self.row, self.author = session, row, author
+        self.drafts: Logits = NO_LOGITS  # [wanted, drafts, vocab] of the last pass, of a model that drafts
 
     @property
     def length(self) -> int:
@@ -91,6 +99,14 @@ class CachedModel:
     def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
         """The request to read what the cache does not hold yet of the text `tokens`."""
         return Forward(self, tokens[self.length :], wanted)
+
+    def append_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Forward:
+        """The request to read a tree of tokens; its answer are the logits after each of them."""
+        return Forward(self, tokens, len(tokens), parents)
+
+    def keep(self, start: int, places: Sequence[int]) -> None:
+        """Of what the cache holds from `start` on, keep the tokens at `places`: a path through a tree."""
+        self.session.keep(self.row, start, places)
 
     def truncate(self, length: int) -> None:
         """Forget what the cache holds beyond the first `length` tokens, if anything."""
@@ -106,6 +122,7 @@ class Text:
     ends: frozenset[int]  # tokens that end the text
     sampler: Sampler
     large: CachedModel  # the model whose text it is, with an empty cache
+    source: Sequence[int] = ()  # what an encoder-decoder writes the text from
     draft: CachedModel | None = None  # a smaller model, with an empty cache, for strategies that need one
     counts: Counts = field(default_factory=Counts)
     ended: bool = False  # set by whoever takes the tokens: no more are wanted

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 
-import numpy as np
-
 from intaglio.runtime.decoder import Logits
-from intaglio.runtime.strategies.contract import Author, Forward, Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.contract import NO_LOGITS, Author, Forward, Steps, Strategy, Text, Written
 
-NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the value of a `yield` that gives a token
 Waiting = tuple[Text, Steps, Forward]
 
 
@@ -54,11 +51,13 @@ def _answers(asked: Sequence[Waiting]) -> list[Logits]:
     """The logits that each text asked for, [wanted, vocab], of one pass through the model that all of them wait for."""
     session = asked[0][2].model.session
     tokens: list[Sequence[int]] = [()] * session.batch
+    trees: list[Sequence[int]] = [()] * session.batch
     wanted = [0] * session.batch
-    for _, _, request in asked:
-        tokens[request.model.row], wanted[request.model.row] = request.tokens, request.wanted
+    for _, _, (model, new, count, parents) in asked:
+        tokens[model.row], wanted[model.row], trees[model.row] = new, count, parents
     before = session.seconds
-    logits = session.append(tokens, wanted)
+    logits = session.append(tokens, wanted, trees if any(trees) else None)
     for text, _, request in asked:
+        request.model.drafts = session.draft_logits[request.model.row, : request.wanted]
         text.counts.called(request.model.author, len(request.tokens), session.seconds - before)
     return [logits[request.model.row] for _, _, request in asked]

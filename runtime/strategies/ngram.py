@@ -1,4 +1,4 @@
-"""N-gram drafting: what followed the last few tokens before, in the prompt or the text, is likely to follow again."""
+"""N-gram drafting: what followed the last few tokens before, in the prompt or the text, may follow again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from intaglio.runtime.strategies.windows import FixedWindow, Window
 
 @dataclass(frozen=True)
 class NGram(Strategy):
-    """Drafts are copied from the text itself (Saxena 2023, prompt lookup); no second model is needed.
+    """Drafts are copied from the text itself, or from what an encoder read; no second model is needed.
 
+    Saxena 2023, prompt lookup.
     The text is distributed as the model's alone, see `verify`.
     """
 
@@ -34,8 +35,9 @@ def copy_ahead(text: Text, ngram: int, window: Window) -> Steps:
     """Write the text, as many tokens copied at a time as `window` says, where `ngram` tokens or fewer occurred."""
     places = _Places(ngram)
     while True:
-        start = places.after_the_last(text.tokens)
-        draft = text.tokens[start : start + min(window.size(), text.room - 1)] if start else []
+        before = [*text.source, *text.tokens]
+        start = places.after_the_last(before)
+        draft = before[start : start + min(window.size(), text.room - 1)] if start else []
         logits = yield text.large.follow(text.tokens + draft, len(draft) + 1)
         kept, token = verify(text, draft, [None] * len(draft), logits)
         window.observe(len(draft), kept)

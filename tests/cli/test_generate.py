@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from intaglio.cli.generate import show
+from intaglio.cli.generate import show, show_passage
 from intaglio.interrupts import Interrupted
 from intaglio.runtime.text_stream import TextStream
+from intaglio.runtime.trace import Passage
 
 Run = Callable[..., tuple[int, str, str]]
 KEYS = {"text", "tokens", "tokens_per_second", "strategy", "calls", "accepted", "rolled_back"}
@@ -151,6 +153,90 @@ def test_ctrl_c_gives_a_whole_object(intaglio: Run, tiny_decoder: Path, monkeypa
 def endless_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """A decoder whose text would take hours."""
     return make_decoder("llama", max_position_embeddings=10_000_000)[1]
+
+
+PROMPTS = ("Return the number of", "The value is", "If the list is")
+
+
+@pytest.mark.parametrize("strategy", ["bild", "speculative"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_trace_in_a_pipe_has_the_marks_of_a_word_diff(
+    strategy: str, batch: int, intaglio: Run, trained_pair: tuple[Path, Path]
+) -> None:
+    small, large = trained_pair
+    thresholds = ("--fallback", 0.2, "--rollback", 0.5) if strategy == "bild" else ()
+    options = ("--strategy", strategy, *thresholds, "--draft", small, "-n", 25, "--batch", batch, "--stop", " of ")
+    code, out, err = intaglio("generate", large, *PROMPTS, *options, "--json")
+    assert (code, err) == (0, "")
+    results = [json.loads(line) for line in out.splitlines()]
+    code, out, err = intaglio("generate", large, *PROMPTS, *options, "--trace")
+    assert code == 0
+    assert "[-" in out and "{+" in out
+    kept = re.sub(r"\{\+(.*?)\+\}", r"\1", re.sub(r"\[-.*?-\]", "", out, flags=re.DOTALL), flags=re.DOTALL)
+    assert kept == "\n\n".join(result["text"] for result in results) + "\n"
+    told = [line for line in err.splitlines() if "drafted tokens kept" in line]
+    for line, result in zip(told, results, strict=True):
+        drafted = result["accepted"] + result["rolled_back"]
+        assert f"{result['accepted']} of {drafted} drafted tokens kept." in line
+        assert f"{result['calls']['small']} calls of the small model" in line
+
+
+def test_json_tells_who_wrote_each_token(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+    options = ("--strategy", "bild", "--draft", trained_pair[0], "--fallback", 0.2, "--rollback", 1, "-n", 25)
+    code, out, _ = intaglio("generate", trained_pair[1], PROMPTS[0], *options, "--json", "--trace")
+    assert code == 0
+    result = json.loads(out)
+    assert [token for token, _, rolled_back in result["trace"] if not rolled_back] == result["tokens"]
+    assert {by for _, by, rolled_back in result["trace"] if rolled_back} == {"small"}
+    assert result.keys() >= {"calls", "processed", "seconds_in", "accepted", "rolled_back", "acceptance", "stopped"}
+
+
+def test_a_batch_prints_its_texts_in_order_and_whole(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+    shown = [
+        intaglio("generate", trained_pair[1], *PROMPTS, "-n", 12, "--strategy", "ngram", "--batch", batch)[1]
+        for batch in (1, 2, 5)
+    ]
+    assert shown[0] == shown[1] == shown[2]
+    assert shown[0].count("\n\n") >= 2
+
+
+@pytest.mark.parametrize(
+    ("passage", "shown"),
+    [
+        (Passage("a\x1b\n", "small", False), "\x1b[32ma\ufffd\n\x1b[0m"),
+        (Passage("b", "large", False), "\x1b[34mb\x1b[0m"),
+        (Passage("c", "small", True), "\x1b[32m\x1b[2m\x1b[9mc\x1b[0m"),
+    ],
+)
+def test_a_terminal_shows_colours(
+    passage: Passage, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_passage(passage)
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--strategy", "bild"], "needs a smaller decoder: add --draft BUNDLE"),
+        (["--fallback", "0.5"], "strategy 'greedy' takes no --fallback"),
+        (["--strategy", "bild", "--draft", "SELF", "--rollback", "nan"], "rollback nan: expected 0 or more nats"),
+        (["--strategy", "bild", "--draft", "SELF", "--max-draft", "99"], "max draft 99: expected less than the 64"),
+        (["--strategy", "ngram", "--window", "0"], "window 0: expected at least 1"),
+        (["--strategy", "speculative", "--draft", "OTHER"], "its vocabulary is not that of"),
+        (["--batch", "0"], "Invalid value for '--batch'"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path, trained_pair: tuple[Path, Path]
+) -> None:
+    paths: dict[str, object] = {"SELF": tiny_decoder, "OTHER": trained_pair[0]}
+    code, out, err = intaglio("generate", tiny_decoder, "a", *(paths.get(each, each) for each in arguments))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("intaglio: ")
+    assert said in line
 
 
 def test_an_encoder_writes_no_text(intaglio: Run, tiny_bundle: Path) -> None:

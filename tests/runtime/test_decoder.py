@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixed_engine import FixedEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_decoders import VOCABULARY
 
-from intaglio.bundle import Axis, Bundle
+from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime import decoder as module
 from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of
-from intaglio.runtime.engine import Array, Engine
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 60).tolist()
@@ -32,6 +32,13 @@ def mistral(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
 
 
 @pytest.fixture(scope="module")
+def engine(mistral: Path) -> Iterator[OnnxRuntimeEngine]:
+    """Of `mistral`, opened once."""
+    with OnnxRuntimeEngine(Bundle.open(mistral)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def long_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """A bundle whose texts may be longer than the cache's first capacity."""
     return make_decoder("gpt2", n_positions=320)[1]
@@ -41,21 +48,6 @@ def one_at_a_time(bundle: Path, text: list[int]) -> Any:
     """The logits after every token of `text`, [tokens, vocab]."""
     with DecoderSession.open(bundle) as session:
         return np.concatenate([session.step([[token]])[0] for token in text])
-
-
-class Plain(Engine):
-    """An engine without bindings, as TensorRT's is: its cache may have one length, its steps few tokens."""
-
-    def __init__(self, bundle: Path, capacity: int, tokens: int):
-        self.engine = OnnxRuntimeEngine(Bundle.open(bundle))
-        self.inputs, self.outputs = self.engine.inputs, self.engine.outputs
-        self.axes = {**self.engine.axes, "capacity": Axis(capacity, capacity), "tokens": Axis(1, tokens)}
-
-    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        return self.engine.run(feeds)
-
-    def close(self) -> None:
-        self.engine.close()
 
 
 @pytest.mark.parametrize("family", ["tiny_decoder", "mistral"])
@@ -154,8 +146,8 @@ def test_branches_of_a_draft_see_the_text_and_themselves_only(mistral: Path) -> 
     np.testing.assert_allclose(found[1:], one_at_a_time(mistral, [*TEXT[:3], 6, 7])[-2:], **CLOSE)
 
 
-def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path) -> None:
-    with DecoderSession(Plain(mistral, capacity=32, tokens=7), decoder_of(Bundle.open(mistral)), 2) as session:
+def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path, engine: OnnxRuntimeEngine) -> None:
+    with DecoderSession(FixedEngine(engine, capacity=32, tokens=7), decoder_of(Bundle.open(mistral)), 2) as session:
         assert (session.capacity, session.limit) == (32, 32)
         first = session.prefill([TEXT[:30], TEXT[:10]])  # in pieces of seven tokens
         np.testing.assert_allclose(first[0], one_at_a_time(mistral, TEXT[:30])[-1], **CLOSE)
@@ -172,6 +164,66 @@ def test_a_prompt_is_run_in_pieces(tiny_decoder: Path, monkeypatch: pytest.Monke
     with DecoderSession.open(tiny_decoder, batch=3) as session:
         found = session.prefill([TEXT[:21], TEXT[:8], TEXT[:9]])
         np.testing.assert_allclose(found, expected[[20, 7, 8]], **CLOSE)
+
+
+@st.composite
+def appended(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
+    """A few appends to a batch of three texts: of each text how many tokens, and of how many of them logits."""
+    counts = st.integers(0, 11).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count)))
+    some = st.lists(counts, min_size=3, max_size=3).filter(lambda rows: any(count for count, _ in rows))
+    return draw(st.lists(some, min_size=1, max_size=4))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(appends=appended(), piece=st.integers(1, 9), truncated=st.integers(0, 2), left=st.integers(0, 50))
+def test_appending_ragged_rows_in_pieces_equals_one_token_at_a_time(
+    appends: list[list[tuple[int, int]]],
+    piece: int,
+    truncated: int,
+    left: int,
+    fixed: bool,
+    mistral: Path,
+    engine: OnnxRuntimeEngine,
+    alone: dict[int, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three texts, one of which is shortened halfway, in an engine without bounds and in one of 45 slots."""
+    monkeypatch.setattr(module, "PREFILL_TOKENS", 512 if fixed else piece)
+    session = DecoderSession(FixedEngine(engine, 45, piece) if fixed else engine, decoder_of(Bundle.open(mistral)), 3)
+    for number, rows in enumerate(appends):
+        if number == 2:
+            expected = session.lengths.tolist()
+            expected[truncated] = min(expected[truncated], left)
+            session.truncate(truncated, left)
+            assert session.lengths.tolist() == expected
+        starts = session.lengths.tolist()
+        texts = [alone[row][0][start : start + rows[row][0]] for row, start in enumerate(starts)]
+        found = session.append(texts, [wanted for _, wanted in rows])
+        for row, (count, wanted) in enumerate(rows):
+            end = starts[row] + count
+            assert session.lengths[row] == end
+            assert found[row].shape == (wanted, VOCABULARY)
+            np.testing.assert_allclose(found[row], alone[row][1][end - wanted : end], **CLOSE)
+
+
+@pytest.fixture(scope="module")
+def alone(mistral: Path) -> dict[int, Any]:
+    """Three texts of 45 tokens, and the logits after every token of them."""
+    texts = [np.random.default_rng(seed).integers(0, VOCABULARY, 45).tolist() for seed in range(3)]
+    return {row: (text, one_at_a_time(mistral, text)) for row, text in enumerate(texts)}
+
+
+def test_a_text_at_the_end_of_a_fixed_cache_goes_on_beside_a_longer_draft(
+    mistral: Path, engine: OnnxRuntimeEngine, alone: dict[int, Any]
+) -> None:
+    """A step of a batch is as wide as its widest row, which would lie beyond the cache after the longest text."""
+    with DecoderSession(FixedEngine(engine, 32, 16), decoder_of(Bundle.open(mistral)), 2) as session:
+        session.prefill([alone[0][0][:29], alone[1][0][:4]])
+        first, second = session.append([alone[0][0][29:31], alone[1][0][4:14]], [2, 10])
+        np.testing.assert_allclose(first, alone[0][1][29:31], **CLOSE)
+        np.testing.assert_allclose(second, alone[1][1][4:14], **CLOSE)
+        assert session.lengths.tolist() == [31, 14]
 
 
 def test_what_is_returned_is_not_written_over(tiny_decoder: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 from tiny_decoders import END, FAMILIES
 
 from intaglio.bundle import Bundle
-from intaglio.errors import BundleError, UsageError
-from intaglio.exporters import export
+from intaglio.errors import BundleError, IntaglioError, UsageError
 from intaglio.runtime import decoder
 from intaglio.runtime.chat import Message
 from intaglio.runtime.generate import Generated, TextGenerator, generate
@@ -61,12 +61,14 @@ def test_greedy_tokens_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_trained_models_write_what_transformers_writes(size: str, language_models: Path, tmp_path: Path) -> None:
-    export(str(language_models / size), tmp_path / size, check=False)
-    tokenizer = read_backend(Bundle.open(tmp_path / size))
+def test_trained_models_write_what_transformers_writes(
+    size: str, language_models: Path, trained_pair: tuple[Path, Path]
+) -> None:
+    bundle = trained_pair[size == "large"]
+    tokenizer = read_backend(Bundle.open(bundle))
     held_out = (language_models / "held_out.txt").read_text(encoding="utf-8")
     prompts = [held_out[start : start + length] for start, length in ((0, 200), (5000, 20), (9000, 500))]
-    for prompt, result in zip(prompts, generate(tmp_path / size, prompts, max_new_tokens=60), strict=True):
+    for prompt, result in zip(prompts, generate(bundle, prompts, max_new_tokens=60), strict=True):
         assert result.tokens == expected_tokens(language_models / size, tokenizer.encode(prompt).ids, 60)
 
 
@@ -161,6 +163,97 @@ def test_a_conversation_is_answered_after_its_template(bundle: Path) -> None:
 def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], said: str, bundle: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         one(bundle, prompt, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strategy": "bild"}, "strategy 'bild' needs a smaller decoder: add --draft BUNDLE."),
+        ({"strategy": "speculative"}, "strategy 'speculative' needs a smaller decoder"),
+        ({"strategy": "ngram", "draft": "same"}, "strategy 'ngram' takes no --draft. Leave it out."),
+        ({"strategy": "sample", "draft": "same"}, "strategy 'sample' takes no --draft"),
+        ({"strategy": "bild", "draft": "same", "fallback": 1.5}, "fallback 1.5: expected a probability, 0 to 1."),
+        ({"strategy": "bild", "draft": "same", "fallback": math.nan}, "fallback nan: expected a probability"),
+        ({"strategy": "bild", "draft": "same", "rollback": -0.5}, "rollback -0.5: expected 0 or more nats, or inf."),
+        ({"strategy": "bild", "draft": "same", "rollback": math.nan}, "rollback nan: expected 0 or more nats"),
+        ({"strategy": "bild", "draft": "same", "max_draft": 0}, "max draft 0: expected at least 1."),
+        ({"strategy": "bild", "draft": "same", "max_draft": 64}, "max draft 64: expected less than the 64 tokens"),
+        ({"strategy": "speculative", "draft": "same", "window": 0}, "window 0: expected at least 1."),
+        ({"strategy": "speculative", "draft": "same", "window": 64}, "window 64: expected less than the 64 tokens"),
+        ({"strategy": "speculative", "draft": "short", "window": 48}, "window 48: expected less than the 48 tokens"),
+        ({"strategy": "ngram", "window": 999}, "window 999: expected less than the 64 tokens that the models take."),
+        ({"strategy": "bild", "draft": "same", "window": 3}, "takes no --window. Its options: --fallback, --rollback,"),
+        ({"strategy": "speculative", "draft": "same", "max_draft": 3}, "takes no --max-draft. Its options: --window."),
+        ({"fallback": 0.0}, "strategy 'greedy' takes no --fallback. Its options: none."),
+        ({"strategy": "ngram", "batch": 0}, "batch 0: expected at least 1."),
+        ({"strategy": "bild", "draft": "other"}, "its vocabulary is not that of"),
+        ({"strategy": "bild", "draft": "/no/bundle"}, "/no/bundle"),
+    ],
+)
+def test_strategies_that_make_no_sense_are_refused_in_one_line(
+    options: dict[str, Any], said: str, bundle: Path, short: Path, trained_pair: tuple[Path, Path]
+) -> None:
+    drafts = {"same": bundle, "short": short, "other": trained_pair[0]}
+    if "draft" in options:
+        options = options | {"draft": drafts.get(options["draft"], options["draft"])}
+    with pytest.raises(IntaglioError) as refused:
+        TextGenerator(bundle, **options)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(scope="session")
+def short(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
+    """A bundle of 48 positions."""
+    return make_decoder("gpt2", n_positions=48)[1]
+
+
+def test_what_a_refusal_had_opened_is_closed(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = decoder.DecoderSession.close
+    monkeypatch.setattr(decoder.DecoderSession, "close", lambda session: closed.append(session) or close(session))
+    with pytest.raises(UsageError, match="window 64"):
+        TextGenerator(bundle, strategy="speculative", draft=bundle, window=64)
+    assert len(closed) == 2
+
+
+@pytest.mark.parametrize("strategy", ["bild", "speculative"])
+def test_a_prompt_that_fills_the_smaller_cache_is_refused(strategy: str, bundle: Path, short: Path) -> None:
+    with TextGenerator(bundle, strategy=strategy, draft=short, batch=2) as generator:
+        with pytest.raises(UsageError, match=r"^prompt of 48 tokens: the model takes at most 48 together [^\n]*$"):
+            generator.write_batch(["Hello", "x" * 48])
+        with pytest.raises(UsageError, match=r"^the prompt is empty"):
+            generator.write_batch(["Hello", ""])
+        for prompts in ([], ["a"] * 3):
+            with pytest.raises(UsageError, match=f"^{len(prompts)} prompts at a time: expected 1 to the batch of 2."):
+                generator.write_batch(prompts)
+        (result,) = generator.write_batch(["x" * 47]).whole()
+    assert (len(result.tokens), result.stopped in ("capacity", "eos")) == (1, True)
+
+
+def test_a_text_by_itself_in_a_batch_is_written_piece_by_piece(bundle: Path) -> None:
+    expected = one(bundle, "Hello", max_new_tokens=20)
+    with TextGenerator(bundle, batch=3, max_new_tokens=20) as generator:
+        run = generator.write("Hello")
+        assert "".join(run) == expected.text
+        assert run.result().tokens == expected.tokens
+
+
+def test_prompts_that_come_from_a_generator_are_written_batch_by_batch(bundle: Path) -> None:
+    """Texts are there before all prompts are."""
+    asked: list[str] = []
+
+    def prompts() -> Iterator[str]:
+        for prompt in "abcde":
+            asked.append(prompt)
+            yield prompt
+
+    results = generate(bundle, prompts(), batch=2, max_new_tokens=5)
+    first = next(results)
+    assert asked == ["a", "b"]
+    assert [first.tokens, *(result.tokens for result in results)] == [
+        one(bundle, prompt, max_new_tokens=5).tokens for prompt in "abcde"
+    ]
 
 
 def test_an_encoder_writes_no_text(make_encoder: Callable[..., Path]) -> None:

@@ -1,0 +1,124 @@
+"""Drafts in torch, with a model of `transformers`: what training fits and an export is compared with. Imports torch.
+
+The model's own blocks compute everything. A hook before each of them puts the pseudo hidden states behind those of the
+tokens, and gives the block a mask and rotations for as many; no family needs code of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Enter = Callable[[int, Tensor], Tensor]  # (index of a block, states) -> states
+
+
+def matrices(steps: int, width: int) -> nn.ModuleList:
+    """A linear layer of zeros, without bias, for each step ahead."""
+    layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(steps))
+    for layer in layers:
+        nn.init.zeros_(layer.get_parameter("weight"))
+    return layers
+
+
+def medusa_states(matrix: nn.Module, states: Tensor) -> Tensor:
+    """What the head takes for one step ahead, from the last states [..., width] of the tokens."""
+    drafted: Tensor = states + nn.functional.silu(matrix(states))
+    return drafted
+
+
+def transferred_states(
+    base: Any,
+    projections: Sequence[nn.Module],
+    layers: Sequence[int],
+    input_ids: Tensor,
+    positions: Tensor,
+    attention_mask: Tensor,
+    draft_indices: Tensor,
+    draft_positions: Tensor,
+    draft_mask: Tensor,
+    cache: Any = None,
+) -> Tensor:
+    """The last states [batch, tokens + drafted, width] of the model `base`: the tokens', then the pseudo states'.
+
+    projections      for each step a linear layer; before the block of `layers` the states x of a token become the
+                     pseudo states x + x·W
+    input_ids        int64 [batch, tokens]; `positions` likewise
+    attention_mask   bool [batch, tokens, keys], True where a token attends. The keys are those of a `cache`; without
+                     one they are the tokens, and the pseudo states in their order
+    draft_indices    int64 [batch, drafting], the tokens whose states are transferred
+    draft_positions  int64 [batch, drafted], drafted = steps · drafting: row s · drafting + j is of step s from
+                     draft_indices[j]
+    draft_mask       bool [batch, drafted, keys]
+    """
+    tokens, drafting = input_ids.shape[1], draft_indices.shape[1]
+    rows = draft_indices[..., None]
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.where(torch.cat([attention_mask, draft_mask], 1), 0.0, lowest)[:, None]
+    places = torch.cat([positions, draft_positions], 1)
+
+    def enter(index: int, states: Tensor) -> Tensor:
+        origins = states.gather(1, rows.expand(-1, -1, states.shape[-1]))
+        entering = [projection for projection, layer in zip(projections, layers, strict=True) if layer == index]
+        return torch.cat([states, *(origins + projection(origins) for projection in entering)], 1)
+
+    assert draft_positions.shape[1] == len(projections) * drafting, "drafted is steps · drafting"
+    with _entered(base, enter, mask, places, tokens, cached=cache is not None):
+        states: Tensor = base(
+            input_ids=input_ids,
+            position_ids=positions,
+            attention_mask=mask[:, :, :tokens],
+            past_key_values=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+    return states.reshape(len(input_ids), -1, states.shape[-1])[:, : places.shape[1]]
+
+
+def blocks(base: Any) -> nn.ModuleList:
+    """The Transformer blocks of a model without its head, in order."""
+    depth = base.config.num_hidden_layers
+    lists = (module for module in base.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
+    return next(lists)
+
+
+@contextmanager
+def _entered(base: Any, enter: Enter, mask: Tensor, places: Tensor, tokens: int, cached: bool) -> Iterator[None]:
+    """While the block runs, `enter` changes what each of the model's blocks is given.
+
+    mask    [batch, 1, rows, keys], of which a block takes the rows that there are states, and without cache the keys
+    places  int64 [batch, rows], for the rotations
+
+    The last block's states get rows of zeros up to a multiple of `tokens`: GPT-2 shapes the last states like its input,
+    so that what has more rows comes out as more texts.
+    """
+    rotary = getattr(base, "rotary_emb", None)
+    handles = []
+
+    def hook(index: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], Any]]:
+        def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+            given = inspect.signature(block.forward).bind(*args, **kwargs)
+            states = given.arguments["hidden_states"] = enter(index, given.arguments["hidden_states"])
+            rows = states.shape[1]
+            given.arguments["attention_mask"] = mask[:, :, :rows, : mask.shape[-1] if cached else rows]
+            if "position_embeddings" in given.arguments:
+                assert rotary is not None
+                given.arguments["position_embeddings"] = rotary(states, places[:, :rows])
+            return given.args, given.kwargs
+
+        return before
+
+    def fill(block: nn.Module, args: Any, states: Tensor) -> Tensor:
+        return nn.functional.pad(states, (0, 0, 0, -states.shape[1] % tokens))
+
+    try:
+        for index, block in enumerate(blocks(base)):
+            handles.append(block.register_forward_pre_hook(hook(index), with_kwargs=True))
+        handles.append(blocks(base)[-1].register_forward_hook(fill))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

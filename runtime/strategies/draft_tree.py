@@ -1,0 +1,133 @@
+"""Drafts that the model makes itself, by hidden transfer or Medusa heads: a tree of them is verified in the same pass.
+
+Each pass gives the model's own distribution after every token of the tree, and drafts after every token; the path that
+the model agrees with is kept, and the drafts after its last token make the next tree (Hidden Transfer, section 3.4).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
+from intaglio.errors import UsageError
+from intaglio.runtime.decoder import DecoderSession, Logits
+from intaglio.runtime.sampling import softmax
+from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.drafting import check_count
+
+
+@dataclass(frozen=True)
+class DraftTree(Strategy):
+    """Every token is one that the model chose, so that a text is the model's, or is distributed as its texts are.
+
+    With `typical`, drafted tokens are also taken that the model thinks likely enough: those of at least the lower one
+    of `typical` and sqrt(typical)·exp(-entropy) (Medusa's typical acceptance).
+    """
+
+    needs_draft: ClassVar[bool] = False
+    kind: ClassVar[str]
+    tree: int = 8  # drafted tokens in a tree at most
+    least: float = 0.1  # probability, by the drafts, of a path that is tried
+    typical: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count("tree", self.tree)
+        for option, value in (("least", self.least), ("typical", self.typical)):
+            if value is not None and not 0 < value <= 1:
+                raise UsageError(f"{option} {value}: expected a probability, more than 0 and at most 1.")
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+        """See `Strategy`. Raises `UsageError` for a model that does not draft in this way."""
+        if large.decoder.draft_kind != self.kind:
+            drafts = f"drafts by {large.decoder.draft_kind}" if large.decoder.draft_kind else "drafts nothing"
+            raise UsageError(
+                f"strategy {self.kind!r}: the bundle's model {drafts}. "
+                f"Train it (intaglio train {self.kind}), export what that makes, and generate with that bundle."
+            )
+
+    def write(self, text: Text) -> Steps:
+        """See `Strategy`."""
+        large, sampler = text.large, text.sampler
+        logits = yield large.follow(text.tokens)
+        token, drafts = sampler.choose(logits[0], text.tokens), large.drafts[0]
+        while True:
+            yield Written(token, "large")
+            tokens, parents = grow(token, drafts, min(self.tree, text.room - 1), self.least)
+            start = large.length
+            logits = yield large.append_tree(tokens, parents)
+            path, token = self._walk(text, tokens, parents, logits)
+            large.keep(start, path)
+            drafts = large.drafts[path[-1]]
+            for place in path[1:]:
+                yield Written(tokens[place], "small")
+            for place in set(range(len(tokens))).difference(path):
+                yield Written(tokens[place], "small", rolled_back=True)
+
+    def _walk(self, text: Text, tokens: list[int], parents: list[int], logits: Logits) -> tuple[list[int], int]:
+        """The places of the tokens to keep, from the first on, and the token that the model chooses after them."""
+        path, seen = [0], list(text.tokens)
+        while True:
+            here = logits[path[-1]]
+            chosen = text.sampler.choose(here, seen)
+            children = {tokens[place]: place for place, parent in enumerate(parents) if parent == path[-1]}
+            if chosen not in children and self.typical and children:
+                likely = softmax(here)
+                best = max(children, key=lambda token: likely[token])
+                entropy = -float((likely * np.log(likely, where=likely > 0, out=np.zeros_like(likely))).sum())
+                if likely[best] >= min(self.typical, math.sqrt(self.typical) * math.exp(-entropy)):
+                    chosen = best
+            if chosen not in children:
+                return path, chosen
+            path.append(children[chosen])
+            seen.append(chosen)
+
+
+@dataclass(frozen=True)
+class HiddenTransfer(DraftTree):
+    """Drafts from pseudo hidden states, which pass through the model's later layers."""
+
+    kind: ClassVar[str] = HIDDEN_TRANSFER
+
+
+@dataclass(frozen=True)
+class Medusa(DraftTree):
+    """Drafts from the model's last hidden states, for comparison."""
+
+    kind: ClassVar[str] = MEDUSA
+
+
+def grow(root: int, drafts: Logits, most: int, least: float) -> tuple[list[int], list[int]]:
+    """The tree of `root` and the likeliest paths after it: its tokens, and the places of their parents.
+
+    `drafts`: [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other; `most`:
+    tokens besides `root`; `least`: the probability of a path up to its last token. A token comes after its parent.
+    """
+    steps = [_best(logits, most) for logits in drafts] if most > 0 else []
+    tokens, parents = [root], [-1]
+    # (probability up to here, negated; parent; its probability; step; place among that step's tokens)
+    open_paths = [(-steps[0][1][0], 0, 1.0, 0, 0)] if steps else []
+    while open_paths and len(tokens) <= most:
+        negated, parent, before, step, rank = heapq.heappop(open_paths)
+        if -negated < least:
+            break
+        candidates, likely = steps[step]
+        if rank + 1 < len(candidates):
+            heapq.heappush(open_paths, (-before * likely[rank + 1], parent, before, step, rank + 1))
+        if step + 1 < len(steps):
+            heapq.heappush(open_paths, (negated * steps[step + 1][1][0], len(tokens), -negated, step + 1, 0))
+        tokens.append(candidates[rank])
+        parents.append(parent)
+    return tokens, parents
+
+
+def _best(logits: Logits, count: int) -> tuple[list[int], list[float]]:
+    """The `count` likeliest tokens for logits [vocab], the likeliest first, and their probabilities."""
+    likely = softmax(logits)
+    found = np.argpartition(-likely, min(count, len(likely) - 1))[:count]
+    found = found[np.argsort(-likely[found], kind="stable")]
+    return found.tolist(), likely[found].tolist()

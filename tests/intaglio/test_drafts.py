@@ -1,0 +1,49 @@
+"""The record of drafts: where steps stand by default, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.drafts import MATRICES, RECORD, Drafts, default_layers, layers_fault, read_drafts
+from intaglio.errors import SourceError
+
+
+@given(st.integers(1, 8), st.integers(1, 100))
+def test_default_layers_fit_any_model(steps: int, depth: int) -> None:
+    layers = default_layers(steps, depth)
+    assert layers_fault(layers, steps, depth) is None
+    assert layers[0] == depth // 2
+
+
+def test_default_layers_stand_from_the_middle_to_eight_tenths() -> None:
+    assert default_layers(3, 40) == (20, 26, 32)
+    assert default_layers(3, 3) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"kind": "eagle", "steps": 1}', "no readable record"),
+        ('{"kind": "medusa", "steps": 0}', "steps 0, expected at least 1"),
+        ('{"kind": "hidden-transfer", "steps": 2, "layers": [1]}', "1 transfer layers"),
+        ('{"kind": "hidden-transfer", "steps": 2, "layers": [1, 4]}', r"expected 0 to 3"),
+        ('{"kind": "hidden-transfer", "steps": 2, "layers": [2, 1]}', "none before the one of an earlier step"),
+        ('{"kind": "medusa", "steps": 2}', rf"no {MATRICES}"),
+    ],
+)
+def test_a_damaged_record_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / RECORD).write_text(content)
+    with pytest.raises(SourceError, match=said) as raised:
+        read_drafts(tmp_path, 4)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_record_is_read_and_its_absence_told(tmp_path: Path) -> None:
+    assert read_drafts(tmp_path, 4) is None
+    (tmp_path / RECORD).write_text('{"kind": "hidden-transfer", "steps": 2, "layers": [1, 3]}')
+    (tmp_path / MATRICES).touch()
+    assert read_drafts(tmp_path, 4) == Drafts("hidden-transfer", 2, (1, 3))

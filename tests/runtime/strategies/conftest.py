@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+
+
+@pytest.fixture(scope="session")
+def held_out(language_models: Path) -> str:
+    """160,000 characters of text that was not trained on."""
+    return (language_models / "held_out.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def prompts(held_out: str) -> list[str]:
+    """Twenty prompts of different lengths."""
+    return [held_out[start : start + 20 + start % 199] for start in range(0, 160_000, 8000)]
+
+
+@pytest.fixture(scope="session")
+def four_bit(trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The large trained model with weights of four bits. Not to be changed."""
+    path = tmp_path_factory.mktemp("four_bit") / "large"
+    compress(trained_pair[1], path, "rtn")
+    return path
+
+
+@pytest.fixture(scope="session")
+def export_altered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function that makes a bundle of a checkpoint, its weights changed in place: (checkpoint, change) -> bundle."""
+    from safetensors.torch import load_file, save_file
+
+    def make(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+        folder = tmp_path_factory.mktemp("altered")
+        shutil.copytree(checkpoint, folder / "checkpoint")
+        weights = load_file(folder / "checkpoint" / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "checkpoint" / "model.safetensors", {"format": "pt"})
+        export(str(folder / "checkpoint"), folder / "bundle", check=False)
+        return folder / "bundle"
+
+    return make
+
+
+def add_noise(weights: dict[str, Any]) -> None:
+    """A tenth of their spread to matrices."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    for weight in weights.values():
+        if weight.ndim > 1:
+            weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=generator)
+
+
+def raise_voice(weights: dict[str, Any]) -> None:
+    """Logits of some hundreds."""
+    weights["transformer.ln_f.weight"] *= 20
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(make_decoder: Callable[..., tuple[Path, Path]], export_altered: Callable[..., Path]) -> tuple[Path, Path]:
+    """A random decoder, and before it one of the same weights but for some noise, which often says the same."""
+    checkpoint, bundle = make_decoder("gpt2")
+    return export_altered(checkpoint, add_noise), bundle
+
+
+@pytest.fixture(scope="session")
+def certain_pair(
+    make_decoder: Callable[..., tuple[Path, Path]], export_altered: Callable[..., Path]
+) -> tuple[Path, Path]:
+    """The same tokens as `tiny_pair`, many with a probability that is exactly 1 in float32."""
+
+    def noisy(weights: dict[str, Any]) -> None:
+        add_noise(weights)
+        raise_voice(weights)
+
+    checkpoint, _ = make_decoder("gpt2")
+    return export_altered(checkpoint, noisy), export_altered(checkpoint, raise_voice)

@@ -1,0 +1,102 @@
+"""The caches of keys and values are shortened and written over where they are, and never copied."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intaglio.runtime import decoder as module
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.generate import TextGenerator
+
+METHODS: dict[str, dict[str, Any]] = {
+    "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
+    "speculative": {"strategy": "speculative"},
+    "ngram": {"strategy": "ngram"},
+}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def opened(method: str, pair: tuple[Path, Path], **options: Any) -> TextGenerator:
+    draft = {} if method == "ngram" else {"draft": pair[0]}
+    return TextGenerator(pair[1], **METHODS[method], **draft, ignore_eos=True, threads=1, **options)
+
+
+def sessions(generator: TextGenerator) -> list[DecoderSession]:
+    return [session for session in (generator._draft, generator._model) if session is not None]
+
+
+def addresses(generator: TextGenerator) -> list[int]:
+    return [array.ctypes.data for session in sessions(generator) for array in session._caches.values()]
+
+
+@methods
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
+    method: str, batch: int, trained_pair: tuple[Path, Path], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 tokens with many rollbacks, in a cache that grows by 64 slots."""
+    monkeypatch.setattr(module, "CAPACITY_STEP", 64)
+    allocated: list[tuple[DecoderSession, int]] = []
+    allocate = DecoderSession._allocate
+
+    def counted(session: DecoderSession, capacity: int) -> None:
+        allocated.append((session, capacity))
+        allocate(session, capacity)
+
+    monkeypatch.setattr(DecoderSession, "_allocate", counted)
+    with opened(method, trained_pair, max_new_tokens=200, batch=batch) as generator:
+        seen: dict[tuple[int, ...], list[int]] = {}
+        run = generator.write_batch([prompt[:20] for prompt in prompts[:batch]])
+        for _ in run:
+            capacities = tuple(session.capacity for session in sessions(generator))
+            assert seen.setdefault(capacities, addresses(generator)) == addresses(generator)
+        for session in sessions(generator):
+            assert [capacity for which, capacity in allocated if which is session] == [64, 128, 192, 256]
+        assert sum(text.result().rolled_back for text in run.texts) > 20
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def peak(method: str, pair: tuple[Path, Path], prompt: str) -> int:
+    """Bytes of arrays and objects, at most at a time, while 60 tokens are written into caches that hold them all."""
+    with opened(method, pair, max_new_tokens=60) as generator:
+        generator.write(prompt).whole()  # binds the buffers of every shape
+        before = addresses(generator)
+        tracemalloc.reset_peak()
+        start, _ = tracemalloc.get_traced_memory()
+        result = generator.write(prompt).whole()
+        _, most = tracemalloc.get_traced_memory()
+        assert addresses(generator) == before
+    assert result.rolled_back > 0
+    return most - start
+
+
+@methods
+def test_what_steps_allocate_does_not_grow_with_the_cache(
+    method: str, trained_pair: tuple[Path, Path], prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
+) -> None:
+    """The cache of the second run is 15 times as large; a copy of one layer's keys would be 4 MB of 5 more."""
+    width = 256 * 4  # bytes of a token's keys in a layer of the large model
+    found = []
+    for capacity in (256, 3840):
+        monkeypatch.setattr(module, "CAPACITY_STEP", capacity)
+        found.append(peak(method, trained_pair, prompts[0]))
+    assert found[1] - found[0] < 0.1 * (3840 - 256) * width
+    assert found[1] < 0.5 * 3840 * width
+
+
+def test_the_fixture_sees_arrays(traced: None) -> None:
+    start, _ = tracemalloc.get_traced_memory()
+    array = np.zeros(1_000_000)
+    assert tracemalloc.get_traced_memory()[0] - start >= array.nbytes

@@ -1,0 +1,227 @@
+"""Drafts of the model itself: the text is the model's own, and only real paths of the tree are taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chi_squared import follows
+from drafts import save_drafts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.generate import Generated, TextGenerator, generate
+from intaglio.runtime.sampling import Sampling, distribution, softmax
+from intaglio.runtime.strategies.draft_tree import grow
+from intaglio.runtime.tokenizer import read_backend
+
+KINDS = ("hidden-transfer", "medusa")
+PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]
+
+
+@pytest.fixture(scope="session")
+def make_drafting(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Path, Path]]:
+    """A function that makes a random decoder with random drafts: (family, kind) -> plain bundle, drafting bundle."""
+
+    def make(family: str, kind: str, **options: Any) -> tuple[Path, Path]:
+        checkpoint, plain = make_decoder(family, **options)
+        folder = tmp_path_factory.mktemp("drafting")
+        export(str(save_drafts(checkpoint, folder / "checkpoint", kind)), folder / "bundle", check=False)
+        return plain, folder / "bundle"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def trained(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that gives the large trained model with drafts that are often right: kind -> bundle.
+
+    The projections are 0, so that a pseudo state begins as the state of the token before it, and repeats it: which is
+    what the model does, too, in lines and tables.
+    """
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            from safetensors.numpy import load_file, save_file
+
+            folder = tmp_path_factory.mktemp("trained")
+            checkpoint = save_drafts(language_models / "large", folder / "checkpoint", kind, (1, 1, 2), width=256)
+            matrices = {
+                name: np.zeros_like(each) for name, each in load_file(checkpoint / "drafts.safetensors").items()
+            }
+            save_file(matrices, checkpoint / "drafts.safetensors")
+            export(str(checkpoint), folder / "bundle", check=False)
+            made[kind] = folder / "bundle"
+        return made[kind]
+
+    return make
+
+
+def texts(bundle: Path, prompts: list[str], count: int, **options: Any) -> list[Generated]:
+    return list(generate(bundle, prompts, max_new_tokens=count, **options))
+
+
+def tokens(results: list[Generated]) -> list[list[int]]:
+    return [result.tokens for result in results]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_trained_model_writes_its_own_text(
+    kind: str, trained: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    expected = texts(trained_pair[1], prompts, 40)
+    for options in ({}, {"tree": 3, "least": 0.01}, {"tree": 16, "least": 0.001, "batch": 3}):
+        found = texts(trained(kind), prompts, 40, strategy=kind, **options)
+        assert tokens(found) == tokens(expected)
+        assert sum(result.accepted for result in found) > 0
+        assert all(result.calls.large <= len(result.tokens) - result.accepted + 1 for result in found)
+
+
+def test_four_bits_write_their_own_text_too(trained: Callable[[str], Path], prompts: list[str], tmp_path: Path) -> None:
+    compress(trained("hidden-transfer"), tmp_path / "four", "rtn")
+    expected = texts(tmp_path / "four", prompts[:8], 40)
+    found = texts(tmp_path / "four", prompts[:8], 40, strategy="hidden-transfer", least=0.01)
+    assert tokens(found) == tokens(expected)
+    assert sum(result.accepted for result in found) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+def test_every_family_writes_its_own_text(
+    family: str, kind: str, make_drafting: Callable[..., tuple[Path, Path]]
+) -> None:
+    plain, drafting = make_drafting(family, kind)
+    expected = texts(plain, PROMPTS, 20)
+    for batch in (1, 3):
+        found = texts(drafting, PROMPTS, 20, strategy=kind, tree=12, least=1e-9, batch=batch)
+        assert tokens(found) == tokens(expected)
+        assert sum(result.rolled_back for result in found) > 0  # trees were tried, of random drafts
+
+
+@pytest.mark.parametrize("seen", [[], [0], [0, 1, 3], [2, 5], [1, 2, 3, 4, 5]])
+def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, seen: list[int]) -> None:
+    text, tree = [72, 101, 108], [1, 2, 3, 4, 5, 6]
+    with DecoderSession.open(tiny_decoder) as session, DecoderSession.open(tiny_decoder) as straight:
+        session.append([text], [1])
+        chain = {place: before for before, place in itertools.pairwise([-1, *seen])}
+        parents = [chain.get(place, -1) for place in range(len(tree))]
+        addresses = {name: cache.ctypes.data for name, cache in session._caches.items()}
+        session.append([tree], [len(tree)], [parents])
+        session.keep(0, len(text), seen)
+        straight.append([text], [1])
+        for place in seen:
+            straight.append([[tree[place]]], [1])
+        assert {name: cache.ctypes.data for name, cache in session._caches.items()} == addresses
+        assert session.lengths.tolist() == straight.lengths.tolist()
+        np.testing.assert_allclose(session.append([[9]], [1])[0], straight.append([[9]], [1])[0], atol=1e-3, rtol=1e-4)
+
+
+def test_the_capacity_ends_a_text_and_not_a_tree(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
+    plain, drafting = make_drafting("gpt2", "hidden-transfer")
+    (expected,) = texts(plain, ["A" * 40], 100)
+    (found,) = texts(drafting, ["A" * 40], 100, strategy="hidden-transfer", tree=12, least=1e-9)
+    assert (found.tokens, found.stopped) == (expected.tokens, "capacity")
+    assert expected.stopped == "capacity"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampled_texts_are_distributed_as_the_models(
+    kind: str, make_drafting: Callable[..., tuple[Path, Path]]
+) -> None:
+    plain, drafting = make_drafting("gpt2", kind)
+    options: dict[str, Any] = {"temperature": 40.0, "top_k": 3}
+    with DecoderSession.open(plain) as session:
+        prompt = read_backend(Bundle.open(plain)).encode("Hello").ids
+        sampling, expected = Sampling(**options), dict[tuple[int, ...], float]()
+
+        def add(written: tuple[int, ...], probability: float) -> None:
+            if len(written) == 3:
+                expected[written] = probability
+                return
+            session.rollback(0)
+            each = distribution(session.prefill([[*prompt, *written]])[0], sampling)
+            for token in np.flatnonzero(each):
+                add((*written, int(token)), probability * float(each[token]))
+
+        add((), 1.0)
+    with TextGenerator(
+        drafting, strategy=kind, max_new_tokens=3, tree=6, least=1e-9, seed=0, ignore_eos=True, **options
+    ) as generator:
+        sample = [tuple(generator.write("Hello").whole().tokens) for _ in range(1500)]
+    assert follows(sample, expected)
+
+
+def test_typical_acceptance_takes_more_and_every_token_is_likely(
+    trained: Callable[[str], Path], prompts: list[str]
+) -> None:
+    bundle = trained("hidden-transfer")
+    exact = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01)
+    found = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01, typical=0.05)
+    assert sum(result.accepted for result in found) > sum(result.accepted for result in exact)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_does_not_draft_so_is_refused(
+    kind: str, tiny_decoder: Path, make_drafting: Callable[..., tuple[Path, Path]]
+) -> None:
+    other = next(each for each in KINDS if each != kind)
+    with pytest.raises(UsageError, match=f"drafts nothing. Train it .intaglio train {kind}"):
+        TextGenerator(tiny_decoder, strategy=kind)
+    with pytest.raises(UsageError, match=f"drafts by {other}"):
+        TextGenerator(make_drafting("gpt2", other)[1], strategy=kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tree": 0}, "tree 0"),
+        ({"least": 0.0}, "least 0.0"),
+        ({"typical": 1.5}, "typical 1.5"),
+        ({"window": 3}, "--window"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        TextGenerator(tiny_decoder, strategy="medusa", **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    logits=arrays.arrays(
+        np.float32, st.tuples(st.integers(1, 3), st.integers(2, 5)), elements=st.floats(-4, 4, width=16)
+    ),
+    most=st.integers(0, 12),
+    least=st.sampled_from([0.001, 0.1, 0.3]),
+)
+def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> None:
+    found, parents = grow(7, logits, most, least)
+    likely = [softmax(row) for row in logits]
+
+    def path(place: int) -> tuple[int, ...]:
+        return (*path(parents[place]), found[place]) if place > 0 else ()
+
+    paths = [path(place) for place in range(1, len(found))]
+    weights = {
+        each: float(np.prod([likely[step][token] for step, token in enumerate(each)]))
+        for depth in range(1, len(likely) + 1)
+        for each in itertools.product(range(logits.shape[1]), repeat=depth)
+    }
+    possible = sorted((weight for weight in weights.values() if weight >= least * (1 + 1e-5)), reverse=True)
+    assert (found[0], parents[0]) == (7, -1)
+    assert len(set(paths)) == len(paths) <= most
+    np.testing.assert_allclose(
+        sorted((weights[each] for each in paths), reverse=True)[: len(possible)], possible[:most], rtol=1e-4
+    )

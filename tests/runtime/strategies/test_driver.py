@@ -1,0 +1,226 @@
+"""Several texts side by side are the same as one after the other, whatever each of them waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixed_engine import FixedEngine
+
+from intaglio.bundle import Bundle
+from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.generate import Generated, TextGenerator, generate
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.sampling import Sampler, Sampling
+from intaglio.runtime.strategies import STRATEGIES, CachedModel, Text, Written, drive
+
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bild": {"strategy": "bild", "fallback": 0.3, "rollback": 1.0, "max_draft": 6},
+    "speculative": {"strategy": "speculative"},
+    "ngram": {"strategy": "ngram", "window": 5},
+}
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+def write(pair: tuple[Path, Path], prompts: list[str], method: str, **options: Any) -> list[Generated]:
+    draft = {"draft": pair[0]} if method in ("bild", "speculative") else {}
+    return list(generate(pair[1], prompts, **METHODS[method], **draft, threads=1, **options))
+
+
+def told(result: Generated) -> tuple[Any, ...]:
+    """What does not depend on the clock."""
+    return (
+        result.text, result.tokens, result.trace, result.stopped, result.calls, result.processed, result.accepted,
+        result.rolled_back, result.prompt_tokens,
+    )  # fmt: skip
+
+
+@methods
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_a_batch_writes_what_each_text_would_be_alone(
+    method: str, sampling: str, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    """Seven prompts of different lengths, three at a time: the last batch is not full."""
+    options = SAMPLED if sampling == "sampled" else {}
+    alone, together = (
+        write(trained_pair, prompts[:7], method, max_new_tokens=30, batch=batch, **options) for batch in (1, 3)
+    )
+    assert [told(result) for result in together] == [told(result) for result in alone]
+
+
+@methods
+def test_texts_of_a_batch_stop_each_for_itself(
+    method: str, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    stop = [" the", "\n"]
+    alone, together = (
+        write(trained_pair, prompts[:8], method, max_new_tokens=25, batch=batch, stop=stop) for batch in (1, 4)
+    )
+    assert [told(result) for result in together] == [told(result) for result in alone]
+    assert {result.stopped for result in together} == {"stop", "length"}
+    assert len({len(result.tokens) for result in together}) > 3
+
+
+@methods
+def test_the_pieces_of_texts_side_by_side_add_up_to_each(
+    method: str, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    draft = {"draft": trained_pair[0]} if method in ("bild", "speculative") else {}
+    with TextGenerator(
+        trained_pair[1], **METHODS[method], **draft, max_new_tokens=20, batch=3, threads=1, stop=["."]
+    ) as generator:
+        run = generator.write_batch(prompts[:3])
+        pieces = list(run)
+    assert all(piece for _, piece in pieces)
+    for number, text in enumerate(run.texts):
+        assert "".join(piece for index, piece in pieces if index == number) == text.result().text
+    order = [number for number, _ in groupby(pieces, key=lambda entry: entry[0])]
+    assert len(order) > 6  # none waits for another's end
+
+
+@methods
+def test_counts_add_up(method: str, trained_pair: tuple[Path, Path], prompts: list[str]) -> None:
+    for result in write(trained_pair, prompts[:6], method, max_new_tokens=30, batch=2, stop=[" is"]):
+        kept = [written for written in result.trace if not written.rolled_back]
+        assert [written.token for written in kept] == result.tokens
+        by_large = sum(written.by == "large" for written in kept)
+        assert result.accepted + by_large == len(result.tokens)
+        assert result.accepted + result.rolled_back + by_large == len(result.trace)
+        drafted = result.accepted + result.rolled_back
+        assert result.acceptance == (result.accepted / drafted if drafted else None)
+        # Every pass of the large model gives one token; the last one may end before it, in a stop string.
+        assert by_large <= result.calls.large <= by_large + 1
+        assert result.processed.large >= result.prompt_tokens + len(result.tokens) - 1
+        assert 0 < result.seconds_in.large <= result.seconds
+        if method in ("bild", "speculative"):
+            assert result.calls.small >= drafted
+            assert result.processed.small >= result.prompt_tokens
+            assert 0 < result.seconds_in.small <= result.seconds - result.seconds_in.large
+        else:
+            assert (result.calls.small, result.processed.small, result.seconds_in.small) == (0, 0, 0.0)
+        assert result.prompt_seconds < result.seconds
+
+
+@methods
+def test_nothing_comes_after_a_stop_string_within_an_accepted_draft(
+    method: str, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    """Every text that was written whole is written again with a stop string from its middle."""
+    within = 0
+    for prompt, whole in zip(prompts[:6], write(trained_pair, prompts[:6], method, max_new_tokens=24), strict=True):
+        stop = whole.text[len(whole.text) // 2 :][:4]
+        (cut,) = write(trained_pair, [prompt], method, max_new_tokens=24, stop=[stop])
+        assert cut.stopped == "stop"
+        assert cut.text == whole.text[: whole.text.index(stop)]
+        count = len(cut.trace)
+        assert cut.trace == whole.trace[:count]
+        assert cut.tokens == whole.tokens[: len(cut.tokens)]
+        assert not cut.trace[-1].rolled_back
+        if count < len(whole.trace):
+            within += cut.trace[-1].by == whole.trace[count].by == "small" and not whole.trace[count].rolled_back
+    assert within > 0 or method == "plain"
+
+
+@methods
+@pytest.mark.parametrize("count", [1, 2, 11])
+def test_as_many_tokens_are_written_as_are_asked_for(
+    method: str, count: int, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    for result in write(trained_pair, prompts[:3], method, max_new_tokens=count, batch=3, ignore_eos=True):
+        assert (len(result.tokens), result.stopped) == (count, "length")
+        assert sum(not written.rolled_back for written in result.trace) == count
+        assert result.trace[-1].by == "large"
+
+
+@pytest.fixture(scope="module")
+def unequal_pairs(make_decoder: Any, export_altered: Any) -> dict[str, tuple[Path, Path]]:
+    """Two tiny decoders of which the small one, or the large one, takes 48 tokens instead of 64."""
+
+    def shorten(weights: dict[str, Any]) -> None:
+        weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:48].clone()
+
+    checkpoint, long = make_decoder("gpt2")
+    configured, _ = make_decoder("gpt2", n_positions=48)
+    (configured / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes())
+    short = export_altered(configured, shorten)
+    return {"small": (short, long), "large": (long, short), "neither": (long, long)}
+
+
+@methods
+@pytest.mark.parametrize("shorter", ["small", "large"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_text_that_reaches_the_capacity_of_the_smaller_cache_ends_there(
+    method: str, shorter: str, batch: int, unequal_pairs: dict[str, tuple[Path, Path]]
+) -> None:
+    prompts = ["x" * 20, "Hello", "y" * 47]
+    drafted = method in ("bild", "speculative")
+    limit = 48 if drafted or shorter == "large" else 64
+    free = write(unequal_pairs["neither"], prompts, "plain", max_new_tokens=17, ignore_eos=True)
+    options: dict[str, Any] = {"max_new_tokens": 100, "batch": batch, "ignore_eos": True}
+    for prompt, result, other in zip(
+        prompts, write(unequal_pairs[shorter], prompts, method, **options), free, strict=True
+    ):
+        assert result.stopped == "capacity"
+        assert result.prompt_tokens + len(result.tokens) == limit
+        assert result.tokens[:17] == other.tokens[: limit - len(prompt)]
+        assert sum(not written.rolled_back for written in result.trace) == len(result.tokens)
+
+
+@methods
+def test_a_cache_of_one_length_serves_texts_that_end_at_different_times(
+    method: str, tiny_pair: tuple[Path, Path]
+) -> None:
+    """As TensorRT's: beside texts at their end, and beyond it, others draft as they would alone."""
+    strategy = STRATEGIES[METHODS[method].get("strategy", "greedy")]()
+    prompts = [[1] * 30, [2] * 3, [3] * 12]
+    written: list[list[list[int]]] = []
+    with OnnxRuntimeEngine(Bundle.open(tiny_pair[0])) as small, OnnxRuntimeEngine(Bundle.open(tiny_pair[1])) as large:
+        for fixed in (False, True):
+            sessions = [
+                DecoderSession(FixedEngine(engine, 40, 7) if fixed else engine, decoder_of(Bundle.open(path)), 3, 40)
+                for path, engine in zip(tiny_pair, (small, large), strict=True)
+            ]
+            texts = [
+                Text(
+                    tokens=list(prompt),
+                    room=40 - len(prompt),
+                    ends=frozenset(),
+                    sampler=Sampler(Sampling()),
+                    large=CachedModel(sessions[1], row, "large"),
+                    draft=CachedModel(sessions[0], row, "small"),
+                )
+                for row, prompt in enumerate(prompts)
+            ]
+            for text, _ in drive(strategy, texts):
+                text.ended = not text.room
+            written.append([text.tokens for text in texts])
+            assert [len(text.tokens) for text in texts] == [40] * 3
+            assert not any(session.lengths.any() for session in sessions)  # an ended text is in nobody's way
+    assert written[0] == written[1]
+
+
+def drafts(trace: list[Written]) -> Iterator[int]:
+    """The lengths of the drafts that a trace tells of."""
+    for by, group in groupby(trace, key=lambda written: written.by):
+        if by == "small":
+            yield len(list(group))
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+@pytest.mark.parametrize("method", ["speculative", "ngram"])
+def test_no_draft_is_longer_than_its_window(
+    method: str, window: int, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    draft = {"draft": trained_pair[0]} if method == "speculative" else {}
+    results = generate(
+        trained_pair[1], prompts[:4], strategy=method, window=window, **draft, max_new_tokens=30, threads=1
+    )
+    lengths = [length for result in results for length in drafts(result.trace)]
+    assert max(lengths) == window
+    assert np.mean(lengths) <= window

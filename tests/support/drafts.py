@@ -1,0 +1,69 @@
+"""Drafts for small random decoders, and what they must predict, worked out without masks or caches of our own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from intaglio.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, Drafts
+
+LAYERS = (0, 1, 1)  # of the two blocks that small decoders have
+
+
+def save_drafts(checkpoint: Path, folder: Path, kind: Any, layers: tuple[int, ...] = LAYERS, width: int = 32) -> Path:
+    """A copy of `checkpoint` in `folder` with random drafts, one step for each of `layers`."""
+    from safetensors.numpy import save_file
+
+    shutil.copytree(checkpoint, folder)
+    random = np.random.default_rng(0)
+    matrices = {
+        f"drafts.{step}.weight": (random.standard_normal((width, width)) / 4).astype(np.float32)
+        for step in range(len(layers))
+    }
+    save_file(matrices, folder / MATRICES)
+    record = Drafts(kind, len(layers), layers if kind == HIDDEN_TRANSFER else ())
+    (folder / RECORD).write_bytes(msgspec.json.encode(record))
+    return folder
+
+
+def expected_drafts(folder: Path, text: list[int], origin: int) -> Any:
+    """Logits [steps, vocab] after the token at `origin` of `text`, by transformers' own causal attention.
+
+    Hidden transfer: the text ends at the origin and goes on with tokens of any kind. Before the transfer layers their
+    states are replaced by the pseudo states; being causal, nothing before them has seen what was there.
+    """
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Drafts)
+    matrices = load_file(folder / MATRICES)
+    weights = [matrices[f"drafts.{step}.weight"] for step in range(record.steps)]
+    head = model.get_output_embeddings()
+    with torch.inference_mode():
+        if record.kind != HIDDEN_TRANSFER:
+            x = model.base_model(torch.tensor([text[: origin + 1]])).last_hidden_state[0, -1]
+            return torch.stack([head(x + torch.nn.functional.silu(weight @ x)) for weight in weights]).numpy()
+        depth = model.config.num_hidden_layers
+        blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == depth)
+
+        def replace(index: int) -> Any:
+            def hook(block: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+                states = args[0].clone()
+                x = states[:, origin]
+                for step, (layer, weight) in enumerate(zip(record.layers, weights, strict=True)):
+                    if layer == index:
+                        states[:, origin + 1 + step] = x + x @ weight.T
+                return (states, *args[1:])
+
+            return hook
+
+        for index, block in enumerate(blocks):
+            block.register_forward_pre_hook(replace(index))
+        ids = torch.tensor([text[: origin + 1] + [7] * record.steps])
+        return model(ids, use_cache=False).logits[0, origin + 1 :].numpy()

@@ -1,0 +1,70 @@
+"""Training one step of drafts to predict what the model itself predicts, and measuring how well it does."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from intaglio.errors import GraphError
+from intaglio.training.causal_model import Windows
+from intaglio.training.drafter import Drafter
+from intaglio.training.fine_tuner import LONGEST_GRADIENT, WARM_UP
+
+LIKELIEST = 3  # predictions that a tree of drafts may hold of a step
+
+
+class Agreement(msgspec.Struct):
+    """How a step's predictions agree with the model's own on held-out text, over all tokens."""
+
+    kl_divergence: float  # nats, of the step's distribution from the model's
+    top1: float  # part of the tokens where the model's likeliest is the step's likeliest
+    top3: float  # ... is among the step's three likeliest
+
+
+class DraftTuner:
+    """Trains the matrix of `step`; the rate rises for the first steps of the optimiser, then falls to 0 evenly."""
+
+    def __init__(self, drafter: Drafter, step: int, learning_rate: float, steps: int):
+        """`steps` of the optimiser will be taken."""
+        self._drafter, self._step = drafter, step
+        self._matrix = drafter.matrices[step].get_parameter("weight")
+        self._optimiser = torch.optim.AdamW([self._matrix], lr=learning_rate, weight_decay=0.0)
+        self._rates = torch.optim.lr_scheduler.LambdaLR(
+            self._optimiser, lambda done: min(1.0, (done + 1) / WARM_UP) * (1 - done / steps)
+        )
+
+    def train(self, windows: Windows) -> None:
+        """One step of the optimiser on windows [batch, tokens]. Raises `GraphError` where the loss is no number."""
+        self._optimiser.zero_grad()
+        loss = _divergence(*self._drafter.logits(torch.from_numpy(windows), self._step)).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        length = float(nn.utils.clip_grad_norm_([self._matrix], LONGEST_GRADIENT))
+        if not math.isfinite(length):
+            raise GraphError(
+                f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate."
+            )
+        self._optimiser.step()
+        self._rates.step()
+
+
+@torch.no_grad()
+def agreement(drafter: Drafter, step: int, held_out: Windows, batch_size: int) -> Agreement:
+    """How `step` does on the windows `held_out` [windows, tokens]."""
+    sums, count = torch.zeros(3, dtype=torch.float64), 0
+    for at in range(0, len(held_out), batch_size):
+        own, drafted = drafter.logits(torch.from_numpy(held_out[at : at + batch_size]), step)
+        likeliest = own.argmax(-1, keepdim=True)
+        hits = drafted.topk(min(LIKELIEST, drafted.shape[-1])).indices == likeliest
+        divergence = _divergence(own, drafted)
+        sums += torch.stack([divergence.double().sum(), hits[..., 0].double().sum(), hits.double().sum()])
+        count += divergence.numel()
+    return Agreement(*(sums / count).tolist())
+
+
+def _divergence(own: Tensor, drafted: Tensor) -> Tensor:
+    """KL divergence, nats, [batch, tokens], from logits [batch, tokens, vocab] (Hidden Transfer, section 3.3)."""
+    expected, found = own.log_softmax(-1), drafted.log_softmax(-1)
+    return (expected.exp() * (expected - found)).sum(-1)

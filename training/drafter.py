@@ -1,0 +1,84 @@
+"""Drafts while they are trained: what they predict on windows of text, and what the model itself predicts there.
+
+Step s, from 0, of the token at place j stands for the place j + s + 1: what it predicts is compared with the model's
+own distribution there, which is of the token after that place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intaglio.draft_network import matrices, medusa_states, transferred_states
+from intaglio.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.runtime.decoder import fill_mask
+from intaglio.runtime.draft_inputs import draft_inputs
+
+
+class Drafter(ABC):
+    """The matrices of drafts, 0 at first, for a frozen network of `transformers`, whose head they share."""
+
+    def __init__(self, network: Any, drafts: Drafts, width: int):
+        self._base, self._head = network.base_model, network.get_output_embeddings()
+        self._drafts = drafts
+        self.matrices = matrices(drafts.steps, width)
+        network.eval().requires_grad_(False)
+
+    def logits(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """What the model predicts and what `step` predicts, [batch, tokens - step - 1, vocab] both.
+
+        windows  int64 [batch, tokens], with more than step + 1 tokens
+        """
+        states, drafted = self._states(windows, step)
+        with torch.no_grad():
+            own = self._head(states[:, step + 1 :])
+        return own, self._head(drafted[:, : -step - 1])
+
+    @abstractmethod
+    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """The last states of the tokens and those of `step` from each of them, [batch, tokens, width] both."""
+
+
+class MedusaDrafter(Drafter):
+    """Begins as the model's own prediction of the next token."""
+
+    def __init__(self, network: Any, drafts: Drafts):
+        super().__init__(network, drafts, network.get_output_embeddings().in_features)
+
+    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            states = self._base(input_ids=windows, use_cache=False).last_hidden_state
+        return states, medusa_states(self.matrices[step], states)
+
+
+class TransferDrafter(Drafter):
+    """Begins with the tokens' own states as pseudo states."""
+
+    def __init__(self, network: Any, drafts: Drafts):
+        super().__init__(network, drafts, network.config.hidden_size)
+        self._window = getattr(network.config, "sliding_window", None)
+
+    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        tokens, steps = windows.shape[1], step + 1  # later steps are not seen by this one
+        inputs = [each.expand(len(windows), *each.shape[1:]) for each in self._inputs(tokens, steps)]
+        states = transferred_states(
+            self._base, list(self.matrices)[:steps], self._drafts.layers[:steps], windows, *inputs
+        )
+        return states[:, :tokens], states[:, tokens * steps :]
+
+    def _inputs(self, tokens: int, steps: int) -> list[Tensor]:
+        """What `transferred_states` takes besides the ids to draft after every token of one window."""
+        places = np.arange(tokens)[None]
+        mask = np.zeros((1, tokens, tokens * (steps + 1)), np.bool_)
+        fill_mask(mask, places, np.arange(mask.shape[-1]), self._window)
+        drafted = draft_inputs(places, mask, np.zeros(1, np.int64), places, steps, self._window)
+        return [torch.from_numpy(array) for array in (places, mask, places, *drafted)]
+
+
+def drafter_of(network: Any, drafts: Drafts) -> Drafter:
+    """New drafts for `network`."""
+    return (TransferDrafter if drafts.kind == HIDDEN_TRANSFER else MedusaDrafter)(network, drafts)

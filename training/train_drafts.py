@@ -1,0 +1,180 @@
+"""Training drafts for a causal language model, whose weights stay as they are: hidden transfer, and Medusa."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from intaglio import interrupts
+from intaglio.drafts import (
+    HIDDEN_TRANSFER,
+    MATRICES,
+    MEDUSA,
+    RECORD,
+    Drafts,
+    default_layers,
+    layers_fault,
+    matrix_path,
+)
+from intaglio.errors import UsageError, storage_errors
+from intaglio.extras import load as load_library
+from intaglio.files import atomic_directory
+from intaglio.progress import step as shown
+from intaglio.progress import track
+from intaglio.training.causal_model import check_output, copy_files, open_network, read_windows, shuffled
+from intaglio.training.options import check_numbers
+
+OPTION = "--data"
+
+
+class DraftStep(msgspec.Struct):
+    """A trained step: how it agrees with the model's own predictions on held-out text, before training and after."""
+
+    layer: int | None  # the block that its pseudo states enter; None of Medusa
+    kl_divergence_before: float  # nats
+    kl_divergence: float
+    top1: float  # part of the tokens where the model's likeliest is the step's likeliest
+    top3: float  # ... is among the step's three likeliest
+
+
+class TrainedDrafts(msgspec.Struct):
+    """What `train_hidden_transfer` or `train_medusa` did."""
+
+    checkpoint: str
+    source: str
+    kind: str
+    steps: list[DraftStep]
+    parameters: int  # of the drafts
+    tokens: int
+    held_out: int  # tokens
+    seconds: float
+
+
+def train_hidden_transfer(
+    source: str | Path,
+    output: str | Path,
+    data: str | Path,
+    steps_ahead: int = 3,
+    layers: Sequence[int] | None = None,
+    steps: int = 300,
+    batch_size: int = 8,
+    max_tokens: int = 128,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+) -> TrainedDrafts:
+    """Train projections that make pseudo hidden states of the next tokens, for the model in the folder `source`.
+
+    "Parallel Decoding via Hidden Transfer for Lossless Large Language Model Acceleration", section 3.3: before the
+    block `layers[s]` the states of each token are projected to those of the token s + 1 places on, which go through
+    the remaining blocks and attend to the text up to that token, to the pseudo states of earlier steps and to
+    themselves. Each projection is trained for `steps` steps of the optimiser, the first one first, with those before
+    it frozen, to lower the KL divergence of its predictions from the model's own on the text in `data`. By default the
+    layers stand from the middle of the depth to 8/10 of it.
+
+    `output` becomes a folder with all that the checkpoint has, byte for byte, drafts.safetensors and drafts.json.
+    Raises `SourceError` for a folder that is no causal language model with a tokenizer, `UsageError`, `GraphError`
+    where training diverges, `StorageError`; nothing is left at `output` then.
+    """
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed)
+    return _train(HIDDEN_TRANSFER, Path(source), Path(output), data, layers, options)
+
+
+def train_medusa(
+    source: str | Path,
+    output: str | Path,
+    data: str | Path,
+    steps_ahead: int = 3,
+    steps: int = 300,
+    batch_size: int = 8,
+    max_tokens: int = 128,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+) -> TrainedDrafts:
+    """Train Medusa heads for the model in the folder `source`: a residual block each, before the model's own head.
+
+    Medusa-1, which leaves the model as it is, without heads of its own; as much training, of the same loss on the same
+    text, and as many numbers as `train_hidden_transfer` has, to compare the two. Output and errors are as there.
+    """
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed)
+    return _train(MEDUSA, Path(source), Path(output), data, None, options)
+
+
+class _Options(msgspec.Struct):
+    steps_ahead: int
+    steps: int
+    batch_size: int
+    max_tokens: int
+    learning_rate: float
+    seed: int
+
+
+def _train(
+    kind: Any, source: Path, output: Path, data: str | Path, layers: Sequence[int] | None, options: _Options
+) -> TrainedDrafts:
+    counts = {"steps ahead": options.steps_ahead, "steps": options.steps, "batch size": options.batch_size}
+    check_numbers(counts | {"max tokens": options.max_tokens}, options.learning_rate, options.seed)
+    check_output(output)
+    started = time.monotonic()
+    load_library("torch")
+    from intaglio.training.draft_tuner import DraftTuner, agreement
+    from intaglio.training.drafter import drafter_of
+
+    with shown("reading"):
+        network, _ = open_network(source)
+        length = min(options.max_tokens, network.config.max_position_embeddings)
+        if length < options.steps_ahead + 2:
+            raise UsageError(f"windows of {length} tokens: {options.steps_ahead} steps ahead need more. Give longer.")
+        drafts = _record(kind, options.steps_ahead, layers, network.config.num_hidden_layers)
+        training, held_out = read_windows(source, data, OPTION, length)
+        drafter = drafter_of(network, drafts)
+    made: list[DraftStep] = []
+    for step in range(drafts.steps):
+        before = agreement(drafter, step, held_out, options.batch_size)
+        tuner = DraftTuner(drafter, step, options.learning_rate, options.steps)
+        windows = shuffled(training, options.batch_size, np.random.default_rng(options.seed))
+        for _ in track(range(options.steps), f"training step {step + 1} of {drafts.steps}", total=options.steps):
+            with interrupts.deferred():
+                tuner.train(next(windows))
+        drafter.matrices[step].requires_grad_(False)
+        after = agreement(drafter, step, held_out, options.batch_size)
+        layer = drafts.layers[step] if drafts.layers else None
+        made.append(DraftStep(layer, before.kl_divergence, after.kl_divergence, after.top1, after.top3))
+    with shown("writing"):
+        _write(drafts, drafter.matrices, source, output)
+    return TrainedDrafts(
+        checkpoint=str(output),
+        source=str(source),
+        kind=kind,
+        steps=made,
+        parameters=sum(parameter.numel() for parameter in drafter.matrices.parameters()),
+        tokens=training.size,
+        held_out=held_out.size,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _record(kind: Any, steps: int, layers: Sequence[int] | None, depth: int) -> Drafts:
+    if kind == MEDUSA:
+        return Drafts(kind, steps)
+    chosen = tuple(layers) if layers is not None else default_layers(steps, depth)
+    if fault := layers_fault(chosen, steps, depth):
+        raise UsageError(f"{fault}.")
+    return Drafts(kind, steps, chosen)
+
+
+def _write(drafts: Drafts, matrices: Any, source: Path, output: Path) -> None:
+    """The checkpoint of `source` and the drafts, in the folder `output`, in one step."""
+    from safetensors.torch import save_file
+
+    with atomic_directory(output) as folder, storage_errors(output):
+        copy_files(source, folder, weights=True)
+        tensors = {f"{matrix_path(step)}.weight": matrix.weight.detach() for step, matrix in enumerate(matrices)}
+        save_file(tensors, folder / MATRICES, metadata={"format": "pt"})
+        (folder / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(drafts), indent=2) + b"\n")
+        for path in folder.iterdir():
+            path.chmod(0o644)
