@@ -40,6 +40,7 @@ VOCABULARY = 1024
 LONGEST = 160  # tokens of a passage, or of its words, at most
 JUDGED = 200  # held-out pairs that the models are judged on
 CALIBRATION = 512  # pairs
+LOOK_BACK = 6.0  # added to attention scores, which are about 1 at first
 TOGETHER = 50  # pairs that are judged at a time
 IGNORED = -100  # the label that cross-entropy passes over
 SORTED_TOGETHER = 32  # batches whose pairs are sorted by length, so that those of one batch need little padding
@@ -163,8 +164,8 @@ def word_tokenizer(texts: Sequence[Pair]) -> PreTrainedTokenizerFast:
 
 
 def new_model(shape: Shape, vocabulary: int) -> T5ForConditionalGeneration:
-    """An untrained model, float32, from torch's seed."""
-    return T5ForConditionalGeneration(
+    """An untrained model, float32, from torch's seed, whose heads begin by looking back: see `look_back`."""
+    model = T5ForConditionalGeneration(
         T5Config(
             vocab_size=vocabulary,
             d_model=shape.width,
@@ -181,6 +182,27 @@ def new_model(shape: Shape, vocabulary: int) -> T5ForConditionalGeneration:
             decoder_start_token_id=0,
         )
     )
+    look_back(model)
+    return model
+
+
+@torch.no_grad()
+def look_back(model: T5ForConditionalGeneration) -> None:
+    """Let the first self-attention head look at the token before, the second at the one before that, and so on.
+
+    To copy a word one has to find what comes after the words that were just written. With heads that know their
+    neighbours a model learns it in some hundred steps; without, not in a thousand.
+    """
+    for stack in (model.encoder, model.decoder):
+        attention = stack.block[0].layer[0].SelfAttention
+        for head in range(attention.n_heads):
+            bucket = attention._relative_position_bucket(
+                torch.tensor(-1 - head),
+                bidirectional=not attention.is_decoder,
+                num_buckets=attention.relative_attention_num_buckets,
+                max_distance=attention.relative_attention_max_distance,
+            )
+            attention.relative_attention_bias.weight[int(bucket), head] = LOOK_BACK
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from intaglio import early_exit
 from intaglio.bundle import Source
 from intaglio.drafts import MATRICES, RECORD, Drafts, read_drafts
 from intaglio.errors import BundleError, SourceError, one_line
@@ -75,6 +76,7 @@ class Checkpoint:
             CONFIG,
             RECORD,
             MATRICES,
+            early_exit.RECORD,
             "modules.json",
             *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs()),
         ]
@@ -91,6 +93,16 @@ class Checkpoint:
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts that were trained for this model of `depth` blocks, if any. Raises `SourceError`."""
         return read_drafts(self.folder, depth)
+
+    def exit_layer(self, depth: int) -> int:
+        """The blocks before the early exit of this model of `depth` blocks; 0: none. Raises `SourceError`."""
+        layer = early_exit.read_exit_layer(self.folder, depth)
+        if layer and (self.folder / RECORD).is_file():
+            raise SourceError(
+                f"{self.folder}: holds both {early_exit.RECORD} and {RECORD}, and a graph has one of the two. "
+                "Remove the other."
+            )
+        return layer
 
     def draft_tensors(self) -> dict[str, MappedTensor]:
         """The matrices of the drafts, by name; none where there are no drafts."""

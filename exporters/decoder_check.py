@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -70,13 +71,19 @@ def _compared(file: Path, dtype: str, expected: list[Logits]) -> Checked:
     return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
 
 
-def stepwise_logits(model: Path, decoder: Decoder, batch: Batch) -> list[Logits]:
-    """The logits [tokens, vocab] of every text of a batch, through the cache."""
-    from intaglio.runtime.decoder import DecoderSession
+def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:
+    """The logits [tokens, vocab] of every text of a batch, through the cache; `early`: those of the early exit."""
+    from intaglio.runtime.decoder import DecoderSession, needed_outputs
+    from intaglio.runtime.early_exit import EarlyExitSession, exit_outputs
     from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
     collected: list[list[Logits]] = [[] for _ in batch]
-    with DecoderSession(OnnxRuntimeEngine(model), decoder, len(batch)) as session:
+    with ExitStack() as opened:
+        whole = OnnxRuntimeEngine(model, outputs=needed_outputs(decoder))
+        session = opened.enter_context(DecoderSession(whole, decoder, len(batch)))
+        if early:
+            first = OnnxRuntimeEngine(model, outputs=exit_outputs(decoder))
+            session = opened.enter_context(EarlyExitSession(first, session))
         for piece in pieces([len(text) for text in batch]):
             counts = np.array([max(0, min(piece.stop, len(text)) - piece.start) for text in batch])
             ids = np.zeros((len(batch), int(counts.max())), np.int64)
@@ -109,6 +116,8 @@ def _run(model: Path, folder: Path) -> None:
             outputs.setdefault("draft_logits", []).extend(drafts for _, drafts in found)
         else:
             outputs["logits"] += stepwise_logits(model, decoder, batch)
+        if decoder.exit_layer:
+            outputs.setdefault("exit_logits", []).extend(stepwise_logits(model, decoder, batch, early=True))
     for name, arrays in outputs.items():
         np.savez(folder / f"{name}.npz", *arrays, allow_pickle=False)
 

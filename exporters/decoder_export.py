@@ -42,6 +42,7 @@ def export_decoder(
     write_decoder_tokenizer(checkpoint, draft.path, described.vocab_size)
     drafts = checkpoint.drafts(described.layers)
     decoder = _with_drafts(with_ends(described, checkpoint, config), drafts)
+    decoder = msgspec.structs.replace(decoder, exit_layer=checkpoint.exit_layer(described.layers))
     graph = _graph(checkpoint, family, decoder, config, dtype, drafts)
     if not check:
         _write(graph, checkpoint, family, dtype, draft)
@@ -88,10 +89,11 @@ def _source_outputs(
 ) -> dict[str, list[np.ndarray[Any, Any]]]:
     """By the name of the output what the source model gives for every text of every batch, run alone and whole.
 
-    Logits are [tokens, vocab], those of drafts, if there are any, [tokens, drafts, vocab].
+    Logits are [tokens, vocab], of an early exit too, those of drafts, if there are any, [tokens, drafts, vocab].
     """
     import torch
 
+    from intaglio.exporters.decoder_module import EarlyExitModule
     from intaglio.exporters.source import build_decoder, source_faults
 
     texts = [text for batch in batches for text in batch]
@@ -100,6 +102,8 @@ def _source_outputs(
         expected = {"logits": [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
         if decoder.drafts:
             expected["draft_logits"] = [source_drafts(module, decoder, text) for text in texts]
+        if isinstance(module, EarlyExitModule):
+            expected["exit_logits"] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
     if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
         raise SourceError(
             f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "

@@ -6,6 +6,7 @@ makes of a model's own cache. The inputs and outputs are described in docs/bundl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from intaglio.exporters.decoder_weights import HEAD, CheckpointWeights
 from intaglio.exporters.graph_writer import GraphWriter, graph_input, named
 
 Frequencies = np.ndarray[Any, np.dtype[np.float32]]  # [head_dim / 2], radians a position
+BeforeHead = Callable[[ir.Value], ir.Value]  # writes what stands between the last block and the head: a norm
 
 
 class DecoderGraph(GraphWriter):
@@ -85,23 +87,21 @@ class DecoderGraph(GraphWriter):
             self._present.append(present)
         return self.attend(queries, self._present[-2], self._present[-1], self._mask, scale)
 
-    def finish(self, x: ir.Value, width: int) -> None:
-        """Take the hidden states that are wanted through the head; `model` is then complete.
+    def finish(self, x: ir.Value, width: int, before_head: BeforeHead) -> None:
+        """Take the last block's states through `before_head`, and those that are wanted through the head.
 
-        Where the head is tied, its weight is the embedding's, which the file then holds once. Raises `SourceError`
-        for weights that the checkpoint lacks, or has too many.
+        `width` is what the head takes; `model` is then complete. Where the head is tied, its weight is the embedding's,
+        which the file then holds once. Raises `SourceError` for weights that the checkpoint lacks, or has too many.
         """
         shape = [self.decoder.vocab_size, width]
+        x = before_head(x)
         with self.module(HEAD):
             wanted = self.head_input(x, width)
             if self.weights.tied:
                 matrix = self.op("Transpose", [self.weight(self.weights.table, shape)], perm=[1, 0])
             else:
                 matrix = self.weight(f"{HEAD}.weight", shape, transposed=True)
-            logits = self.op("MatMul", [wanted, matrix])
-            if self.dtype != ir.DataType.FLOAT:
-                logits = self.op("Cast", [logits], to=ir.DataType.FLOAT)
-            outputs = self.head_outputs(logits)
+            outputs = self.head_outputs(self.logits_of(wanted, matrix), matrix)
         self.layers.pop(HEAD)  # it returns those that are wanted, the checkpoint's module all
         self.weights.check()
         for value in outputs:
@@ -111,12 +111,17 @@ class DecoderGraph(GraphWriter):
             value.type, value.shape = past.type, past.shape
         ShapeInferencePass()(self.model)
 
+    def logits_of(self, states: ir.Value, matrix: ir.Value) -> ir.Value:
+        """Float32 logits [batch, rows, vocab] of states [batch, rows, width]; `matrix` [width, vocab] is the head's."""
+        logits = self.op("MatMul", [states, matrix])
+        return logits if self.dtype == ir.DataType.FLOAT else self.op("Cast", [logits], to=ir.DataType.FLOAT)
+
     def head_input(self, x: ir.Value, width: int) -> ir.Value:
         """Of the last states `x` [batch, tokens, width] the rows that go through the head."""
         return self.rows_at(x, self.logit_indices)
 
-    def head_outputs(self, logits: ir.Value) -> list[ir.Value]:
-        """The named outputs that the logits [batch, rows, vocab] of these rows make."""
+    def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
+        """The named outputs that the logits [batch, rows, vocab] of these rows make; `matrix` is the head's."""
         return [named(logits, "logits", ["batch", "positions_wanted", self.decoder.vocab_size])]
 
     def rows_at(self, x: ir.Value, indices: ir.Value) -> ir.Value:

@@ -11,6 +11,7 @@ from transformers import Cache
 
 from intaglio.draft_network import medusa_states, transferred_states
 from intaglio.drafts import MEDUSA, Drafts, matrix_path
+from intaglio.exit_network import before_head
 
 
 class DecoderModule(nn.Module):
@@ -46,15 +47,19 @@ class DecoderModule(nn.Module):
         return logits
 
     def _states(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: Cache) -> Tensor:
+        states: Tensor = self._run(input_ids, positions, attention_mask, cache).last_hidden_state
+        return states
+
+    def _run(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: Cache, **options: bool) -> Any:
         masked = torch.where(attention_mask, 0.0, torch.finfo(torch.float32).min)
-        states: Tensor = self.get_submodule(self._base)(
+        return self.get_submodule(self._base)(
             input_ids=input_ids,
             position_ids=positions,
             attention_mask=masked[:, None],
             past_key_values=cache,
             use_cache=True,
-        ).last_hidden_state
-        return states
+            **options,
+        )
 
 
 class DraftedModule(DecoderModule):
@@ -99,6 +104,36 @@ class DraftedModule(DecoderModule):
             by_step = states[:, input_ids.shape[1] :].reshape(batch, len(self.drafts), drafting, -1)
             drafted = by_step.transpose(1, 2)
         return (self._head(_rows_at(states, logit_indices)), self._head(drafted), *cache.tensors)
+
+
+class EarlyExitModule(DecoderModule):
+    """The same for a model with an early exit after its first `layer` blocks."""
+
+    def __init__(self, model: Any, layer: int):
+        super().__init__(model)
+        self._layer = layer
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attention_mask: Tensor,
+        write_start: Tensor,
+        logit_indices: Tensor,
+        *past: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Logits and those of the exit, both [batch, positions wanted, vocab], and the caches."""
+        cache = _cache(past, write_start)
+        found = self._run(input_ids, positions, attention_mask, cache, output_hidden_states=True)
+        early = before_head(self.get_submodule(self._base), _rows_at(found.hidden_states[self._layer], logit_indices))
+        return (self._head(_rows_at(found.last_hidden_state, logit_indices)), self._head(early), *cache.tensors)
+
+    def exit_logits(self, input_ids: Tensor) -> Tensor:
+        """As `logits`, of the exit."""
+        base = self.get_submodule(self._base)
+        states = base(input_ids=input_ids, use_cache=False, output_hidden_states=True).hidden_states[self._layer]
+        logits: Tensor = self._head(before_head(base, states))
+        return logits
 
 
 def _cache(past: Sequence[Tensor], write_start: Tensor) -> ScatteredCache:

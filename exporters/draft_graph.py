@@ -15,6 +15,7 @@ from intaglio.bundle import Decoder
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts, matrix_path
 from intaglio.exporters.decoder_graph import DecoderGraph, Frequencies
 from intaglio.exporters.decoder_weights import CheckpointWeights
+from intaglio.exporters.early_exit_graph import EarlyExitGraph
 from intaglio.exporters.graph_writer import graph_input, named
 
 END = (1 << 63) - 1  # of a slice: as far as there is something
@@ -25,7 +26,7 @@ def decoder_graph(
 ) -> DecoderGraph:
     """An empty graph for a family to write."""
     if drafts is None:
-        return DecoderGraph(decoder, weights, dtype)
+        return (EarlyExitGraph if decoder.exit_layer else DecoderGraph)(decoder, weights, dtype)
     kind = HiddenTransferGraph if drafts.kind == HIDDEN_TRANSFER else MedusaGraph
     return kind(decoder, weights, dtype, drafts)
 
@@ -50,14 +51,15 @@ class DraftGraph(DecoderGraph):
         """See `DecoderGraph`."""
         return self.op("Concat", [super().head_input(x, width), self.drafted(x, width)], axis=1)
 
-    def head_outputs(self, logits: ir.Value) -> list[ir.Value]:
+    def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
         """See `DecoderGraph`."""
         steps, vocabulary = self.drafts.steps, self.decoder.vocab_size
         wanted = self.op("Shape", [self.logit_indices], start=1, end=2)
         first, last = self.sliced(logits, self.constant("zero", [0]), wanted), self.sliced(logits, wanted)
         each = self.constant("shape_draft_logits", [0, -1, steps, vocabulary])
         drafted = self.op("Reshape", [last, each])
-        return [*super().head_outputs(first), named(drafted, "draft_logits", ["batch", "drafting", steps, vocabulary])]
+        shape: list[str | int] = ["batch", "drafting", steps, vocabulary]
+        return [*super().head_outputs(first, matrix), named(drafted, "draft_logits", shape)]
 
     def sliced(self, x: ir.Value, start: ir.Value, end: ir.Value | None = None) -> ir.Value:
         """Of the second axis the places from `start` up to `end`, which are int64 [1]."""

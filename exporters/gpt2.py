@@ -43,8 +43,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
             x = graph.block_input(index, x, width)
             x = graph.add(_attention(graph, config, path, index, x), x)
             x = graph.add(x, _feed_forward(graph, config, path, x))
-    x = graph.layer_norm("transformer.ln_f", x, width, epsilon)
-    graph.finish(x, width)
+    graph.finish(x, width, lambda last: graph.layer_norm("transformer.ln_f", last, width, epsilon))
 
 
 def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, index: int, x: ir.Value) -> ir.Value:

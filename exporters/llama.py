@@ -50,8 +50,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
             x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside))
             inside = graph.rms_norm(f"{path}.post_attention_layernorm", x, width, config["rms_norm_eps"])
             x = graph.add(x, _feed_forward(graph, config, f"{path}.mlp", inside))
-    x = graph.rms_norm("model.norm", x, width, config["rms_norm_eps"])
-    graph.finish(x, width)
+    graph.finish(x, width, lambda last: graph.rms_norm("model.norm", last, width, config["rms_norm_eps"]))
 
 
 def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:

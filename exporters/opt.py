@@ -49,11 +49,14 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
         path = f"model.decoder.layers.{index}"
         with graph.module(path):
             x = _block(graph, config, path, graph.block_input(index, x, width))
+    graph.finish(x, narrow, lambda last: _before_head(graph, config, last))
+
+
+def _before_head(graph: DecoderGraph, config: dict[str, Any], x: ir.Value) -> ir.Value:
+    width, narrow = config["hidden_size"], config["word_embed_proj_dim"]
     if config["do_layer_norm_before"] and not config["_remove_final_layer_norm"]:
         x = _norm(graph, config, "model.decoder.final_layer_norm", x)
-    if narrow != width:
-        x = graph.linear("model.decoder.project_out", x, width, narrow, bias=False)
-    graph.finish(x, narrow)
+    return graph.linear("model.decoder.project_out", x, width, narrow, bias=False) if narrow != width else x
 
 
 def _block(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:

@@ -61,14 +61,18 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
 
 
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
-    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts if it has some."""
+    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if it has some."""
     load("torch")
-    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule
+    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule, EarlyExitModule
 
     model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
     drafts = checkpoint.drafts(model.config.num_hidden_layers)
     matrices = {name: mapped.tensor for name, mapped in checkpoint.draft_tensors().items()}
-    module = DraftedModule(model, drafts, matrices) if drafts else DecoderModule(model)
+    exit_layer = checkpoint.exit_layer(model.config.num_hidden_layers)
+    if drafts:
+        module: DecoderModule = DraftedModule(model, drafts, matrices)
+    else:
+        module = EarlyExitModule(model, exit_layer) if exit_layer else DecoderModule(model)
     return module.eval().requires_grad_(False)
 
 

@@ -72,10 +72,14 @@ def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:
             x = _self_attention(graph, config, f"{path}.layer.0", x)
             x = _cross_attention(graph, config, f"{path}.layer.1", index, x)
             x = _feed_forward(graph, config, f"{path}.layer.2", x)
+    graph.finish(x, width, lambda last: _before_head(graph, config, last))
+
+
+def _before_head(graph: ReadingDecoderGraph, config: dict[str, Any], x: ir.Value) -> ir.Value:
     x = _norm(graph, config, "decoder.final_layer_norm", x)
     if config.get("scale_decoder_outputs", config["tie_word_embeddings"]):
-        x = graph.op("Mul", [x, graph.constant("head_scale", width**-0.5, graph.dtype)])
-    graph.finish(x, width)
+        x = graph.op("Mul", [x, graph.constant("head_scale", config["d_model"] ** -0.5, graph.dtype)])
+    return x
 
 
 def _relative(config: dict[str, Any], both_ways: bool) -> RelativePositions:

@@ -65,6 +65,7 @@ class Decoder(msgspec.Struct, frozen=True):
     sliding_window: int | None = None  # a token attends to so many tokens, itself among them; None: to all before it
     drafts: int = 0  # tokens that the graph drafts after a token, besides the one that it predicts
     draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": it drafts none
+    exit_layer: int = 0  # blocks before the early exit, whose logits the graph gives too; 0: it has none
 
 
 class Encoder(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array, Engine, open_engine
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 from intaglio.runtime.token_tree import ancestors, depths
 
 Integers = npt.NDArray[np.int64]
@@ -31,7 +31,9 @@ Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
+LOGITS = "logits"
 DRAFT_LOGITS = "draft_logits"  # the output of graphs that draft
+EXIT_LOGITS = "exit_logits"  # the output of graphs with an early exit
 KEPT_SHAPES = 32  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
 
 
@@ -56,6 +58,8 @@ class DecoderSession:
     whose logits are wanted: `draft_logits` [batch, positions wanted, drafts, vocab] are those of the last step. Not for
     use from several threads at once.
     """
+
+    logits_name: ClassVar[str] = LOGITS  # the output that steps return
 
     def __init__(self, engine: Engine, decoder: Decoder, batch: int = 1, limit: int | None = None):
         """`limit`: the most tokens that a text may have; by default, and at most, the model's positions."""
@@ -91,14 +95,17 @@ class DecoderSession:
         threads: int | None = None,
         spinning: bool = True,
     ) -> Self:
-        """Open the decoder in `bundle`; `target` as of `open_engine`, `threads` and `spinning` for "ort-cpu".
+        """Open the decoder in `bundle`; `target` as of `open_engine`, `threads` and `spinning` for ONNX Runtime.
 
         Raises `BundleError` for a bundle that is no decoder, `UsageError` for a limit that the model cannot take.
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         decoder = decoder_of(opened)
-        on_cpu = target == "ort-cpu"
-        engine = OnnxRuntimeEngine(opened, target, threads, spinning) if on_cpu else open_engine(opened.path, target)
+        engine: Engine
+        if target in PROVIDERS:
+            engine = OnnxRuntimeEngine(opened, target, threads, spinning, needed_outputs(decoder))
+        else:
+            engine = open_engine(opened.path, target)
         try:
             return cls(engine, decoder, batch, limit)
         except BaseException:
@@ -299,14 +306,14 @@ class DecoderSession:
             )
 
     def _reserve(self, slots: int) -> None:
-        """Make room for `slots` in every row; what is valid is copied."""
+        """Make room for `slots` in every row; what the cache holds is copied."""
         if self._most is not None and slots > self._most:
             raise UsageError(f"{slots} slots of the cache are needed, the engine has {self._most}. Build a longer one.")
         if slots > self.capacity:
             self._allocate(-(-slots // CAPACITY_STEP) * CAPACITY_STEP)
 
     def _allocate(self, capacity: int) -> None:
-        decoder, valid = self.decoder, int(self.lengths.max())
+        decoder = self.decoder
         self._buffers.clear()  # they are bound to the old caches
         self._slots = np.arange(capacity)
         for index in range(decoder.layers):
@@ -316,7 +323,7 @@ class DecoderSession:
                 shape = (self.batch, decoder.kv_heads, capacity, decoder.head_dim)
                 self._caches[name] = np.zeros(shape, self._dtypes[f"past_{name}"])  # masked, but must be numbers
                 if old is not None:
-                    self._caches[name][:, :, :valid] = old[:, :, :valid]
+                    self._caches[name][:, :, : old.shape[2]] = old
 
     def _attend(self, arrays: dict[str, Array]) -> None:
         """Let the steps that follow read `arrays` as further inputs, by name."""
@@ -336,15 +343,16 @@ class DecoderSession:
             "write_start": np.zeros(self.batch, np.int64),
             "logit_indices": np.zeros((self.batch, wanted), np.int64),
         }
-        logits = np.zeros((self.batch, wanted, self.decoder.vocab_size), self._dtypes["logits"])
+        output = self.logits_name
+        logits = np.zeros((self.batch, wanted, self.decoder.vocab_size), self._dtypes[output])
         drafting = self._drafting(wanted)
         if isinstance(self.engine, OnnxRuntimeEngine):
             caches = {f"{when}_{name}": array for name, array in self._caches.items() for when in ("past", "present")}
-            run = self.engine.bind({**arrays, **caches, **drafting, "logits": logits, **self._attended}).run
+            run = self.engine.bind({**arrays, **caches, **drafting, output: logits, **self._attended}).run
         else:
             drafts = {name: array for name, array in drafting.items() if name == DRAFT_LOGITS}
             taken = {name: array for name, array in drafting.items() if name != DRAFT_LOGITS}
-            run = self._copying({**arrays, **taken}, {"logits": logits, **drafts})
+            run = self._copying({**arrays, **taken}, {output: logits, **drafts})
         self._buffers[tokens, wanted] = _Buffers(**arrays, logits=logits, drafting=drafting, run=run)
         return self._buffers[tokens, wanted]
 
@@ -383,6 +391,16 @@ def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | N
     np.less_equal(slots, places[:, :, None], out=mask)
     if window is not None:
         mask &= slots > places[:, :, None] - window
+
+
+def needed_outputs(decoder: Decoder) -> list[str] | None:
+    """The outputs that a session of the whole model takes; None: all that the graph has."""
+    return [LOGITS, *cache_outputs(decoder.layers)] if decoder.exit_layer else None
+
+
+def cache_outputs(layers: int) -> list[str]:
+    """The outputs that are the caches of the first `layers` blocks."""
+    return [f"present_{kind}_{index}" for index in range(layers) for kind in ("key", "value")]
 
 
 def decoder_of(bundle: Bundle) -> Decoder:

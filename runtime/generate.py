@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -10,50 +9,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
-import msgspec
-
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.chat import ChatTemplate, Message
 from intaglio.runtime.decoder import DecoderSession, decoder_of
 from intaglio.runtime.draft_model import check_draft, draft_threads
+from intaglio.runtime.early_exit import EarlyExitSession
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sampling import Sampler, Sampling
-from intaglio.runtime.strategies import (
-    STRATEGIES,
-    CachedModel,
-    Calls,
-    Seconds,
-    Strategy,
-    Text,
-    Tokens,
-    Written,
-    drive,
-)
-from intaglio.runtime.text_stream import TextStream
+from intaglio.runtime.strategies import STRATEGIES, CachedModel, Strategy, Text
+from intaglio.runtime.text_run import BatchRun, Generated, TextRun
 from intaglio.runtime.tokenizer import check_unicode, read_backend
 
 Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
-
-
-class Generated(msgspec.Struct):
-    """The text that was written after one prompt."""
-
-    text: str  # without the prompt, special tokens, and the stop string
-    tokens: list[int]  # all that were chosen, the one that ends the text among them
-    trace: list[Written]  # who wrote each of them, in order; between them those that were rolled back
-    tokens_per_second: float  # after the first one, which the reading of the prompt gives
-    strategy: str
-    calls: Calls
-    processed: Tokens
-    seconds_in: Seconds
-    accepted: int
-    rolled_back: int
-    acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
-    stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
-    prompt_tokens: int
-    prompt_seconds: float  # until the first token
-    seconds: float  # in all
 
 
 class Options(TypedDict, total=False):
@@ -61,6 +29,7 @@ class Options(TypedDict, total=False):
 
     strategy: str | None
     draft: str | Path | None
+    early_exit: bool
     fallback: float | None
     rollback: float | None
     max_draft: int | None
@@ -115,6 +84,7 @@ class TextGenerator:
         *,
         strategy: str | None = None,
         draft: str | Path | None = None,
+        early_exit: bool = False,
         fallback: float | None = None,
         rollback: float | None = None,
         max_draft: int | None = None,
@@ -138,6 +108,7 @@ class TextGenerator:
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
+        `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
         (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`, `tree`, `least`,
         `typical`: options of strategies, for those that have a field of that name. `seed`: the same one gives the same
@@ -154,7 +125,10 @@ class TextGenerator:
             "fallback": fallback, "rollback": rollback, "max_draft": max_draft, "window": window, "ngram": ngram,
             "tree": tree, "least": least, "typical": typical,
         }  # fmt: skip
-        self.method = _method(self.strategy, options, draft is not None)
+        if early_exit and draft is not None:
+            raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")
+        drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
+        self.method = _method(self.strategy, options, drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
         self._bundle = Bundle.open(bundle)
@@ -170,10 +144,12 @@ class TextGenerator:
                 check_draft(smaller, self._bundle)
                 few = draft_threads(smaller, threads)
                 self._draft = opened.enter_context(open_session(smaller, target, batch, few))
-                # Models that share a tokenizer may pad its vocabulary to different lengths.
-                common = min(self._model.vocabulary, self._draft.vocabulary)
-                self._model.vocabulary = self._draft.vocabulary = common
-            self.limit = min(session.limit for session in (self._model, self._draft) if session)
+            if early_exit:
+                self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
+            self.limit = self._model.limit
+            if self._draft is not None:
+                self.narrow(self._draft.limit, self._draft.vocabulary)
+                self._draft.vocabulary = self._model.vocabulary
             for name, option in (("max draft", max_draft), ("window", window)):
                 if option is not None and option >= self.limit:
                     raise UsageError(
@@ -190,6 +166,14 @@ class TextGenerator:
     ) -> None:
         self._opened.close()
 
+    def narrow(self, limit: int, vocabulary: int) -> None:
+        """From now on write texts of at most `limit` tokens below `vocabulary`, for a smaller model to follow.
+
+        Models that share a tokenizer may pad its vocabulary to different lengths.
+        """
+        self.limit = min(self.limit, limit)
+        self._model.vocabulary = min(self._model.vocabulary, vocabulary)
+
     def write(self, prompt: Prompt) -> TextRun:
         """Begin the text after `prompt`: iterate over its pieces, or take it `whole`. It ends the text before it.
 
@@ -204,16 +188,7 @@ class TextGenerator:
         """
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
-        encoded = [self._encode(prompt) for prompt in prompts]
-        reads = isinstance(self._model, EncoderDecoderSession)
-        for tokens in encoded:
-            if not tokens:
-                raise UsageError("the prompt is empty. Give at least one character.")
-            if len(tokens) >= self.limit and not reads:
-                raise UsageError(
-                    f"prompt of {len(tokens)} tokens: the model takes at most {self.limit} together with at least "
-                    "one new one. Shorten the prompt."
-                )
+        encoded = [self.encode(prompt) for prompt in prompts]
         for session in (self._model, self._draft):
             if session:
                 session.rollback(0)
@@ -243,8 +218,11 @@ class TextGenerator:
                 for text in texts:
                     text.counts.read("large" if session is self._model else "small", session.seconds - before)
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own."""
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own.
+
+        Raises `UsageError` as `write` does.
+        """
         is_text = isinstance(prompt, str)
         if isinstance(prompt, str):
             text = prompt
@@ -252,118 +230,26 @@ class TextGenerator:
             self._template = self._template or ChatTemplate.open(self._bundle)
             text = self._template.render(prompt)
         check_unicode(text)
-        return list(self.tokenizer.encode(text, add_special_tokens=is_text).ids) if text else []
+        tokens = list(self.tokenizer.encode(text, add_special_tokens=is_text).ids) if text else []
+        if not tokens:
+            raise UsageError("the prompt is empty. Give at least one character.")
+        if len(tokens) >= self.limit and not isinstance(self._model, EncoderDecoderSession):
+            raise UsageError(
+                f"prompt of {len(tokens)} tokens: the model takes at most {self.limit} together with at least "
+                "one new one. Shorten the prompt."
+            )
+        return tokens
 
 
-class BatchRun:
-    """Texts while they are written side by side: iterate once over their pieces; `texts` are they as far as written."""
+def _method(name: str, options: Mapping[str, float | int | None], drafting: str | None) -> Strategy:
+    """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take.
 
-    def __init__(self, generator: TextGenerator, texts: Sequence[Text]):
-        """`texts`: not yet begun."""
-        self._generator = generator
-        self.texts = [TextRun(generator, text, self) for text in texts]
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Write the texts; yield what is certain of them, piece by piece, with the number of the text, from 0 on."""
-        numbers = {id(run.text): number for number, run in enumerate(self.texts)}
-        for run in self.texts:
-            run.begin()
-        self._generator.read([run.text for run in self.texts])
-        for text, written in drive(self._generator.method, [run.text for run in self.texts]):
-            number = numbers[id(text)]
-            if piece := self.texts[number].take(written):
-                yield number, piece
-
-    def whole(self) -> list[Generated]:
-        """Write the texts to their ends."""
-        for _ in self:
-            pass
-        return [run.result() for run in self.texts]
-
-
-class TextRun:
-    """One text while it is written: iterate over its pieces once; `result` is what there is so far."""
-
-    def __init__(self, generator: TextGenerator, text: Text, batch: BatchRun):
-        """`text`: not yet begun; `batch`: what writes it."""
-        self.text = text
-        self._generator, self._batch = generator, batch
-        self._start, self._length = len(text.tokens), text.room
-        self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
-        self._trace: list[Written] = []
-        self._pieces: list[str] = []
-        self._stopped = "interrupted"
-        self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first token, the last
-
-    def __iter__(self) -> Iterator[str]:
-        """Write the text, and those beside it, and yield what is certain of it, piece by piece, none of them empty."""
-        return (piece for number, piece in self._batch if self._batch.texts[number] is self)
-
-    def begin(self) -> None:
-        """Look at the clock: the reading of the prompt comes next."""
-        self._begun = self._first = self._last = time.perf_counter()
-
-    def take(self, written: Written) -> str:
-        """Take what the strategy wrote, end the text where it has to end, and return what is certain of it now."""
-        self._trace.append(written)
-        if written.rolled_back:
-            return ""
-        self._last = time.perf_counter()
-        if len(self.text.tokens) == self._start + 1:
-            self._first = self._last
-        piece = ""
-        if written.token in self._generator.ends:
-            self._stopped = "eos"
-        else:
-            piece = self._stream.push(written.token)
-            if self._stream.stopped is not None:
-                self._stopped = "stop"
-            elif not self.text.room:
-                self._stopped = "length" if self._length == self._generator.max_new_tokens else "capacity"
-        self.text.ended = self._stopped != "interrupted"
-        if self.text.ended:
-            piece += self._stream.finish()
-        self._pieces.append(piece)
-        return piece
-
-    def whole(self) -> Generated:
-        """Write the text to its end."""
-        for _ in self:
-            pass
-        return self.result()
-
-    def result(self) -> Generated:
-        """The text so far, and how it came about; of one that was broken off what was held back too."""
-        self._pieces.append(self._stream.finish())
-        total, reading = self._last - self._begun, self._first - self._begun
-        tokens = self.text.tokens[self._start :]
-        counted, seconds = (len(tokens) - 1, total - reading) if len(tokens) > 1 else (len(tokens), total)
-        counts = self.text.counts
-        drafted = counts.accepted + counts.rolled_back
-        return Generated(
-            text="".join(self._pieces),
-            tokens=tokens,
-            trace=list(self._trace),
-            tokens_per_second=counted / seconds if seconds else 0.0,
-            strategy=self._generator.strategy,
-            calls=counts.calls,
-            processed=counts.processed,
-            seconds_in=counts.seconds,
-            accepted=counts.accepted,
-            rolled_back=counts.rolled_back,
-            acceptance=counts.accepted / drafted if drafted else None,
-            stopped=self._stopped,
-            prompt_tokens=len(self.text.source) or self._start,
-            prompt_seconds=reading,
-            seconds=total,
-        )
-
-
-def _method(name: str, options: Mapping[str, float | int | None], has_draft: bool) -> Strategy:
-    """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take."""
+    `drafting`: the option that names a draft model, if one was given.
+    """
     kind = STRATEGIES[name]
-    if kind.needs_draft not in (None, has_draft):
-        said = "takes no --draft. Leave it out" if has_draft else "needs a smaller decoder: add --draft BUNDLE"
+    if kind.needs_draft not in (None, drafting is not None):
+        needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
+        said = f"takes no {drafting}. Leave it out" if drafting else needed
         raise UsageError(f"strategy {name!r} {said}.")
     given = {option: value for option, value in options.items() if value is not None}
     known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from intaglio.plugins import custom_operators
 from intaglio.plugins import ort as kernels
 from intaglio.runtime.custom_operators import runnable
 from intaglio.runtime.engine import Array, Engine, check_arrays
+from intaglio.runtime.partial_graph import partial_graph
 
 # Target -> providers, in order of preference. A provider that the first one falls back to comes after it.
 PROVIDERS = {
@@ -22,6 +23,8 @@ PROVIDERS = {
     "ort-cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
     "ort-tensorrt": ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"],
 }
+
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is not a file
 
 # ONNX Runtime's name of an element type -> NumPy's.
 DTYPES = {
@@ -39,10 +42,17 @@ class OnnxRuntimeEngine(Engine):
     """A bundle, or an .onnx file, opened by ONNX Runtime.
 
     `spinning`: idle worker threads wait in a loop, which starts them faster and takes the processor from others.
+    `outputs`: the names of those that are wanted, if not all; only what they need is loaded and computed, and taken as
+    input.
     """
 
     def __init__(
-        self, source: Path | Bundle, target: str = "ort-cpu", threads: int | None = None, spinning: bool = True
+        self,
+        source: Path | Bundle,
+        target: str = "ort-cpu",
+        threads: int | None = None,
+        spinning: bool = True,
+        outputs: Collection[str] | None = None,
     ):
         onnxruntime = load("onnxruntime")
         providers = PROVIDERS[target]
@@ -63,8 +73,12 @@ class OnnxRuntimeEngine(Engine):
             path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         with runnable(path, options, operators) as file:
+            model: str | bytes = str(file)
+            if outputs is not None:
+                model = partial_graph(file, outputs).SerializeToString()
+                options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             try:
-                self._session = onnxruntime.InferenceSession(str(file), options, providers=providers)
+                self._session = onnxruntime.InferenceSession(model, options, providers=providers)
             except Exception as error:  # the library's exceptions have no common base but this
                 raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())

@@ -1,17 +1,23 @@
-"""What needs gradients, in torch: fine-tuning, pruning on the way, drafts, and sensitivities to each weight."""
+"""What needs gradients, in torch: fine-tuning, pruning on the way, alignment, drafts, sensitivities to each weight."""
 
+from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune
 from intaglio.training.sensitivity import Sensitivity, sensitivity
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
+from intaglio.training.train_early_exit import TrainedExit, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only
 
 __all__ = [
+    "Aligned",
     "Pruned",
     "Sensitivity",
     "Trained",
     "TrainedDrafts",
+    "TrainedExit",
+    "align",
     "prune",
     "sensitivity",
+    "train_early_exit",
     "train_hidden_transfer",
     "train_int8_only",
     "train_medusa",

@@ -1,37 +1,41 @@
-"""A causal language model's checkpoint: opened for training in float32, and written again."""
+"""A language model's checkpoint: opened for training in float32, and written again."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio import drafts
+from intaglio import drafts, early_exit
 from intaglio.errors import SourceError, UsageError, one_line, storage_errors
 from intaglio.extras import load as load_library
 from intaglio.files import atomic_directory, check_output_directory, read_text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 SAFETENSORS = (".safetensors", ".safetensors.index.json")
 WEIGHTS = (*SAFETENSORS, ".bin", ".bin.index.json")  # endings of files not taken over
 COMPANIONS = (".json", ".txt", ".jinja", ".model")  # endings of files that are: the tokenizer's, and settings
-HELD_OUT = 10  # one window in this many is held out, at the end of the text
+HELD_OUT = 10  # one window or prompt in this many is held out, at the end of the file
 MOST_HELD_OUT = 64
 
 Windows = npt.NDArray[np.int64]  # [windows, tokens]
 
 
-def open_network(folder: Path) -> tuple[Any, str]:
+def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str]:
     """The network in `folder`, in float32, and the dtype that its weights are stored in.
 
-    Raises `SourceError` for a folder that is no causal language model with safetensors.
+    Raises `SourceError` for a folder that is no causal language model with safetensors, nor, with `encoder_decoders`,
+    such a model that reads a source text.
     """
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
@@ -39,15 +43,16 @@ def open_network(folder: Path) -> tuple[Any, str]:
         reason = one_line(error, 120)
         raise SourceError(f"source {folder}: no readable {CONFIG} ({reason}). Give a checkpoint's folder.") from error
     torch, transformers = load_library("torch"), load_library("transformers")
+    reads = encoder_decoders and config.get("is_encoder_decoder") is True
+    kind = transformers.AutoModelForSeq2SeqLM if reads else transformers.AutoModelForCausalLM
+    wanted = "an encoder-decoder" if reads else "a causal language model"
     try:
         with _without_bars(transformers):
-            network = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, use_safetensors=True, local_files_only=True
-            )
+            network = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, local_files_only=True)
     except Exception as error:  # whatever a damaged checkpoint makes the library raise
         reason = one_line(error, 200)
         raise SourceError(
-            f"source {folder}: transformers does not open it as a causal language model ({reason}). "
+            f"source {folder}: transformers does not open it as {wanted} ({reason}). "
             "Give the folder of a decoder's checkpoint, with safetensors."
         ) from error
     stored = config.get("dtype", config.get("torch_dtype"))
@@ -61,23 +66,33 @@ def check_output(output: Path) -> None:
     check_output_directory(output, force=False)
 
 
-def write_network(network: Any, dtype: str, source: Path, output: Path) -> None:
-    """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step."""
+def write_network(
+    network: Any, dtype: str, source: Path, output: Path, further: Mapping[str, bytes] | None = None
+) -> None:
+    """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step.
+
+    `further`: other files to write there, by name.
+    """
     torch, transformers = load_library("torch"), load_library("transformers")
     with atomic_directory(output) as folder, storage_errors(output):
         copy_files(source, folder)
         with _without_bars(transformers):
             network.to(getattr(torch, dtype)).save_pretrained(folder)
+        for name, content in (further or {}).items():
+            (folder / name).write_bytes(content)
         for path in folder.iterdir():
             path.chmod(0o644)
 
 
 def copy_files(source: Path, folder: Path, weights: bool = False) -> None:
-    """Copy what a checkpoint has besides its weights, or with its safetensors too, byte for byte; no drafts."""
+    """Copy what a checkpoint has besides its weights, or with its safetensors too, byte for byte.
+
+    Records of drafts and of an early exit are left out: they are of the weights as they were.
+    """
     for path in sorted(source.iterdir()):
         companion = path.suffix in COMPANIONS and not path.name.endswith(WEIGHTS)
         wanted = companion or (weights and path.name.endswith(SAFETENSORS))
-        if path.is_file() and wanted and path.name not in (drafts.RECORD, drafts.MATRICES):
+        if path.is_file() and wanted and path.name not in (drafts.RECORD, drafts.MATRICES, early_exit.RECORD):
             shutil.copyfile(path, folder / path.name)
 
 
@@ -86,26 +101,35 @@ def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tu
 
     Raises `SourceError` for a folder without tokenizer, `UsageError` for a text of less than two windows.
     """
-    from tokenizers import Tokenizer
-
-    if not (folder / TOKENIZER).is_file():
-        raise SourceError(f"source {folder}: holds no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
-    text = read_text(Path(data), option)
-    try:
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    except Exception as error:  # the library raises bare Exception
-        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({error}). Copy it again.") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    ids = np.array(tokenizer.encode(text).ids, np.int64)
+    tokenizer = read_tokenizer(folder)
+    ids = np.array(tokenizer.encode(read_text(Path(data), option)).ids, np.int64)
     windows = ids[: len(ids) // length * length].reshape(-1, length)
     if len(windows) < 2:
         raise UsageError(
             f"{option} {data}: {len(ids)} tokens, expected at least two windows of {length}: one to train on, one to "
             "hold out. Give more text, or shorter windows."
         )
-    held_out = min(max(1, len(windows) // HELD_OUT), MOST_HELD_OUT)
-    return windows[:-held_out], windows[-held_out:]
+    return windows[: -held_out(windows)], windows[-held_out(windows) :]
+
+
+def held_out(items: Sized) -> int:
+    """How many of the `items` are held out of the training: a tenth, at least one and at most 64."""
+    return min(max(1, len(items) // HELD_OUT), MOST_HELD_OUT)
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint, without padding and truncation. Raises `SourceError` where there is none."""
+    from tokenizers import Tokenizer
+
+    if not (folder / TOKENIZER).is_file():
+        raise SourceError(f"source {folder}: holds no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:  # the library raises bare Exception
+        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({error}). Copy it again.") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def shuffled(windows: Windows, size: int, random: np.random.Generator) -> Iterator[Windows]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from intaglio.errors import GraphError
 from intaglio.training.causal_model import Windows
 from intaglio.training.drafter import Drafter
-from intaglio.training.fine_tuner import LONGEST_GRADIENT, WARM_UP
+from intaglio.training.fine_tuner import follow, risen
 
 LIKELIEST = 3  # predictions that a tree of drafts may hold of a step
 
@@ -32,22 +29,14 @@ class DraftTuner:
         self._drafter, self._step = drafter, step
         self._matrix = drafter.matrices[step].get_parameter("weight")
         self._optimiser = torch.optim.AdamW([self._matrix], lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(
-            self._optimiser, lambda done: min(1.0, (done + 1) / WARM_UP) * (1 - done / steps)
-        )
+        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, lambda done: risen(done) * (1 - done / steps))
 
     def train(self, windows: Windows) -> None:
         """One step of the optimiser on windows [batch, tokens]. Raises `GraphError` where the loss is no number."""
         self._optimiser.zero_grad()
         loss = _divergence(*self._drafter.logits(torch.from_numpy(windows), self._step)).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-        length = float(nn.utils.clip_grad_norm_([self._matrix], LONGEST_GRADIENT))
-        if not math.isfinite(length):
-            raise GraphError(
-                f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate."
-            )
-        self._optimiser.step()
-        self._rates.step()
+        follow(loss, [self._matrix], self._optimiser, self._rates)
 
 
 @torch.no_grad()

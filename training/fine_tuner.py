@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from intaglio.errors import GraphError
 from intaglio.training.causal_model import Windows
@@ -27,7 +30,7 @@ class FineTuner:
             torch.from_numpy(held_out[at : at + batch_size]) for at in range(0, len(held_out), batch_size)
         ]
         self._optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, lambda done: min(1.0, (done + 1) / WARM_UP))
+        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, risen)
 
     def step(self, windows: Windows) -> None:
         """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""
@@ -37,13 +40,7 @@ class FineTuner:
         loss = self._loss(torch.from_numpy(windows))
         loss.backward()  # type: ignore[no-untyped-call]
         self._masks.apply()
-        length = float(torch.nn.utils.clip_grad_norm_(self._network.parameters(), LONGEST_GRADIENT))
-        if not math.isfinite(length):
-            raise GraphError(
-                f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate."
-            )
-        self._optimiser.step()
-        self._rates.step()
+        follow(loss, self._network.parameters(), self._optimiser, self._rates)
         self._masks.apply()  # the optimiser's momentum moves what has no gradient
 
     @torch.no_grad()
@@ -56,3 +53,17 @@ class FineTuner:
     def _loss(self, windows: Tensor) -> Tensor:
         logits = self._network(input_ids=windows, use_cache=False).logits[:, :-1]
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def follow(loss: Tensor, parameters: Iterable[Tensor], optimiser: Optimizer, rates: LRScheduler) -> None:
+    """Take a step along the gradients of `loss`. Raises `GraphError` where they are no numbers any more."""
+    length = float(torch.nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT))
+    if not math.isfinite(length):
+        raise GraphError(f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate.")
+    optimiser.step()
+    rates.step()
+
+
+def risen(done: int) -> float:
+    """The part of the learning rate to take after `done` steps: it rises evenly for the first `WARM_UP`."""
+    return min(1.0, (done + 1) / WARM_UP)

@@ -1,10 +1,19 @@
-"""The options that the trainings of causal language models share."""
+"""The options that the trainings of language models share."""
 
 from __future__ import annotations
 
 import math
 
 from intaglio.errors import UsageError
+
+DTYPES = ("float32", "float16")  # of weights that are written
+
+
+def check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    """Raise `UsageError` for a value that is none of its choices; `given` are both by the option's name."""
+    for name, (value, choices) in given.items():
+        if value not in choices:
+            raise UsageError(f"{name} {value!r}: expected one of {', '.join(choices)}.")
 
 
 def check_numbers(counts: dict[str, int], learning_rate: float, seed: int) -> None:

@@ -14,12 +14,11 @@ from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
 from intaglio.training.causal_model import check_output, open_network, read_windows, shuffled, write_network
-from intaglio.training.options import check_numbers
+from intaglio.training.options import DTYPES, check_choices, check_numbers
 from intaglio.training.schedule import SCHEDULES, Schedule, fraction_at
 
 OPTION = "--data"
 METHODS = ("magnitude", "rows")
-DTYPES = ("float32", "float16")
 
 
 class Stage(msgspec.Struct):
@@ -75,7 +74,7 @@ def prune(
     files of the tokenizer. Raises `SourceError` for a folder that is no causal language model with a tokenizer,
     `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at `output` then.
     """
-    _check_choices({"by": (by, METHODS), "schedule": (schedule, SCHEDULES), "dtype": (dtype or "float32", DTYPES)})
+    check_choices({"by": (by, METHODS), "schedule": (schedule, SCHEDULES), "dtype": (dtype or "float32", DTYPES)})
     _check_numbers(
         {"stages": stages, "steps": steps, "batch size": batch_size, "max tokens": max_tokens, "multiple": multiple},
         fraction, learning_rate, seed,
@@ -116,12 +115,6 @@ def prune(
     result.parameters = network.num_parameters()
     result.seconds = time.monotonic() - started
     return result
-
-
-def _check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    for name, (value, choices) in given.items():
-        if value not in choices:
-            raise UsageError(f"{name} {value!r}: expected one of {', '.join(choices)}.")
 
 
 def _check_numbers(counts: dict[str, int], fraction: float, learning_rate: float, seed: int) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from intaglio.bundle import Bundle
 from intaglio.model_file import load
-from intaglio.runtime.generate import Generated
+from intaglio.runtime.text_run import Generated
 from intaglio.validate.work import work
 
 

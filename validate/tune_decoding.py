@@ -18,10 +18,11 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step, track
-from intaglio.runtime.generate import Generated, TextGenerator
+from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.prompts import Example, read_examples
 from intaglio.runtime.strategies import BigLittleDecoder, Plain, Speculative, Strategy
+from intaglio.runtime.text_run import Generated
 from intaglio.validate.decoding_work import DecodingWork, decoding_work
-from intaglio.validate.prompts import Example, read_examples
 from intaglio.validate.text_quality import TextQuality, text_quality
 
 FALLBACKS = (0.3, 0.5, 0.7, 0.8, 0.9)  # around those of appendix C.1: 0.5 to 0.9 for translation, 0.2 to 0.6 else

@@ -14,7 +14,8 @@ from intaglio.errors import UsageError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
-    from intaglio.runtime.generate import BatchRun, Generated, Prompt, TextGenerator, TextRun
+    from intaglio.runtime.generate import Prompt, TextGenerator
+    from intaglio.runtime.text_run import BatchRun, Generated, TextRun
     from intaglio.runtime.trace import Passage
 
 EPILOG = """\b
@@ -26,6 +27,7 @@ Examples:
   intaglio generate llama --messages talk.json --stop "###"
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
   intaglio generate llama --draft small-llama --strategy speculative --file questions.txt
+  intaglio generate llama-exit --early-exit --strategy bild "Once upon a time"
 """
 
 # What a terminal would obey instead of showing it: control characters but tab and line feed.
@@ -48,6 +50,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
     help="greedy, sample, bild, speculative, ngram, hidden-transfer, medusa, auto.  [default: greedy, or sample]",
 )
 @click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for bild, speculative, auto.")
+@click.option("--early-exit", is_flag=True, help="Instead of it, the model's own first blocks, trained for that.")
 @click.option("--fallback", type=float, help="bild: the large model's turn is below this probability.  [default: 0.5]")
 @click.option(
     "--rollback", type=float, help="bild: a token is taken back beyond this distance, in nats; or inf.  [default: 2]"

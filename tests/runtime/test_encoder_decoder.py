@@ -11,7 +11,8 @@ import pytest
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession
-from intaglio.runtime.generate import Generated, generate
+from intaglio.runtime.generate import generate
+from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
 SOURCES = ["Hello there", "é", "A source text that is longer than the others."]

@@ -15,7 +15,8 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, IntaglioError, UsageError
 from intaglio.runtime import decoder
 from intaglio.runtime.chat import Message
-from intaglio.runtime.generate import Generated, TextGenerator, generate
+from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]
@@ -168,7 +169,7 @@ def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"strategy": "bild"}, "strategy 'bild' needs a smaller decoder: add --draft BUNDLE."),
+        ({"strategy": "bild"}, "strategy 'bild' needs a smaller decoder: add --draft BUNDLE, or --early-exit."),
         ({"strategy": "speculative"}, "strategy 'speculative' needs a smaller decoder"),
         ({"strategy": "ngram", "draft": "same"}, "strategy 'ngram' takes no --draft. Leave it out."),
         ({"strategy": "sample", "draft": "same"}, "strategy 'sample' takes no --draft"),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from intaglio.errors import UsageError
 from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import Generated, TextGenerator
+from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.strategies import Written
 from intaglio.runtime.strategies.bild import BigLittleDecoder
+from intaglio.runtime.text_run import Generated
 
 Write = Callable[..., list[Generated]]
 LENGTH = 24  # tokens that are written

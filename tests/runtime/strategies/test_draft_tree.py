@@ -20,9 +20,10 @@ from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import Generated, TextGenerator, generate
+from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.sampling import Sampling, distribution, softmax
 from intaglio.runtime.strategies.draft_tree import grow
+from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
 KINDS = ("hidden-transfer", "medusa")

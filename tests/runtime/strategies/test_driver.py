@@ -13,10 +13,11 @@ from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
 from intaglio.runtime.decoder import DecoderSession, decoder_of
-from intaglio.runtime.generate import Generated, TextGenerator, generate
+from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sampling import Sampler, Sampling
 from intaglio.runtime.strategies import STRATEGIES, CachedModel, Text, Written, drive
+from intaglio.runtime.text_run import Generated
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -1,0 +1,290 @@
+"""How fast do a small and a large model write together, at which quality, against the large one alone and its peers?
+
+    python benchmarks/decoding_speed.py --large CHECKPOINT --small CHECKPOINT --data FILE --validation FILE [--json]
+    python benchmarks/decoding_speed.py --large CHECKPOINT --hidden-transfer CHECKPOINT --medusa CHECKPOINT --data FILE
+
+BiLD's thresholds are chosen on the validation file: the fastest that lose nothing there, and the fastest that lose at
+most one point. Then every text of the data file is written in all ways in turn, one text at a time, so that all meet
+the machine in the same moods; `speed` is the plain large model's time over theirs. `overhead` is the part of the time
+that is spent outside of the engines. transformers' plain and assisted generation of the same checkpoints run after
+that in a process of their own, their speed over transformers' own plain one.
+
+The files are JSON lines with "prompt" and, if quality is to be scored against something else than the large model's own
+texts, "reference"; examples/train_text_to_text.py makes such checkpoints and files.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+from intaglio.progress import step, track
+from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.prompts import Example, read_examples
+from intaglio.runtime.text_run import Generated
+from intaglio.validate.text_quality import TextQuality, text_quality
+from intaglio.validate.tune_decoding import Setting, TunedDecoding, tune_decoding
+
+WARM_UP = 2  # texts
+DRAFTED = ("hidden-transfer", "medusa")
+
+
+class Row(msgspec.Struct):
+    """One way to write all texts."""
+
+    way: str
+    speed: float  # over the plain large model of the same library
+    milliseconds: float  # a text
+    quality: TextQuality
+    same: float  # part of the texts that are the plain large model's
+    tokens_a_pass: float | None = None  # of the large model
+    kept: float | None = None  # part of the drafted tokens
+    overhead: float | None = None
+
+
+class Speeds(msgspec.Struct):
+    """All of it."""
+
+    parameters: dict[str, int]
+    threads: int
+    texts: int
+    rows: list[Row]
+
+
+@dataclass
+class Way:
+    """A way to write, and what it wrote."""
+
+    name: str
+    generator: TextGenerator
+    results: list[Generated] = field(default_factory=list)
+
+
+@click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--large", required=True, type=click.Path(path_type=Path), help="The checkpoint whose texts are wanted.")
+@click.option("--small", type=click.Path(path_type=Path), help="The checkpoint that drafts.")
+@click.option("--hidden-transfer", type=click.Path(path_type=Path), help="--large with drafts that were trained so.")
+@click.option("--medusa", type=click.Path(path_type=Path), help="--large with drafts that were trained so.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Prompts to judge by.")
+@click.option("--validation", type=click.Path(path_type=Path), help="Prompts to choose thresholds on, for --small.")
+@click.option("--metric", default="bleu", show_default=True, help="What quality is.")
+@click.option("--recipe", help="Compress the large model first, such as with rtn.")
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
+@click.option("--texts", type=click.IntRange(min=1), help="Take so many of --data.")
+@click.option("--threads", type=click.IntRange(min=1), help="Processor threads.  [default: all]")
+@click.option("--peers/--no-peers", default=True, help="With transformers.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
+def main(
+    large: Path,
+    small: Path | None,
+    hidden_transfer: Path | None,
+    medusa: Path | None,
+    data: Path,
+    validation: Path | None,
+    metric: str,
+    recipe: str | None,
+    max_new_tokens: int,
+    texts: int | None,
+    threads: int | None,
+    peers: bool,
+    as_json: bool,
+) -> None:
+    """Export, choose, write, score, print."""
+    count = threads or len(os.sched_getaffinity(0))
+    examples = read_examples(data, "--data")[:texts]
+    checkpoints = {"large": large, "small": small, "hidden-transfer": hidden_transfer, "medusa": medusa}
+    with tempfile.TemporaryDirectory() as folder:
+        bundles, parameters = {}, {}
+        for name, checkpoint in checkpoints.items():
+            if checkpoint is not None:
+                bundles[name] = bundle_of(checkpoint, Path(folder) / name, recipe if name != "small" else None)
+                parameters[name] = parameters_of(checkpoint)
+        common: dict[str, Any] = {"max_new_tokens": max_new_tokens, "threads": count}
+        ways = [Way("large alone", TextGenerator(bundles["large"], **common))]
+        if small is not None:
+            if validation is None:
+                raise UsageError("--small needs --validation, to choose thresholds on.")
+            tuned = tune_decoding(
+                bundles["large"],
+                bundles["small"],
+                validation,
+                0.0,
+                metric,
+                max_new_tokens=max_new_tokens,
+                threads=count,
+            )
+            drafted = common | {"draft": bundles["small"]}
+            ways.append(Way("speculative", TextGenerator(bundles["large"], strategy="speculative", **drafted)))
+            for loss in (0.0, 1.0):
+                best = fastest(tuned, loss)
+                thresholds = {"fallback": best.fallback, "rollback": best.rollback}
+                name = f"bild, {loss:g} points lost (fallback {best.fallback:g}, rollback {best.rollback:g})"
+                ways.append(Way(name, TextGenerator(bundles["large"], strategy="bild", **thresholds, **drafted)))
+        ways.append(Way("ngram", TextGenerator(bundles["large"], strategy="ngram", **common)))
+        ways += [
+            Way(kind, TextGenerator(bundles[kind], strategy=kind, **common)) for kind in DRAFTED if kind in bundles
+        ]
+        rows = measure(ways, examples, metric)
+        for way in ways:
+            way.generator.__exit__(None, None, None)
+        if peers:
+            rows += beside(large, small, examples, max_new_tokens, count)
+    result = Speeds(parameters, count, len(examples), rows)
+    click.echo(msgspec.json.encode(result).decode() if as_json else table(result, metric))
+
+
+def bundle_of(checkpoint: Path, bundle: Path, recipe: str | None) -> Path:
+    """The exported, and perhaps compressed, checkpoint."""
+    with step(f"exporting {bundle.name}"):
+        export(str(checkpoint), bundle, check=False)
+        if recipe is None:
+            return bundle
+        compressed = bundle.with_name(f"{bundle.name}-{recipe}")
+        compress(bundle, compressed, recipe)
+        return compressed
+
+
+def parameters_of(checkpoint: Path) -> int:
+    """The numbers in a checkpoint's safetensors, those of drafts among them."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in checkpoint.glob("*.safetensors"):
+        with safe_open(path, "np") as file:
+            for name in file.keys():  # noqa: SIM118  it is no dictionary
+                length = 1
+                for side in file.get_slice(name).get_shape():
+                    length *= side
+                total += length
+    return total
+
+
+def fastest(tuned: TunedDecoding, loss: float) -> Setting:
+    """BiLD's fastest setting that loses at most `loss` points on the validation file, or its best where none does."""
+    settings = [each for each in tuned.settings if each.strategy == "bild"]
+    score = {id(each): getattr(each.quality, tuned.metric) for each in settings}
+    least = getattr(tuned.settings[0].quality, tuned.metric) - loss
+    good = [each for each in settings if score[id(each)] >= least]
+    return min(good, key=lambda each: each.seconds) if good else max(settings, key=lambda each: score[id(each)])
+
+
+def measure(ways: Sequence[Way], examples: Sequence[Example], metric: str) -> list[Row]:
+    """Write every text in every way in turn."""
+    for example in examples[:WARM_UP]:
+        for way in ways:
+            way.generator.write(example.prompt).whole()
+    for example in track(examples, "writing", len(examples)):
+        for way in ways:
+            way.results.append(way.generator.write(example.prompt).whole())
+    plain = ways[0].results
+    wanted = [
+        result.text if example.reference is None else example.reference
+        for example, result in zip(examples, plain, strict=True)
+    ]
+    rows = []
+    for way in ways:
+        seconds = sum(result.seconds for result in way.results)
+        inside = sum(result.seconds_in.small + result.seconds_in.large for result in way.results)
+        kept, rolled_back = (sum(getattr(each, name) for each in way.results) for name in ("accepted", "rolled_back"))
+        rows.append(
+            Row(
+                way=way.name,
+                speed=sum(result.seconds for result in plain) / seconds,
+                milliseconds=1e3 * seconds / len(examples),
+                quality=text_quality([each.text.strip() for each in way.results], [text.strip() for text in wanted]),
+                same=sum(a.tokens == b.tokens for a, b in zip(plain, way.results, strict=True)) / len(examples),
+                tokens_a_pass=sum(len(each.tokens) for each in way.results)
+                / sum(each.calls.large for each in way.results),
+                kept=kept / (kept + rolled_back) if kept + rolled_back else None,
+                overhead=1 - inside / seconds,
+            )
+        )
+    return rows
+
+
+def beside(large: Path, small: Path | None, examples: Sequence[Example], tokens: int, threads: int) -> list[Row]:
+    """transformers' plain and assisted generation, in a process of their own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool, step("transformers"):
+        return pool.submit(with_transformers, large, small, examples, tokens, threads).result()
+
+
+def with_transformers(
+    large: Path, small: Path | None, examples: Sequence[Example], tokens: int, threads: int
+) -> list[Row]:
+    """See `beside`."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(threads)
+
+    def opened(path: Path) -> Any:
+        config = transformers.AutoConfig.from_pretrained(path)
+        kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+        return kind.from_pretrained(path, dtype=torch.float32).eval()
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(large)
+    model, assistant = opened(large), opened(small) if small else None
+    texts: dict[str, list[str]] = {"plain": [], "assisted": []}
+    seconds = dict.fromkeys(texts, 0.0)
+    with torch.inference_mode():
+        for number, example in enumerate([*examples[:WARM_UP], *examples]):
+            ids = tokenizer(example.prompt, return_tensors="pt").input_ids
+            options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": tokens, "do_sample": False}
+            for name in texts:
+                if name == "assisted" and assistant is None:
+                    continue
+                given = {"assistant_model": assistant} if name == "assisted" else {}
+                began = time.perf_counter()
+                written = model.generate(ids, pad_token_id=0, **options, **given)[0]
+                if number >= WARM_UP:
+                    seconds[name] += time.perf_counter() - began
+                    start = 0 if model.config.is_encoder_decoder else ids.shape[1]
+                    texts[name].append(tokenizer.decode(written[start:], skip_special_tokens=True).strip())
+    wanted = [
+        text if example.reference is None else example.reference
+        for example, text in zip(examples, texts["plain"], strict=True)
+    ]
+    return [
+        Row(
+            way=f"transformers, {name}",
+            speed=seconds["plain"] / seconds[name],
+            milliseconds=1e3 * seconds[name] / len(examples),
+            quality=text_quality(found, wanted),
+            same=sum(a == b for a, b in zip(texts["plain"], found, strict=True)) / len(found),
+        )
+        for name, found in texts.items()
+        if found
+    ]
+
+
+def table(result: Speeds, metric: str) -> str:
+    """For people."""
+    counts = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
+    lines = [f"parameters: {counts}; {result.threads} threads, {result.texts} texts", ""]
+    columns = ("speed", "ms a text", metric, "same", "tokens a pass", "kept", "overhead")
+    lines.append(f"{'way':60} " + " ".join(f"{column:>{max(7, len(column))}}" for column in columns))
+    for row in result.rows:
+        cells = [
+            f"{row.speed:7.2f}", f"{row.milliseconds:9.1f}", f"{getattr(row.quality, metric):7.2f}", f"{row.same:7.0%}",
+            f"{row.tokens_a_pass or 0:13.2f}", f"{row.kept or 0:7.0%}", f"{row.overhead or 0:8.1%}",
+        ]  # fmt: skip
+        lines.append(f"{row.way:60} {' '.join(cells)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""`intaglio train align`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from intaglio.cli.output import json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio export ./gpt2-xl -o gpt2-xl
+  intaglio train align ./gpt2 -o ./gpt2-aligned --teacher gpt2-xl --data texts.txt
+  intaglio train align ./t5-small -o ./t5-aligned --teacher t5-large --data prompts.jsonl --steps 2000 --json
+  intaglio export ./gpt2-aligned -o aligned
+  intaglio generate gpt2-xl --draft aligned --strategy bild "Once upon a time"
+"""
+
+
+@click.command("align", epilog=EPILOG, short_help="A small model, to write what the large one would.")
+@click.argument("source", metavar="SMALL", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option(
+    "--teacher", required=True, type=click.Path(path_type=Path), help="The bundle of the large model to draft for."
+)
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help='Prompts: JSON lines {"prompt": ...}, or UTF-8 text to take windows of. A tenth is held out.',
+)
+@click.option("--prompt-tokens", default=64, show_default=True, help="Tokens of a window of text.")
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens to write after a prompt at most.")
+@click.option("--texts", type=int, help="Take so many prompts of the file.  [default: all]")
+@click.option("--steps", default=300, show_default=True, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and written side by side.")
+@click.option("--learning-rate", default=2e-4, show_default=True, help="Of Adam.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
+)
+@click.option("--seed", default=0, show_default=True, help="Of the order of the texts.")
+@click.option("--target", default="ort-cpu", show_default=True, help="What runs the large model.")
+@click.option("--threads", type=click.IntRange(1), help="Processor threads of it, for ort-cpu.  [default: all]")
+@json_option
+def align_command(
+    source: Path,
+    output: Path,
+    teacher: Path,
+    data: Path,
+    prompt_tokens: int,
+    max_new_tokens: int,
+    texts: int | None,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    dtype: Literal["float32", "float16"] | None,
+    seed: int,
+    target: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Fine-tune the model in the folder SMALL on what the large one writes, so that more of its drafts are kept.
+
+    Both are causal language models, or both encoder-decoders, with one tokenizer. The large model writes a text after
+    each prompt, greedily; then the small one learns its tokens. The folder that is made can be exported like any other.
+    """
+    from intaglio.training import align
+
+    result = align(
+        source, output, teacher, data, prompt_tokens, max_new_tokens, texts, steps, batch_size, learning_rate, dtype,
+        seed, target, threads,
+    )  # fmt: skip
+    if as_json:
+        print_json(result)
+        return
+    rows = [
+        ("before", result.loss_before, f"{result.agreement_before:.1%}"),
+        ("after", result.loss, f"{result.agreement:.1%}"),
+    ]
+    print_table(f"On {result.held_out:,} held-out tokens", ["", "loss", "agreement"], rows)
+    click.echo(
+        f"{result.checkpoint}: trained for {result.steps} steps on {result.texts:,} texts of {result.teacher}, "
+        f"{result.tokens:,} tokens, in {result.seconds:.0f} s"
+    )

@@ -1,0 +1,60 @@
+"""`intaglio train early-exit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio train early-exit ./gpt2 -o ./gpt2-exit --data texts.txt
+  intaglio train early-exit ./gpt2 -o ./gpt2-exit --data texts.txt --layer 2 --steps 5000
+  intaglio export ./gpt2-exit -o gpt2-exit
+  intaglio generate gpt2-exit --early-exit --strategy bild "Once upon a time"
+"""
+
+
+@click.command("early-exit", epilog=EPILOG, short_help="A decoder, to predict halfway too.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
+@click.option("--layer", type=int, help="Blocks before the exit.  [default: a quarter of them]")
+@click.option("--steps", default=500, show_default=True, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
+@click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Of Adam.")
+@click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@json_option
+def early_exit_command(
+    source: Path,
+    output: Path,
+    data: Path,
+    layer: int | None,
+    steps: int,
+    batch_size: int,
+    max_tokens: int,
+    learning_rate: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Fine-tune the causal language model in the folder SOURCE to predict after its first blocks too.
+
+    The first blocks can then draft for the whole model. Both exits share the final norm and the head, and the mean of
+    their losses is lowered. The folder that is made can be exported like any other.
+    """
+    from intaglio.training import train_early_exit
+
+    result = train_early_exit(source, output, data, layer, steps, batch_size, max_tokens, learning_rate, seed)
+    if as_json:
+        print_json(result)
+        return
+    rows = [
+        (f"after {result.layer} of {result.layers} blocks: loss", result.early_loss_before, result.early_loss),
+        ("after all of them: loss", result.last_loss_before, result.last_loss),
+        ("both agree", f"{result.agreement_before:.1%}", f"{result.agreement:.1%}"),
+    ]
+    print_table(f"Predictions on {result.held_out:,} held-out tokens", ["", "before", "after"], rows)
+    click.echo(f"{result.checkpoint}: trained on {result.tokens:,} tokens in {result.seconds:.0f} s")

@@ -1,0 +1,78 @@
+"""`intaglio train int8-only`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.output import force_option, json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio export ./all-MiniLM-L6-v2 -o minilm
+  intaglio compress minilm -o minilm-int8 --recipe int8-only --calibration texts.txt
+  intaglio train int8-only minilm-int8 -o minilm-tuned --teacher minilm --data more-texts.txt
+  intaglio train int8-only minilm-int8 -o minilm-tuned --teacher minilm --data more-texts.txt --steps 1000 --json
+"""
+
+
+@click.command("int8-only", epilog=EPILOG, short_help="What the recipe int8-only made: its integers.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option(
+    "--teacher", required=True, type=click.Path(path_type=Path), help="The floating-point bundle BUNDLE was made from."
+)
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Real inputs, without labels: UTF-8, one text a line, or .npz arrays by input name. A tenth is held out.",
+)
+@click.option("--steps", default=200, show_default=True, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, show_default=True, help="Texts per step.")
+@click.option(
+    "--learning-rate", default=0.02, show_default=True, help="Of weights: units of their 8 bits that a step moves."
+)
+@click.option(
+    "--bias-learning-rate", default=0.01, show_default=True, help="Of biases and normalisations, in like units."
+)
+@click.option("--max-tokens", default=128, show_default=True, help="Where longer texts are cut.")
+@click.option("--embeddings", is_flag=True, help="Train the embedding tables too.")
+@click.option("--seed", default=0, show_default=True, help="Of the order of the texts, and of which are held out.")
+@force_option
+@json_option
+def int8_only_command(
+    bundle: Path,
+    output: Path,
+    teacher: Path,
+    data: Path,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    bias_learning_rate: float,
+    max_tokens: int,
+    embeddings: bool,
+    seed: int,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Fine-tune the integers of BUNDLE, which the recipe int8-only made, to give what its teacher gives.
+
+    Weights, biases and normalisations are trained with the integer arithmetic that the bundle runs with; scales stay.
+    Of the states evaluated on held-out texts the best is kept, the one given among them.
+    """
+    from intaglio.training import train_int8_only
+
+    result = train_int8_only(
+        bundle, output, teacher, data, steps, batch_size, learning_rate, bias_learning_rate, max_tokens, embeddings,
+        seed, force,
+    )  # fmt: skip
+    if as_json:
+        print_json(result)
+        return
+    rows = [("before", result.loss_before), ("after", result.loss_after)]
+    print_table(f"Distance to {result.teacher} on {result.held_out} held-out texts", ["", "loss"], rows)
+    outputs = ", ".join(result.outputs)
+    click.echo(f"The loss is of {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
+    click.echo(f"{result.bundle}: {result.changed:,} of {result.trained:,} integers changed, in {result.seconds:.0f} s")

@@ -1,0 +1,87 @@
+"""`intaglio train prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from intaglio.cli.output import json_option, print_json, print_table
+
+EPILOG = """\b
+Examples:
+  intaglio train prune ./gpt2 -o ./gpt2-half --data texts.txt --fraction 0.5
+  intaglio train prune ./gpt2 -o ./gpt2-slim --data texts.txt --by rows --fraction 0.25 --schedule separate
+  intaglio export ./gpt2-slim -o slim
+"""
+
+
+@click.command("prune", epilog=EPILOG, short_help="A decoder's checkpoint, while weights are pruned.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
+@click.option("--fraction", default=0.5, show_default=True, help="Of each layer, what is pruned in the end.")
+@click.option(
+    "--by",
+    type=click.Choice(["magnitude", "rows"]),
+    default="magnitude",
+    show_default=True,
+    help="Single weights become 0, or hidden channels of the feed-forward networks are removed.",
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(["separate", "linear", "cubic"]),
+    default="cubic",
+    show_default=True,
+    help="Prune before each stage; or before every step, evenly, or fast at first.",
+)
+@click.option("--stages", default=5, show_default=True, help="Stages of pruning, after one without.")
+@click.option("--steps", default=100, show_default=True, help="Steps of the optimiser in each stage.")
+@click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
+@click.option("--max-tokens", default=256, show_default=True, help="Tokens of a window.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Of Adam.")
+@click.option("--multiple", default=32, show_default=True, help="By rows: a multiple of so many channels stays.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
+)
+@click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@json_option
+def prune_command(
+    source: Path,
+    output: Path,
+    data: Path,
+    fraction: float,
+    by: Literal["magnitude", "rows"],
+    schedule: Literal["separate", "linear", "cubic"],
+    stages: int,
+    steps: int,
+    batch_size: int,
+    max_tokens: int,
+    learning_rate: float,
+    multiple: int,
+    dtype: Literal["float32", "float16"] | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Fine-tune the causal language model in the folder SOURCE on text, and prune it on the way.
+
+    The folder that is made can be exported like any other. Weights that became 0 stay in it; channels that were
+    removed are gone from its matrices.
+    """
+    from intaglio.training import prune
+
+    result = prune(
+        source, output, data, fraction, by, schedule, stages, steps, batch_size, max_tokens, learning_rate, multiple,
+        dtype, seed,
+    )  # fmt: skip
+    if as_json:
+        print_json(result)
+        return
+    rows: list[tuple[str, float, float]] = [("as it was", 0.0, result.loss_before)]
+    rows += [(f"stage {number}", stage.fraction, stage.loss) for number, stage in enumerate(result.stages)]
+    print_table(f"Loss on {result.held_out:,} held-out tokens", ["", "pruned", "loss"], rows)
+    click.echo(
+        f"{result.checkpoint}: {result.parameters_before:,} -> {result.parameters:,} parameters, "
+        f"{result.zeros:,} of them pruned to 0, in {result.seconds:.0f} s"
+    )

@@ -1,0 +1,139 @@
+"""Texts while they are written: their pieces, where they end, and how they came about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from intaglio.runtime.strategies import Calls, Seconds, Text, Tokens, Written, drive
+from intaglio.runtime.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from intaglio.runtime.generate import TextGenerator
+
+
+class Generated(msgspec.Struct):
+    """The text that was written after one prompt."""
+
+    text: str  # without the prompt, special tokens, and the stop string
+    tokens: list[int]  # all that were chosen, the one that ends the text among them
+    trace: list[Written]  # who wrote each of them, in order; between them those that were rolled back
+    tokens_per_second: float  # after the first one, which the reading of the prompt gives
+    strategy: str
+    calls: Calls
+    processed: Tokens
+    seconds_in: Seconds
+    accepted: int
+    rolled_back: int
+    acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
+    stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
+    prompt_tokens: int
+    prompt_seconds: float  # until the first token
+    seconds: float  # in all
+
+
+class BatchRun:
+    """Texts while they are written side by side: iterate once over their pieces; `texts` are they as far as written."""
+
+    def __init__(self, generator: TextGenerator, texts: Sequence[Text]):
+        """`texts`: not yet begun."""
+        self._generator = generator
+        self.texts = [TextRun(generator, text, self) for text in texts]
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Write the texts; yield what is certain of them, piece by piece, with the number of the text, from 0 on."""
+        numbers = {id(run.text): number for number, run in enumerate(self.texts)}
+        for run in self.texts:
+            run.begin()
+        self._generator.read([run.text for run in self.texts])
+        for text, written in drive(self._generator.method, [run.text for run in self.texts]):
+            number = numbers[id(text)]
+            if piece := self.texts[number].take(written):
+                yield number, piece
+
+    def whole(self) -> list[Generated]:
+        """Write the texts to their ends."""
+        for _ in self:
+            pass
+        return [run.result() for run in self.texts]
+
+
+class TextRun:
+    """One text while it is written: iterate over its pieces once; `result` is what there is so far."""
+
+    def __init__(self, generator: TextGenerator, text: Text, batch: BatchRun):
+        """`text`: not yet begun; `batch`: what writes it."""
+        self.text = text
+        self._generator, self._batch = generator, batch
+        self._start, self._length = len(text.tokens), text.room
+        self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
+        self._trace: list[Written] = []
+        self._pieces: list[str] = []
+        self._stopped = "interrupted"
+        self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first token, the last
+
+    def __iter__(self) -> Iterator[str]:
+        """Write the text, and those beside it, and yield what is certain of it, piece by piece, none of them empty."""
+        return (piece for number, piece in self._batch if self._batch.texts[number] is self)
+
+    def begin(self) -> None:
+        """Look at the clock: the reading of the prompt comes next."""
+        self._begun = self._first = self._last = time.perf_counter()
+
+    def take(self, written: Written) -> str:
+        """Take what the strategy wrote, end the text where it has to end, and return what is certain of it now."""
+        self._trace.append(written)
+        if written.rolled_back:
+            return ""
+        self._last = time.perf_counter()
+        if len(self.text.tokens) == self._start + 1:
+            self._first = self._last
+        piece = ""
+        if written.token in self._generator.ends:
+            self._stopped = "eos"
+        else:
+            piece = self._stream.push(written.token)
+            if self._stream.stopped is not None:
+                self._stopped = "stop"
+            elif not self.text.room:
+                self._stopped = "length" if self._length == self._generator.max_new_tokens else "capacity"
+        self.text.ended = self._stopped != "interrupted"
+        if self.text.ended:
+            piece += self._stream.finish()
+        self._pieces.append(piece)
+        return piece
+
+    def whole(self) -> Generated:
+        """Write the text to its end."""
+        for _ in self:
+            pass
+        return self.result()
+
+    def result(self) -> Generated:
+        """The text so far, and how it came about; of one that was broken off what was held back too."""
+        self._pieces.append(self._stream.finish())
+        total, reading = self._last - self._begun, self._first - self._begun
+        tokens = self.text.tokens[self._start :]
+        counted, seconds = (len(tokens) - 1, total - reading) if len(tokens) > 1 else (len(tokens), total)
+        counts = self.text.counts
+        drafted = counts.accepted + counts.rolled_back
+        return Generated(
+            text="".join(self._pieces),
+            tokens=tokens,
+            trace=list(self._trace),
+            tokens_per_second=counted / seconds if seconds else 0.0,
+            strategy=self._generator.strategy,
+            calls=counts.calls,
+            processed=counts.processed,
+            seconds_in=counts.seconds,
+            accepted=counts.accepted,
+            rolled_back=counts.rolled_back,
+            acceptance=counts.accepted / drafted if drafted else None,
+            stopped=self._stopped,
+            prompt_tokens=len(self.text.source) or self._start,
+            prompt_seconds=reading,
+            seconds=total,
+        )

@@ -1,0 +1,39 @@
+"""Early exits of small decoders, and what they must predict: a model of so many blocks and the same weights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio.early_exit import RECORD, EarlyExit
+
+
+def save_early_exit(checkpoint: Path, folder: Path, layer: int = 1) -> Path:
+    """A copy of `checkpoint` in `folder` with an exit after `layer` blocks."""
+    shutil.copytree(checkpoint, folder)
+    (folder / RECORD).write_bytes(msgspec.json.encode(EarlyExit(layer)))
+    return folder
+
+
+def shortened(checkpoint: Path, layer: int) -> Any:
+    """The float32 model of `transformers` that has the first `layer` blocks of `checkpoint` alone."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    config.num_hidden_layers = layer
+    transformers.utils.logging.set_verbosity_error()
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, config=config, dtype=torch.float32).eval()
+
+
+def exit_logits(checkpoint: Path, layer: int, texts: list[list[int]]) -> list[Any]:
+    """Logits [tokens, vocab] of each text, read whole."""
+    import torch
+
+    model = shortened(checkpoint, layer)
+    with torch.inference_mode():
+        return [model(torch.tensor([text]), use_cache=False).logits[0].numpy() for text in texts]

@@ -1,0 +1,147 @@
+"""Training an early exit: what is lowered, what is measured, and what is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drafts import save_drafts
+from early_exits import shortened
+from tiny_decoders import FAMILIES, save_decoder
+
+from intaglio.bundle import Bundle
+from intaglio.early_exit import RECORD, default_layer
+from intaglio.errors import SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.sentences import sentences
+from intaglio.training import prune, train_early_exit
+
+SHORT: dict[str, Any] = {"steps": 3, "batch_size": 2, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(sentences()[:20]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_decoder(tmp_path_factory.mktemp("llama") / "checkpoint", "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_trained_is_a_shorter_model_with_the_same_norm_and_head(family: str, tmp_path: Path) -> None:
+    """The loss is the mean of those that transformers computes for the two models."""
+    import torch
+
+    from intaglio.training.causal_model import open_network
+    from intaglio.training.exit_tuner import ExitTuner
+
+    folder = save_decoder(tmp_path / "source", family)
+    network, _ = open_network(folder)
+    windows = np.random.default_rng(0).integers(0, 250, (3, 20))
+    found = ExitTuner(network, 1, 1e-3).measure(windows, batch_size=2)
+    ids = torch.from_numpy(windows)
+    with torch.inference_mode():
+        early, last = (model(ids, labels=ids) for model in (shortened(folder, 1), network))
+    assert found.early_loss == pytest.approx(early.loss.item(), rel=1e-4)
+    assert found.last_loss == pytest.approx(last.loss.item(), rel=1e-4)
+    same = early.logits[:, :-1].argmax(-1) == last.logits[:, :-1].argmax(-1)
+    assert found.agreement == pytest.approx(same.float().mean().item(), abs=1e-6)
+
+
+def test_both_losses_weigh_the_same(checkpoint: Path) -> None:
+    """Without a warm-up's scale and Adam's, a step is along the sum of both gradients: their mean's direction."""
+    import torch
+
+    from intaglio.training.causal_model import open_network
+    from intaglio.training.exit_tuner import ExitTuner
+
+    windows = np.random.default_rng(0).integers(0, 250, (2, 20))
+    network, _ = open_network(checkpoint)
+    ids = torch.from_numpy(windows)
+    tuner = ExitTuner(network, 1, 1e-9)  # the weights stay, the gradients are left in them
+    tuner.step(windows)
+    found = network.model.layers[0].mlp.up_proj.weight.grad
+    models = (shortened(checkpoint, 1), open_network(checkpoint)[0])
+    gradients = [torch.zeros_like(found)] * 2
+    for index, model in enumerate(models):
+        model(ids, labels=ids).loss.backward()
+        gradients[index] = model.model.layers[0].mlp.up_proj.weight.grad
+    expected = (gradients[0] + gradients[1]) / 2
+    scale = (found * expected).sum() / (expected * expected).sum()  # long gradients were shortened
+    torch.testing.assert_close(found, scale * expected, rtol=1e-3, atol=1e-6)
+
+
+def test_training_lowers_both_losses_and_makes_the_exits_agree(text: Path, tmp_path: Path) -> None:
+    source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01)
+    result = train_early_exit(source, tmp_path / "made", text, **SHORT | {"steps": 80, "learning_rate": 3e-3})
+    assert result.early_loss < 0.8 * result.early_loss_before
+    assert result.last_loss < 0.8 * result.last_loss_before
+    assert result.agreement > result.agreement_before
+    assert (result.layer, result.layers) == (1, 2)
+
+
+def test_the_folder_is_the_sources_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    train_early_exit(checkpoint, tmp_path / "made", text, **SHORT)
+    names = {path.name for path in checkpoint.iterdir()}
+    assert {path.name for path in (tmp_path / "made").iterdir()} == names | {RECORD}
+    assert json.loads((tmp_path / "made" / RECORD).read_text()) == {"layer": 1}
+    export(str(tmp_path / "made"), tmp_path / "bundle", check=False)
+    decoder = Bundle.open(tmp_path / "bundle").manifest.decoder
+    assert decoder is not None and decoder.exit_layer == 1
+
+
+def test_records_of_other_weights_are_not_taken_over(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    drafting = save_drafts(checkpoint, tmp_path / "drafting", "medusa")
+    train_early_exit(drafting, tmp_path / "made", text, **SHORT)
+    assert not {"drafts.json", "drafts.safetensors"}.intersection(path.name for path in (tmp_path / "made").iterdir())
+    prune(tmp_path / "made", tmp_path / "pruned", text, stages=1, **SHORT)
+    assert not (tmp_path / "pruned" / RECORD).exists()
+
+
+@pytest.mark.parametrize(("depth", "layer"), [(2, 1), (4, 1), (6, 2), (12, 3), (32, 8)])
+def test_the_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> None:
+    assert default_layer(depth) == layer
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layer": 0}, "exit after 0 blocks, expected 1 to 1"),
+        ({"layer": 2}, "exit after 2 blocks, expected 1 to 1"),
+        ({"steps": 0}, "steps 0: expected at least 1"),
+        ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        train_early_exit(checkpoint, tmp_path / "made", text, **SHORT | options)
+    assert not (tmp_path / "made").exists()
+
+
+def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) -> None:
+    single = save_decoder(tmp_path / "single", "gpt2", n_layer=1)
+    with pytest.raises(UsageError, match="the model has 1 block, an early exit needs at least 2"):
+        train_early_exit(single, tmp_path / "made", text, **SHORT)
+    with pytest.raises(SourceError, match=r"no readable config\.json"):
+        train_early_exit(tmp_path, tmp_path / "made", text)
+    with pytest.raises(UsageError, match=r"exists\. Choose another path"):
+        train_early_exit(single, single, text)
+
+
+def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:
+    arguments = ("--data", text, "--steps", 1, "--max-tokens", 32)
+    code, out, err = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "made", *arguments, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["layer"] == 1 and out.count("\n") == 1
+    code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "again", *arguments, "--layer", 1)
+    assert code == 0 and "after 1 of 2 blocks" in out and "both agree" in out
+    code, _, err = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--layer", 7)
+    assert code == 2 and "exit after 7 blocks, expected 1 to 1" in err and err.count("\n") == 1

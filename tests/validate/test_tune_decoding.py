@@ -1,0 +1,116 @@
+"""Tuning: what is picked is the fastest that loses no more than allowed, of settings that were really run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.model_file import load
+from intaglio.runtime.generate import generate
+from intaglio.validate.decoding_work import decoding_work
+from intaglio.validate.tune_decoding import TunedDecoding, tune_decoding
+from intaglio.validate.tune_decoding_picture import picture
+from intaglio.validate.work import work
+
+
+@pytest.fixture(scope="module")
+def data(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    held_out = (language_models / "held_out.txt").read_text(encoding="utf-8")
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    prompts = [held_out[start : start + 120] for start in range(0, 60_000, 10_000)]
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(trained_pair: tuple[Path, Path], data: Path) -> TunedDecoding:
+    small, large = trained_pair
+    return tune_decoding(
+        large, small, data, loss=5.0, fallbacks=[0.3, 0.9], rollbacks=[0.0, 4.0], max_new_tokens=24, texts=4
+    )
+
+
+def test_every_setting_was_run_and_the_plain_model_is_the_measure(tuned: TunedDecoding) -> None:
+    assert [(each.strategy, each.fallback, each.rollback) for each in tuned.settings] == [
+        ("greedy", None, None),
+        ("speculative", None, None),
+        *(("bild", fallback, rollback) for fallback in (0.3, 0.9) for rollback in (0.0, 4.0)),
+    ]
+    plain, speculative, *bild = tuned.settings
+    assert (plain.speedup, plain.large_calls, plain.small_calls) == (1.0, 1.0, 0.0)
+    assert plain.quality.bleu == speculative.quality.bleu == pytest.approx(100)  # exact, whatever the draft model says
+    assert tuned.reference == "the large model"
+    assert all(each.quality.bleu == pytest.approx(100) for each in bild if each.rollback == 0)
+    assert bild[1].large_calls < bild[0].large_calls
+
+
+def test_the_pick_is_the_fastest_that_loses_no_more_than_allowed(tuned: TunedDecoding) -> None:
+    good = [each for each in tuned.settings if each.quality.bleu >= 95.0]
+    assert tuned.best == min(good, key=lambda each: each.seconds)
+    assert f"--strategy {tuned.best.strategy}" in tuned.options
+
+
+def test_drafting_reads_fewer_bytes_for_more_operations(tuned: TunedDecoding) -> None:
+    plain, speculative = tuned.settings[:2]
+    assert speculative.work.bytes < plain.work.bytes
+    assert speculative.work.operations > plain.work.operations
+    assert speculative.work.intensity > plain.work.intensity
+
+
+def test_the_work_of_a_text_is_that_of_its_passes(trained_pair: tuple[Path, Path]) -> None:
+    _, large = trained_pair
+    (result,) = generate(large, "The import statement", max_new_tokens=1)
+    model, tokens = load(Bundle.open(large).model_path), result.prompt_tokens
+    found = decoding_work(Bundle.open(large), None)([result])
+    lengths = {"batch": 1, "tokens": tokens, "positions_wanted": tokens}
+    short, long = (work(model, {**lengths, "capacity": tokens + more}) for more in (0, 1))
+    assert found.operations == pytest.approx((short.operations + long.operations) / 2)
+    assert found.bytes == pytest.approx((short.bytes + long.bytes) / 2)
+
+
+def test_the_picture_shows_every_setting(tuned: TunedDecoding) -> None:
+    drawn = picture(tuned)
+    ElementTree.fromstring(drawn)  # noqa: S314  our own
+    assert drawn.count("<circle") >= 5
+    assert "one point below" in drawn
+
+
+def test_references_of_the_file_are_what_counts(
+    trained_pair: tuple[Path, Path], tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
+) -> None:
+    small, large = trained_pair
+    (written,) = generate(small, "The import statement", max_new_tokens=16)
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"prompt": "The import statement", "reference": written.text}) + "\n")
+    arguments = ["--draft", small, "--data", path, "-n", "16", "--fallback", "0", "--rollback", "inf", "--json"]
+    code, out, _ = intaglio("tune-decoding", large, *arguments)
+    result = json.loads(out)
+    assert code == 0
+    assert result["reference"] == "the file"
+    assert result["settings"][2]["quality"]["bleu"] > result["settings"][0]["quality"]["bleu"]
+    assert result["best"]["strategy"] == "bild"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"metric": "taste"}, "metric 'taste'"),
+        ({"loss": -1.0}, "loss -1"),
+        ({"fallbacks": []}, "no thresholds"),
+        ({"fallbacks": [1.5]}, "fallback 1.5"),
+        ({"data": "missing.jsonl"}, "--data"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_run(
+    options: dict[str, Any], said: str, trained_pair: tuple[Path, Path], data: Path
+) -> None:
+    small, large = trained_pair
+    with pytest.raises(UsageError, match=said):
+        tune_decoding(large, small, **{"data": data, **options})

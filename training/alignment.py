@@ -1,0 +1,154 @@
+"""Prediction alignment: fine-tuning a draft model on what the large model writes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from intaglio import interrupts
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.extras import load as load_library
+from intaglio.progress import step, track
+from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.draft_model import check_task, check_vocabulary
+from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.prompts import read_prompts
+from intaglio.runtime.tokenizer import read_backend
+from intaglio.training.causal_model import (
+    check_output,
+    held_out,
+    open_network,
+    read_tokenizer,
+    shuffled,
+    write_network,
+)
+from intaglio.training.options import DTYPES, check_choices, check_numbers
+from intaglio.training.written_texts import write_texts
+
+OPTION = "--data"
+
+
+class Aligned(msgspec.Struct):
+    """What `align` did. Loss and agreement are those on what the teacher wrote after held-out prompts."""
+
+    checkpoint: str
+    source: str
+    teacher: str
+    steps: int
+    loss_before: float  # nats a token, the cross-entropy to the teacher's tokens
+    loss: float
+    agreement_before: float  # part of the teacher's tokens that are the likeliest for the small model
+    agreement: float
+    texts: int  # trained on
+    tokens: int  # of them, that the teacher wrote
+    held_out_texts: int
+    held_out: int  # tokens of those, that the teacher wrote
+    seconds_writing: float  # of the teacher
+    seconds: float
+
+
+def align(
+    source: str | Path,
+    output: str | Path,
+    teacher: str | Path,
+    data: str | Path,
+    prompt_tokens: int = 64,
+    max_new_tokens: int = 128,
+    texts: int | None = None,
+    steps: int = 300,
+    batch_size: int = 8,
+    learning_rate: float = 2e-4,
+    dtype: Literal["float32", "float16"] | None = None,
+    seed: int = 0,
+    target: str = "ort-cpu",
+    threads: int | None = None,
+) -> Aligned:
+    """Fine-tune the small model in the folder `source` on what the large one, the bundle `teacher`, writes.
+
+    Section 4.2 of the thesis: the more often the small model predicts what the large one would write, the more of its
+    drafts are kept. `data`: JSON lines with "prompt", or a text, of which windows of `prompt_tokens` become prompts;
+    the first `texts` of them are taken. After each the large model writes `max_new_tokens` at most, greedily,
+    `batch_size` texts side by side; `target` and `threads` are those of `TextGenerator`. A tenth of the texts, the
+    last, is held out. Then for `steps` steps of `batch_size` texts the small model learns the large one's tokens,
+    those of the prompts being read only. Both are causal language models, or both encoder-decoders.
+
+    `output` becomes a folder with config.json, safetensors in `dtype` (by default that of the checkpoint) and the
+    files of the tokenizer. Raises `SourceError` for a folder that is no such model with a tokenizer, `BundleError`,
+    `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at `output` then.
+    """
+    check_choices({"dtype": (dtype or "float32", DTYPES)})
+    counts = {"prompt tokens": prompt_tokens, "max new tokens": max_new_tokens, "steps": steps}
+    counts |= {"batch size": batch_size, "texts": 1 if texts is None else texts}
+    check_numbers(counts, learning_rate, seed)
+    source, output = Path(source), Path(output)
+    check_output(output)
+    started = time.monotonic()
+    torch = load_library("torch")
+    from intaglio.training.aligner import Aligner
+
+    with step("reading"):
+        large = Bundle.open(teacher)
+        network, stored = _open_small(source, large)
+        prompts = read_prompts(Path(data), OPTION, read_backend(large), prompt_tokens)[:texts]
+        if len(prompts) < 2:
+            raise UsageError(
+                f"{OPTION} {data}: {len(prompts)} prompts, expected at least 2 different ones: one to train on, one to "
+                "hold out. Give more lines, or more text, or shorter windows of it."
+            )
+        generator = TextGenerator(
+            teacher, max_new_tokens=max_new_tokens, batch=batch_size, target=target, threads=threads
+        )
+    with generator:
+        generator.narrow(_positions(network, generator.limit), network.config.vocab_size)
+        began = time.monotonic()
+        written = write_texts(generator, prompts)
+        seconds_writing = time.monotonic() - began
+    training, unseen = written[: -held_out(written)], written[-held_out(written) :]
+    torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
+    aligner = Aligner(network, learning_rate)
+    before = aligner.measure(unseen, batch_size)
+    batches = shuffled(np.arange(len(training)), batch_size, np.random.default_rng(seed))
+    for _ in track(range(steps), "training", total=steps):
+        with interrupts.deferred():
+            aligner.step([training[number] for number in next(batches)])
+    after = aligner.measure(unseen, batch_size)
+    with step("writing"):
+        write_network(network, dtype or stored, source, output)
+    return Aligned(
+        checkpoint=str(output),
+        source=str(source),
+        teacher=str(teacher),
+        steps=steps,
+        loss_before=before.loss,
+        loss=after.loss,
+        agreement_before=before.agreement,
+        agreement=after.agreement,
+        texts=len(training),
+        tokens=sum(text.written for text in training),
+        held_out_texts=len(unseen),
+        held_out=sum(text.written for text in unseen),
+        seconds_writing=seconds_writing,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _open_small(source: Path, large: Bundle) -> tuple[Any, str]:
+    """The network in `source`, which can draft for `large`, and the dtype that its weights are stored in."""
+    if large.manifest.encoder is None:
+        decoder_of(large)  # or an error that says what it is
+    vocabulary = read_tokenizer(source).get_vocab()
+    network, stored = open_network(source, encoder_decoders=True)
+    what = f"source {source}"
+    check_task(what, "text-to-text" if network.config.is_encoder_decoder else "generate", large)
+    check_vocabulary(what, vocabulary, large)
+    return network, stored
+
+
+def _positions(network: Any, most: int) -> int:
+    """The tokens that a text may have for the network; T5, which counts distances alone, takes any number."""
+    return min(most, getattr(network.config, "max_position_embeddings", None) or most)
