@@ -70,18 +70,18 @@ def _topics() -> list[tuple[str, str, Sections]]:
     return [(f"topic {name}", f"topic {name}", (Section("", _paragraphs(text)),)) for name, text in ordered]
 
 
-def _modules(library: Path, sources: bool) -> Iterator[tuple[str, str, Sections]]:
-    """The docstrings, or the source, of every module of the standard library that is written in Python, by path."""
+def _modules(library: Path, whole: bool = False) -> Iterator[tuple[str, str, Sections]]:
+    """The docstrings, or the `whole` source, of every module of the standard library in Python, by path."""
     for path in _sources(library):
         parts = path.relative_to(library).with_suffix("").parts
         try:
             tree = ast.parse(path.read_bytes())
-            source = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8") if whole else ""
         except (SyntaxError, ValueError):  # files that are broken on purpose, or in another encoding
             continue
         # _pydecimal, _pyio and the like belong to the module that they implement.
         subject = f"module {parts[0].removeprefix('_py').removeprefix('_')}"
-        sections = (Section("", _paragraphs(source)),) if sources else tuple(_docstrings(tree, ""))
+        sections = (Section("", _paragraphs(text)),) if whole else tuple(_docstrings(tree, ""))
         yield subject, f"module {'.'.join(parts).removesuffix('.__init__')}", sections
 
 

@@ -98,6 +98,15 @@ def test_sources_are_read_but_never_run(tmp_path: Path) -> None:
     ]
 
 
+def test_whole_sources_are_taken_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text('"""A module."""\n\n\nx = 1  # é\n', encoding="utf-8")
+    (tmp_path / "textwrap.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")  # not what a model is to learn
+
+    (module,) = python_text._modules(tmp_path, whole=True)
+
+    assert [section.paragraphs for section in module[2]] == [('"""A module."""', "x = 1  # é")]
+
+
 @given(st.lists(st.lists(SECTIONS, max_size=4), max_size=4))
 def test_long_paragraphs_stand_once_and_short_ones_stay(documents: list[list[Section]]) -> None:
     seen: set[str] = set()
