@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from intaglio.training.fine_tuner import follow, risen
+from intaglio.training.fine_tuner import follow, optimiser_of, risen
 from intaglio.training.written_texts import WrittenText
 
 
@@ -26,8 +26,7 @@ class Aligner:
 
     def __init__(self, network: Any, learning_rate: float):
         self._network = network
-        self._optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, risen)
+        self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, texts: Sequence[WrittenText]) -> None:
         """One step of the optimiser. Raises `GraphError` where the loss is no number any more."""

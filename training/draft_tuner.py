@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intaglio.training.causal_model import Windows
 from intaglio.training.drafter import Drafter
-from intaglio.training.fine_tuner import follow, risen
+from intaglio.training.fine_tuner import follow, optimiser_of, risen
 
 LIKELIEST = 3  # predictions that a tree of drafts may hold of a step
 
@@ -28,8 +28,9 @@ class DraftTuner:
         """`steps` of the optimiser will be taken."""
         self._drafter, self._step = drafter, step
         self._matrix = drafter.matrices[step].get_parameter("weight")
-        self._optimiser = torch.optim.AdamW([self._matrix], lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, lambda done: risen(done) * (1 - done / steps))
+        self._optimiser, self._rates = optimiser_of(
+            [self._matrix], learning_rate, lambda done: risen(done) * (1 - done / steps)
+        )
 
     def train(self, windows: Windows) -> None:
         """One step of the optimiser on windows [batch, tokens]. Raises `GraphError` where the loss is no number."""

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from intaglio.exit_network import before_head
 from intaglio.training.causal_model import Windows
-from intaglio.training.fine_tuner import follow, risen
+from intaglio.training.fine_tuner import follow, optimiser_of, risen
 
 
 class Exits(msgspec.Struct):
@@ -30,8 +30,7 @@ class ExitTuner:
 
     def __init__(self, network: Any, layer: int, learning_rate: float):
         self._network, self._layer = network, layer
-        self._optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, risen)
+        self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, windows: Windows) -> None:
         """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""

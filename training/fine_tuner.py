@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ class FineTuner:
         self._held_out = [
             torch.from_numpy(held_out[at : at + batch_size]) for at in range(0, len(held_out), batch_size)
         ]
-        self._optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
-        self._rates = torch.optim.lr_scheduler.LambdaLR(self._optimiser, risen)
+        self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, windows: Windows) -> None:
         """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""
@@ -53,6 +52,14 @@ class FineTuner:
     def _loss(self, windows: Tensor) -> Tensor:
         logits = self._network(input_ids=windows, use_cache=False).logits[:, :-1]
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def optimiser_of(
+    parameters: Iterable[Tensor], learning_rate: float, part: Callable[[int], float]
+) -> tuple[Optimizer, LRScheduler]:
+    """AdamW without weight decay, and its learning rate: `part` of `learning_rate` after so many steps."""
+    optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, part)
 
 
 def follow(loss: Tensor, parameters: Iterable[Tensor], optimiser: Optimizer, rates: LRScheduler) -> None:

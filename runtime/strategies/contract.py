@@ -92,12 +92,11 @@ class CachedModel:
         """Tokens of the text that the cache holds."""
         return int(self.session.lengths[self.row])
 
-    def append(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
-        """The request to read `tokens`; its answer are the logits [wanted, vocab] after the last of them."""
-        return Forward(self, tokens, wanted)
-
     def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
-        """The request to read what the cache does not hold yet of the text `tokens`."""
+        """The request to read what the cache does not hold yet of the text `tokens`.
+
+        Its answer are the logits [wanted, vocab] after the last of them.
+        """
         return Forward(self, tokens[self.length :], wanted)
 
     def append_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Forward:
