@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,18 @@ def main(
     count = threads or len(os.sched_getaffinity(0))
     examples = read_examples(data, "--data")[:texts]
     checkpoints = {"large": large, "small": small, "hidden-transfer": hidden_transfer, "medusa": medusa}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         bundles, parameters = {}, {}
         for name, checkpoint in checkpoints.items():
             if checkpoint is not None:
                 bundles[name] = bundle_of(checkpoint, Path(folder) / name, recipe if name != "small" else None)
                 parameters[name] = parameters_of(checkpoint)
-        common: dict[str, Any] = {"max_new_tokens": max_new_tokens, "threads": count}
-        ways = [Way("large alone", TextGenerator(bundles["large"], **common))]
+
+        def way(name: str, bundle: str = "large", **options: Any) -> Way:
+            generator = TextGenerator(bundles[bundle], max_new_tokens=max_new_tokens, threads=count, **options)
+            return Way(name, opened.enter_context(generator))
+
+        ways = [way("large alone")]
         if small is not None:
             if validation is None:
                 raise UsageError("--small needs --validation, to choose thresholds on.")
@@ -126,20 +131,17 @@ def main(
                 max_new_tokens=max_new_tokens,
                 threads=count,
             )
-            drafted = common | {"draft": bundles["small"]}
-            ways.append(Way("speculative", TextGenerator(bundles["large"], strategy="speculative", **drafted)))
+            draft = bundles["small"]
+            ways.append(way("speculative", strategy="speculative", draft=draft))
             for loss in (0.0, 1.0):
                 best = fastest(tuned, loss)
                 thresholds = {"fallback": best.fallback, "rollback": best.rollback}
                 name = f"bild, {loss:g} points lost (fallback {best.fallback:g}, rollback {best.rollback:g})"
-                ways.append(Way(name, TextGenerator(bundles["large"], strategy="bild", **thresholds, **drafted)))
-        ways.append(Way("ngram", TextGenerator(bundles["large"], strategy="ngram", **common)))
-        ways += [
-            Way(kind, TextGenerator(bundles[kind], strategy=kind, **common)) for kind in DRAFTED if kind in bundles
-        ]
+                ways.append(way(name, strategy="bild", draft=draft, **thresholds))
+        ways.append(way("ngram", strategy="ngram"))
+        ways += [way(kind, kind, strategy=kind) for kind in DRAFTED if kind in bundles]
         rows = measure(ways, examples, metric)
-        for way in ways:
-            way.generator.__exit__(None, None, None)
+        opened.close()  # the peers run alone
         if peers:
             rows += beside(large, small, examples, max_new_tokens, count)
     result = Speeds(parameters, count, len(examples), rows)

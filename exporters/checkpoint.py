@@ -94,15 +94,15 @@ class Checkpoint:
         """The drafts that were trained for this model of `depth` blocks, if any. Raises `SourceError`."""
         return read_drafts(self.folder, depth)
 
-    def exit_layer(self, depth: int) -> int:
-        """The blocks before the early exit of this model of `depth` blocks; 0: none. Raises `SourceError`."""
-        layer = early_exit.read_exit_layer(self.folder, depth)
-        if layer and (self.folder / RECORD).is_file():
+    def early_exit(self, depth: int) -> early_exit.EarlyExit | None:
+        """Where this model of `depth` blocks has early exits, if anywhere. Raises `SourceError`."""
+        record = early_exit.read_early_exit(self.folder, depth)
+        if record and (self.folder / RECORD).is_file():
             raise SourceError(
                 f"{self.folder}: holds both {early_exit.RECORD} and {RECORD}, and a graph has one of the two. "
                 "Remove the other."
             )
-        return layer
+        return record
 
     def draft_tensors(self) -> dict[str, MappedTensor]:
         """The matrices of the drafts, by name; none where there are no drafts."""

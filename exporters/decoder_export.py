@@ -10,6 +10,7 @@ import numpy as np
 import intaglio
 from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.early_exit import EVERY, EarlyExit
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked
 from intaglio.exporters.checkpoint import Checkpoint, read_json
@@ -42,7 +43,7 @@ def export_decoder(
     write_decoder_tokenizer(checkpoint, draft.path, described.vocab_size)
     drafts = checkpoint.drafts(described.layers)
     decoder = _with_drafts(with_ends(described, checkpoint, config), drafts)
-    decoder = msgspec.structs.replace(decoder, exit_layer=checkpoint.exit_layer(described.layers))
+    decoder = _with_exits(decoder, checkpoint.early_exit(described.layers))
     graph = _graph(checkpoint, family, decoder, config, dtype, drafts)
     if not check:
         _write(graph, checkpoint, family, dtype, draft)
@@ -82,6 +83,14 @@ def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) 
 
 def _with_drafts(decoder: Decoder, drafts: Drafts | None) -> Decoder:
     return msgspec.structs.replace(decoder, drafts=drafts.steps, draft_kind=drafts.kind) if drafts else decoder
+
+
+def _with_exits(decoder: Decoder, exits: EarlyExit | None) -> Decoder:
+    if exits is None:
+        return decoder
+    if exits.layer == EVERY:
+        return msgspec.structs.replace(decoder, saturation_exits=True)
+    return msgspec.structs.replace(decoder, exit_layer=exits.layer)
 
 
 def _source_outputs(

@@ -38,18 +38,22 @@ class DecoderGraph(GraphWriter):
             for index in range(decoder.layers)
         ]
         first = [self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices]
-        inputs = [*first, *self.draft_inputs(), *(value for pair in self._past for value in pair)]
+        inputs = [*first, *self.further_inputs(), *(value for pair in self._past for value in pair)]
         super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
         self._angles: list[ir.Value] = []  # cosines, sines
         self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # one for all heads
 
-    def draft_inputs(self) -> list[ir.Value]:
-        """The inputs that a graph which drafts has besides, before the caches."""
+    def further_inputs(self) -> list[ir.Value]:
+        """The inputs that a graph which does more than predict has besides, before the caches."""
         return []
 
     def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
         """What the block `index` is given, when `x` [batch, tokens, width] comes to it."""
+        return x
+
+    def block_output(self, x: ir.Value) -> ir.Value:
+        """What the block that is being written returns, when it has computed `x` [batch, tokens, width]."""
         return x
 
     def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
@@ -105,7 +109,7 @@ class DecoderGraph(GraphWriter):
         self.layers.pop(HEAD)  # it returns those that are wanted, the checkpoint's module all
         self.weights.check()
         for value in outputs:
-            value.type = ir.TensorType(ir.DataType.FLOAT)
+            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
         self._graph.outputs.extend([*outputs, *self._present])
         for value, past in zip(self._present, [past for pair in self._past for past in pair], strict=True):
             value.type, value.shape = past.type, past.shape

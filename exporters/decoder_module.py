@@ -11,6 +11,7 @@ from transformers import Cache
 
 from intaglio.draft_network import medusa_states, transferred_states
 from intaglio.drafts import MEDUSA, Drafts, matrix_path
+from intaglio.early_exit import NEVER
 from intaglio.exit_network import before_head
 
 
@@ -134,6 +135,55 @@ class EarlyExitModule(DecoderModule):
         states = base(input_ids=input_ids, use_cache=False, output_hidden_states=True).hidden_states[self._layer]
         logits: Tensor = self._head(before_head(base, states))
         return logits
+
+
+class SaturationModule(DecoderModule):
+    """The same for a model whose tokens exit where their states are saturated: `exit_thresholds` before the caches."""
+
+    def __init__(self, model: Any, blocks: Any):
+        """`blocks`: the list of the model's Transformer blocks, whose outputs are held back where a token has exited.
+
+        A block makes its keys and values of the states that it is given, so that these are what is propagated.
+        """
+        super().__init__(model)
+        self._thresholds = torch.full([1, 1], NEVER)
+        self._exited = self._blocks_run = torch.zeros(0)
+        blocks[0].register_forward_pre_hook(self._begin)
+        for block in blocks:
+            block.register_forward_hook(self._after)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attention_mask: Tensor,
+        write_start: Tensor,
+        logit_indices: Tensor,
+        *rest: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Logits, the blocks that each wanted token went through [batch, positions wanted], and the caches."""
+        thresholds, *past = rest
+        cache = _cache(past, write_start)
+        self._thresholds = thresholds[:, None]
+        states = self._states(input_ids, positions, attention_mask, cache)
+        self._thresholds = torch.full([1, 1], NEVER)
+        return (
+            self._head(_rows_at(states, logit_indices)),
+            self._blocks_run.gather(1, logit_indices),
+            *cache.tensors,
+        )
+
+    def _begin(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._exited = torch.zeros(inputs[0].shape[:2], dtype=torch.bool)
+        self._blocks_run = torch.zeros(inputs[0].shape[:2], dtype=torch.int64)
+
+    def _after(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """What stands for the output of a block, given its input, both [batch, tokens, width]."""
+        states = torch.where(self._exited[..., None], inputs[0], output)
+        self._blocks_run = self._blocks_run + ~self._exited
+        similar = torch.nn.functional.cosine_similarity(inputs[0], states, dim=-1)
+        self._exited = self._exited | (similar > self._thresholds)
+        return states
 
 
 def _cache(past: Sequence[Tensor], write_start: Tensor) -> ScatteredCache:

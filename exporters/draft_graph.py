@@ -17,6 +17,7 @@ from intaglio.exporters.decoder_graph import DecoderGraph, Frequencies
 from intaglio.exporters.decoder_weights import CheckpointWeights
 from intaglio.exporters.early_exit_graph import EarlyExitGraph
 from intaglio.exporters.graph_writer import graph_input, named
+from intaglio.exporters.saturation_graph import SaturationGraph
 
 END = (1 << 63) - 1  # of a slice: as far as there is something
 
@@ -26,7 +27,8 @@ def decoder_graph(
 ) -> DecoderGraph:
     """An empty graph for a family to write."""
     if drafts is None:
-        return (EarlyExitGraph if decoder.exit_layer else DecoderGraph)(decoder, weights, dtype)
+        plain = SaturationGraph if decoder.saturation_exits else DecoderGraph
+        return (EarlyExitGraph if decoder.exit_layer else plain)(decoder, weights, dtype)
     kind = HiddenTransferGraph if drafts.kind == HIDDEN_TRANSFER else MedusaGraph
     return kind(decoder, weights, dtype, drafts)
 
@@ -39,7 +41,7 @@ class DraftGraph(DecoderGraph):
         self.draft_indices = graph_input("draft_indices", ir.DataType.INT64, ["batch", "drafting"])
         super().__init__(decoder, weights, dtype)
 
-    def draft_inputs(self) -> list[ir.Value]:
+    def further_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
         return [self.draft_indices]
 
@@ -81,9 +83,9 @@ class HiddenTransferGraph(DraftGraph):
         self._masks = self._steps(mask, axis=2)
         self._step_angles: list[list[ir.Value]] = []  # of cosines, of sines: one for each step
 
-    def draft_inputs(self) -> list[ir.Value]:
+    def further_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
-        return [*super().draft_inputs(), self.draft_positions, self.draft_mask]
+        return [*super().further_inputs(), self.draft_positions, self.draft_mask]
 
     def _steps(self, value: ir.Value, axis: int) -> list[ir.Value]:
         steps = self.drafts.steps

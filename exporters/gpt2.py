@@ -42,7 +42,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
         with graph.module(path):
             x = graph.block_input(index, x, width)
             x = graph.add(_attention(graph, config, path, index, x), x)
-            x = graph.add(x, _feed_forward(graph, config, path, x))
+            x = graph.block_output(graph.add(x, _feed_forward(graph, config, path, x)))
     graph.finish(x, width, lambda last: graph.layer_norm("transformer.ln_f", last, width, epsilon))
 
 

@@ -44,19 +44,24 @@ class GraphWriter:
         self._scopes: list[str] = []
         self._counts: dict[str, int] = {}
         self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name=name)
+        self._written = self._graph  # where nodes are appended: the graph, or a branch of it
         self.model = ir.Model(
             self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=intaglio.__version__
         )
 
     @contextmanager
     def module(self, path: str) -> Iterator[None]:
-        """Write what the module at `path` computes; the value that is written last in it is what it returns."""
+        """Write what the module at `path` computes; the value that is written last in it is what it returns.
+
+        What is written last in a branch is nothing that can be looked at from outside.
+        """
         self._scopes.append(path)
         yield
         self._scopes.pop()
-        last = self._graph[-1].outputs[0].name
+        last = self._written[-1].outputs[0].name
         assert last is not None
-        self.layers[path] = last
+        if self._written is self._graph:
+            self.layers[path] = last
 
     def op(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int = 1, **attributes: Any) -> ir.Value:
         """Append a node and return its first output."""
@@ -73,7 +78,7 @@ class GraphWriter:
         )
         for index, value in enumerate(node.outputs):
             value.name = name if outputs == 1 else f"{name}_output_{index}"
-        self._graph.append(node)
+        self._written.append(node)
         return list(node.outputs)
 
     def constant(self, name: str, numbers: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:

@@ -49,7 +49,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
             inside = graph.rms_norm(f"{path}.input_layernorm", x, width, config["rms_norm_eps"])
             x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside))
             inside = graph.rms_norm(f"{path}.post_attention_layernorm", x, width, config["rms_norm_eps"])
-            x = graph.add(x, _feed_forward(graph, config, f"{path}.mlp", inside))
+            x = graph.block_output(graph.add(x, _feed_forward(graph, config, f"{path}.mlp", inside)))
     graph.finish(x, width, lambda last: graph.rms_norm("model.norm", last, width, config["rms_norm_eps"]))
 
 

@@ -48,7 +48,7 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
     for index in range(decoder.layers):
         path = f"model.decoder.layers.{index}"
         with graph.module(path):
-            x = _block(graph, config, path, graph.block_input(index, x, width))
+            x = graph.block_output(_block(graph, config, path, graph.block_input(index, x, width)))
     graph.finish(x, narrow, lambda last: _before_head(graph, config, last))
 
 

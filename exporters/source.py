@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle import Source
+from intaglio.early_exit import EVERY
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.family import DecoderFamily, find_decoder, find_family
@@ -63,16 +64,20 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
     """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if it has some."""
     load("torch")
-    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule, EarlyExitModule
+    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
 
     model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
     drafts = checkpoint.drafts(model.config.num_hidden_layers)
     matrices = {name: mapped.tensor for name, mapped in checkpoint.draft_tensors().items()}
-    exit_layer = checkpoint.exit_layer(model.config.num_hidden_layers)
+    early_exit = checkpoint.early_exit(model.config.num_hidden_layers)
     if drafts:
         module: DecoderModule = DraftedModule(model, drafts, matrices)
+    elif early_exit is None:
+        module = DecoderModule(model)
+    elif early_exit.layer == EVERY:
+        module = SaturationModule(model, model.get_submodule(family.blocks))
     else:
-        module = EarlyExitModule(model, exit_layer) if exit_layer else DecoderModule(model)
+        module = EarlyExitModule(model, early_exit.layer)
     return module.eval().requires_grad_(False)
 
 

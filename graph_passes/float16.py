@@ -42,6 +42,7 @@ class Float16:
     5. Cos and Sin, and what their angles are computed from, stay float32: rotary positions of some thousand radians
        would be off by whole radians.
 
+    Left as a whole is a decoder that stops computing saturated tokens: it compares states in float32.
     LayerNormalization goes on computing mean and variance in float32 (`stash_type`). Raises `GraphError` where the
     dtype of a value of another domain's node is not known.
     """
@@ -53,6 +54,11 @@ class Float16:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
+        if any(value.name == "exit_thresholds" for value in model.graph.inputs):
+            raise GraphError(
+                "float16: the decoder has an exit after every block, where states are compared in float32. "
+                "Export its checkpoint with --dtype float16 instead."
+            )
         if model.functions:
             calls = sum(node.op_identifier() in model.functions for node in all_nodes(model))
             InlinePass()(model)

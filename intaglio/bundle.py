@@ -66,6 +66,7 @@ class Decoder(msgspec.Struct, frozen=True):
     drafts: int = 0  # tokens that the graph drafts after a token, besides the one that it predicts
     draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": it drafts none
     exit_layer: int = 0  # blocks before the early exit, whose logits the graph gives too; 0: it has none
+    saturation_exits: bool = False  # the graph stops computing a token whose state hardly changes any more
 
 
 class Encoder(msgspec.Struct, frozen=True):

@@ -1,24 +1,27 @@
-"""A decoder that was trained to predict after its first blocks too: early_exit.json beside the checkpoint says where.
+"""A decoder that was trained to predict after its first blocks too, or after each: early_exit.json says which.
 
-Final norm and head are those of the whole model; nothing but this file is added to a checkpoint.
+The file lies beside the checkpoint. Final norm and head are those of the whole model, and nothing else is added.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from intaglio.errors import SourceError, one_line
 
 RECORD = "early_exit.json"
+EVERY: Literal["every"] = "every"
 PART = 0.25  # of the blocks, before the exit
+NEVER = 2.0  # a threshold of saturation that no cosine exceeds
 
 
 class EarlyExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of early_exit.json."""
 
-    layer: int  # blocks before the exit
+    layer: int | Literal["every"]  # blocks before the exit, or one after every block
 
 
 def default_layer(depth: int) -> int:
@@ -26,23 +29,23 @@ def default_layer(depth: int) -> int:
     return max(1, round(depth * PART))
 
 
-def layer_fault(layer: int, depth: int) -> str | None:
+def layer_fault(layer: int | Literal["every"], depth: int) -> str | None:
     """What is wrong with an exit after `layer` of `depth` blocks, or None."""
     if depth < 2:
         return f"the model has {depth} block, an early exit needs at least 2"
-    return None if 1 <= layer < depth else f"exit after {layer} blocks, expected 1 to {depth - 1}"
+    return None if layer == EVERY or 1 <= layer < depth else f"exit after {layer} blocks, expected 1 to {depth - 1}"
 
 
-def read_exit_layer(folder: Path, depth: int) -> int:
-    """The blocks before the exit of the model of `depth` blocks in `folder`; 0: it has none. Raises `SourceError`."""
+def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
+    """The exits of the model of `depth` blocks in `folder`, if it has some. Raises `SourceError`."""
     path = folder / RECORD
     if not path.is_file():
-        return 0
+        return None
     try:
-        layer = msgspec.json.decode(path.read_bytes(), type=EarlyExit).layer
+        record = msgspec.json.decode(path.read_bytes(), type=EarlyExit)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: no readable record of an early exit ({reason}). Train it again.") from error
-    if fault := layer_fault(layer, depth):
+    if fault := layer_fault(record.layer, depth):
         raise SourceError(f"{path}: {fault}. Train it again.")
-    return layer
+    return record

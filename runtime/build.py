@@ -62,6 +62,11 @@ def build(
             f"target {target}: bundle {bundle} has two graphs, an encoder and a decoder, and engines are built of one. "
             "Use --target ort-cpu."
         )
+    if target in LIBRARIES and opened.manifest.decoder is not None and opened.manifest.decoder.saturation_exits:
+        raise UsageError(
+            f"target {target}: bundle {bundle} has an exit after every block, and what comes after stands in branches, "
+            "which no engine is built of. Use --target ort-cpu."
+        )
     with storage_errors(opened.path), temporary_directory(opened.path, ".build-") as folder:
         if target in LIBRARIES:
             records = _build_tensorrt(opened, target, gpus, asked, folder, force)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Axis, Bundle, Decoder
+from intaglio.early_exit import NEVER
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array, Engine, open_engine
@@ -34,7 +36,8 @@ PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the me
 LOGITS = "logits"
 DRAFT_LOGITS = "draft_logits"  # the output of graphs that draft
 EXIT_LOGITS = "exit_logits"  # the output of graphs with an early exit
-KEPT_SHAPES = 32  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
+EXIT_THRESHOLDS, BLOCKS_RUN = "exit_thresholds", "blocks_run"  # of graphs that stop computing saturated tokens
+KEPT_SHAPES = 64  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
 
 
 @dataclass(frozen=True)
@@ -46,17 +49,20 @@ class _Buffers:
     attention_mask: Booleans
     write_start: Integers
     logit_indices: Integers
+    draft_indices: Integers
     logits: Array
     drafting: Mapping[str, Array]  # the inputs with which a graph drafts, and its draft_logits; empty where it does not
+    blocks_run: Integers
     run: Callable[[], None]
 
 
 class DecoderSession:
     """A decoder and its cache, for `batch` texts at a time. A context manager.
 
-    `lengths` [batch] are the tokens that the cache holds of each text. A graph that drafts does so after every token
-    whose logits are wanted: `draft_logits` [batch, positions wanted, drafts, vocab] are those of the last step. Not for
-    use from several threads at once.
+    `lengths` [batch] are the tokens that the cache holds of each text. A graph that drafts does so after some of the
+    tokens of a step: `draft_logits` [batch, origins, drafts, vocab] are those of the last one. A graph that stops
+    computing saturated tokens does so beyond the `exit_thresholds` [batch] of the texts, which may be changed in place;
+    `blocks_run` [batch, positions wanted] is of the last one. Not for use from several threads at once.
     """
 
     logits_name: ClassVar[str] = LOGITS  # the output that steps return
@@ -71,15 +77,22 @@ class DecoderSession:
         self.decoder = decoder
         self.batch = batch
         self.limit = limit or decoder.max_positions
-        self.lengths: Integers = np.zeros(batch, np.int64)
+        self.lengths = [0] * batch
         self.seconds = 0.0  # spent in the engine so far
         self.draft_logits: Logits = np.zeros((batch, 0, decoder.drafts, decoder.vocab_size), np.float32)
         self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
         self._caches: dict[str, Array] = {}  # name after "past_" -> [batch, kv_heads, capacity, head_dim]
-        self._attended: dict[str, Array] = {}  # what every step reads besides: an encoder's outputs
-        self._buffers: dict[tuple[int, int], _Buffers] = {}  # by tokens and positions wanted
+        self.exit_thresholds = np.full(batch, NEVER, np.float32)
+        self.blocks_run: Integers = np.zeros((batch, 0), np.int64)
+        self._attended: dict[str, Array] = {}  # what every step reads besides: thresholds, or an encoder's outputs
+        if decoder.saturation_exits:
+            self._attended[EXIT_THRESHOLDS] = self.exit_thresholds
+        self._attended_tokens = 0  # for which they have room
+        self._buffers: dict[tuple[int, ...], _Buffers] = {}  # by tokens, positions wanted, origins of drafts, attended
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
         self._slots: Integers = np.zeros(0, np.int64)  # 0, 1, ..., capacity - 1
+        self._positions: Integers = np.zeros(0, np.int64)  # of the tokens in the slots
+        self._seen: Booleans = np.zeros((0, 0), np.bool_)  # by the token in each slot, of a text without branches
         self._most = engine.axes.get("capacity", Axis()).maximum  # slots that the engine takes; None: any number
         if self._most is not None:  # TensorRT's caches have one length
             self._allocate(self._most)
@@ -142,30 +155,44 @@ class DecoderSession:
         return np.concatenate(self.append(prompts, [1] * self.batch))
 
     def append(
-        self, texts: Sequence[Sequence[int]], wanted: Sequence[int], trees: Sequence[Sequence[int]] | None = None
+        self,
+        texts: Sequence[Sequence[int]],
+        wanted: Sequence[int],
+        trees: Sequence[Sequence[int]] | None = None,
+        origins: Sequence[Sequence[int]] | None = None,
     ) -> list[Logits]:
         """Append tokens to the texts, none to some; return the logits [wanted, vocab] after the last of each.
 
         texts   of each text of the batch its new tokens
         wanted  of each how many logits, at most as many as it has new tokens
         trees   of each the parents of its new tokens, see `token_tree`, and none where they follow each other
+        origins of each, with `trees`, the places of the new tokens that a graph which drafts does so after; by default
+                after the last
 
         Many tokens, but not those of trees, are run in pieces. Raises `UsageError` as `step` does.
         """
-        self._check_lengths([len(tokens) for tokens in texts])
-        found: list[list[Logits]] = [[] for _ in texts]
+        counts = [len(tokens) for tokens in texts]
+        self._check_lengths(counts)
+        longest = max(counts)
+        if longest and (trees or longest <= self._widest()):
+            logits = self._append(texts, counts, wanted, trees, origins)
+            return [logits[row, :count] for row, count in enumerate(wanted)]
+        return self._append_in_pieces(texts, wanted)
+
+    def _append_in_pieces(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
+        """Append texts that are longer than one step takes: see `append`."""
+        found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
-            width = longest if trees else min(longest, self._widest())
+            width = min(longest, self._widest())
             cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all texts end in the last step
             pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
             texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
             now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
             wanted = [count - here for count, here in zip(wanted, now, strict=True)]
-            for row, (logits, count) in enumerate(zip(self._append(pieces, now, trees), now, strict=True)):
-                if count:
-                    found[row].append(logits[:count])
-        none = np.zeros((0, self.vocabulary), np.float32)
-        return [parts[0] if len(parts) == 1 else np.concatenate([none, *parts]) for parts in found]
+            logits = self._append(pieces, [*map(len, pieces)], now)
+            for row, count in enumerate(now):
+                found[row].append(logits[row, :count])
+        return [np.concatenate(parts) for parts in found]
 
     def _widest(self) -> int:
         """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest text.
@@ -173,14 +200,18 @@ class DecoderSession:
         A step is as wide as its widest row: what is not real of the others lies beyond their ends.
         """
         widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
-        return widest if self._most is None else min(widest, max(self._most - int(self.lengths.max()), 1))
+        return widest if self._most is None else min(widest, max(self._most - max(self.lengths), 1))
 
     def _append(
-        self, texts: Sequence[Sequence[int]], wanted: Sequence[int], trees: Sequence[Sequence[int]] | None
+        self,
+        texts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        wanted: Sequence[int],
+        trees: Sequence[Sequence[int]] | None = None,
+        origins: Sequence[Sequence[int]] | None = None,
     ) -> Logits:
         """One step: see `append`. Of texts that want fewer logits than others there are meaningless ones at the end."""
-        counts = [len(tokens) for tokens in texts]
-        buffers = self._prepare(max(counts), max(1, *wanted))
+        buffers = self._prepare(max(counts), max(1, *wanted), max(1, *map(len, origins)) if origins else 1)
         for row, (tokens, count, last) in enumerate(zip(texts, counts, wanted, strict=True)):
             if count:
                 self._check_ids(min(tokens), max(tokens))
@@ -189,6 +220,9 @@ class DecoderSession:
         for row, parents in enumerate(trees or ()):
             if parents:
                 self._branch(buffers, row, parents)
+        if buffers.drafting:
+            for row, (count, places) in enumerate(zip(counts, origins or [()] * self.batch, strict=True)):
+                buffers.draft_indices[row, : len(places) or 1] = places or max(count - 1, 0)
         return self._run(buffers, counts)
 
     def step(
@@ -221,32 +255,35 @@ class DecoderSession:
         wanted = np.maximum(real - 1, 0)[:, None] if logit_indices is None else np.asarray(logit_indices, np.int64)
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
-        self._check_lengths(real)
-        buffers = self._prepare(tokens, wanted.shape[1])
+        self._check_lengths(real.tolist())
+        buffers = self._prepare(tokens, wanted.shape[1], wanted.shape[1])
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
+        buffers.draft_indices[:] = wanted
         if positions is not None:
             buffers.positions[:] = positions
         if mask is not None:
             for row, length in enumerate(self.lengths):
                 buffers.attention_mask[row, :, length : length + tokens] &= mask[row]
-        return self._run(buffers, real)
+        return self._run(buffers, real.tolist())
 
-    def _prepare(self, tokens: int, wanted: int) -> _Buffers:
-        """The buffers of a step of so many tokens and logits, with room in the cache: for texts without branches."""
-        longest = int(max(self.lengths.tolist())) + tokens
-        self._reserve(longest + drafted(self.decoder, wanted))
-        buffers = self._bound(tokens, wanted)
-        buffers.write_start[:] = self.lengths
-        np.add(self.lengths[:, None], self._slots[:tokens], out=buffers.positions)
-        fill_mask(buffers.attention_mask, buffers.positions, self._slots, self.decoder.sliding_window)
-        if longest > self.decoder.max_positions:  # of tokens that are not real: any position there is
-            np.minimum(buffers.positions, self.decoder.max_positions - 1, out=buffers.positions)
+    def _prepare(self, tokens: int, wanted: int, drafting: int) -> _Buffers:
+        """The buffers of a step of so many tokens and logits, with room in the cache: for texts without branches.
+
+        `drafting`: after so many of the tokens, where the graph drafts.
+        """
+        self._reserve(max(self.lengths) + tokens + drafted(self.decoder, drafting))
+        buffers = self._bound(tokens, wanted, drafting)
+        # Engines leave no cache warm for Python: here every call of NumPy counts.
+        for row, length in enumerate(self.lengths):
+            buffers.write_start[row] = length
+            buffers.positions[row] = self._positions[length : length + tokens]
+            buffers.attention_mask[row] = self._seen[length : length + tokens]
         return buffers
 
     def _branch(self, buffers: _Buffers, row: int, parents: Sequence[int]) -> None:
         """Let the new tokens of a text be a tree, each in the place after its parent, and seeing its ancestors only."""
-        length, count, window = int(self.lengths[row]), len(parents), self.decoder.sliding_window
+        length, count, window = self.lengths[row], len(parents), self.decoder.sliding_window
         places = length + np.array(depths(parents))
         mask, seen = buffers.attention_mask[row, :count], ancestors(parents)
         if window is not None:
@@ -256,27 +293,28 @@ class DecoderSession:
         mask[:, length : length + count] = seen
         buffers.positions[row, :count] = places
 
-    def _run(self, buffers: _Buffers, counts: Sequence[int] | Integers) -> Logits:
+    def _run(self, buffers: _Buffers, counts: Sequence[int]) -> Logits:
         """Run a step that adds `counts` [batch] tokens to the texts."""
         if buffers.drafting:
             feeds = draft_feeds(
-                self.decoder, buffers.positions, buffers.attention_mask, buffers.write_start, buffers.logit_indices
+                self.decoder, buffers.positions, buffers.attention_mask, buffers.write_start, buffers.draft_indices
             )
             for name, array in feeds.items():
                 buffers.drafting[name][:] = array
         began = time.perf_counter()
         buffers.run()
         self.seconds += time.perf_counter() - began
-        self.lengths = self.lengths + np.asarray(counts, np.int64)
+        self.lengths = [*map(add, self.lengths, counts)]
+        self.blocks_run = buffers.blocks_run
         if buffers.drafting:
             self.draft_logits = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
     def rollback(self, lengths: npt.ArrayLike) -> None:
         """Forget what the texts hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
-        wanted = np.broadcast_to(np.asarray(lengths, np.int64), (self.batch,)).copy()
-        if wanted.min() < 0 or (wanted > self.lengths).any():
-            raise UsageError(f"rollback to {wanted.tolist()} tokens: the cache holds {self.lengths.tolist()}.")
+        wanted = np.broadcast_to(np.asarray(lengths, np.int64), (self.batch,)).tolist()
+        if any(not 0 <= less <= length for less, length in zip(wanted, self.lengths, strict=True)):
+            raise UsageError(f"rollback to {wanted} tokens: the cache holds {self.lengths}.")
         self.lengths = wanted
 
     def truncate(self, row: int, length: int) -> None:
@@ -297,8 +335,8 @@ class DecoderSession:
         if least < 0 or greatest >= self.decoder.vocab_size:
             raise UsageError(f"token ids {least} to {greatest}: expected 0 to {self.decoder.vocab_size - 1}.")
 
-    def _check_lengths(self, more: Sequence[int] | Integers) -> None:
-        longest = max(length + new for length, new in zip(self.lengths.tolist(), more, strict=True))
+    def _check_lengths(self, more: Sequence[int]) -> None:
+        longest = max(map(add, self.lengths, more))
         if longest > self.limit:
             which = "model's" if self.limit == self.decoder.max_positions else "cache's"
             raise UsageError(
@@ -314,8 +352,7 @@ class DecoderSession:
 
     def _allocate(self, capacity: int) -> None:
         decoder = self.decoder
-        self._buffers.clear()  # they are bound to the old caches
-        self._slots = np.arange(capacity)
+        self._resize(capacity)
         for index in range(decoder.layers):
             for kind in ("key", "value"):
                 name = f"{kind}_{index}"
@@ -325,14 +362,21 @@ class DecoderSession:
                 if old is not None:
                     self._caches[name][:, :, : old.shape[2]] = old
 
-    def _attend(self, arrays: dict[str, Array]) -> None:
-        """Let the steps that follow read `arrays` as further inputs, by name."""
-        self._buffers.clear()  # they are bound to the old ones
-        self._attended = arrays
+    def _resize(self, capacity: int) -> None:
+        """Let steps be for caches of so many slots."""
+        self._buffers.clear()  # they are bound to the old caches
+        self._slots = np.arange(capacity)
+        self._positions = np.minimum(self._slots, self.decoder.max_positions - 1)  # beyond are tokens that are not real
+        self._seen = seen_slots(capacity, self.decoder.sliding_window)
 
-    def _bound(self, tokens: int, wanted: int) -> _Buffers:
-        if (found := self._buffers.pop((tokens, wanted), None)) is not None:
-            self._buffers[tokens, wanted] = found  # the last of the dictionary again
+    def _attend(self, arrays: dict[str, Array], tokens: int) -> None:
+        """Let the steps that follow read `arrays` as further inputs, by name: the same ones for so many `tokens`."""
+        self._attended, self._attended_tokens = arrays, tokens
+
+    def _bound(self, tokens: int, wanted: int, drafting: int) -> _Buffers:
+        shape = tokens, wanted, drafting, self._attended_tokens
+        if (found := self._buffers.pop(shape, None)) is not None:
+            self._buffers[shape] = found  # the last of the dictionary again
             return found
         if len(self._buffers) == KEPT_SHAPES:
             self._buffers.pop(next(iter(self._buffers)))  # the one that was not used for longest
@@ -345,28 +389,32 @@ class DecoderSession:
         }
         output = self.logits_name
         logits = np.zeros((self.batch, wanted, self.decoder.vocab_size), self._dtypes[output])
-        drafting = self._drafting(wanted)
+        draft_indices = np.zeros((self.batch, drafting), np.int64)
+        drafts = self._drafts(draft_indices) if self.decoder.drafts else {}
+        blocks_run = np.zeros((self.batch, wanted), np.int64)
+        counted = {BLOCKS_RUN: blocks_run} if self.decoder.saturation_exits else {}
         if isinstance(self.engine, OnnxRuntimeEngine):
             caches = {f"{when}_{name}": array for name, array in self._caches.items() for when in ("past", "present")}
-            run = self.engine.bind({**arrays, **caches, **drafting, output: logits, **self._attended}).run
+            run = self.engine.bind({**arrays, **caches, **drafts, output: logits, **counted, **self._attended}).run
         else:
-            drafts = {name: array for name, array in drafting.items() if name == DRAFT_LOGITS}
-            taken = {name: array for name, array in drafting.items() if name != DRAFT_LOGITS}
-            run = self._copying({**arrays, **taken}, {output: logits, **drafts})
-        self._buffers[tokens, wanted] = _Buffers(**arrays, logits=logits, drafting=drafting, run=run)
-        return self._buffers[tokens, wanted]
+            given = {name: array for name, array in drafts.items() if name == DRAFT_LOGITS}
+            taken = {name: array for name, array in drafts.items() if name != DRAFT_LOGITS}
+            run = self._copying({**arrays, **taken}, {output: logits, **given, **counted})
+        self._buffers[shape] = _Buffers(
+            **arrays, draft_indices=draft_indices, logits=logits, drafting=drafts, blocks_run=blocks_run, run=run
+        )
+        return self._buffers[shape]
 
-    def _drafting(self, wanted: int) -> dict[str, Array]:
-        """Arrays for what a graph that drafts takes, and gives besides logits."""
-        decoder = self.decoder
-        lengths = {
-            "batch": self.batch, "drafting": wanted, "drafted": drafted(decoder, wanted), "capacity": self.capacity
-        }  # fmt: skip
+    def _drafts(self, indices: Integers) -> dict[str, Array]:
+        """What a graph that drafts after the tokens at `indices` takes, they among it, and gives besides logits."""
+        drafting, slots = indices.shape[1], drafted(self.decoder, indices.shape[1])
+        lengths = {"batch": self.batch, "drafting": drafting, "drafted": slots, "capacity": self.capacity}
         specs = [spec for spec in (*self.engine.inputs, *self.engine.outputs) if spec.name.startswith("draft_")]
-        return {
-            spec.name: np.zeros([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape], spec.dtype)
-            for spec in specs
+        shapes = ([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape] for spec in specs)
+        found: dict[str, Array] = {
+            spec.name: np.zeros(shape, spec.dtype) for spec, shape in zip(specs, shapes, strict=True)
         }
+        return found | {"draft_indices": indices}
 
     def _copying(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """Run an engine that binds no arrays: it gives the caches back as new ones."""
@@ -391,6 +439,16 @@ def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | N
     np.less_equal(slots, places[:, :, None], out=mask)
     if window is not None:
         mask &= slots > places[:, :, None] - window
+
+
+def seen_slots(capacity: int, window: int | None) -> Booleans:
+    """Which slots the token in each slot attends to, [capacity, capacity], read-only; `window` as of `fill_mask`."""
+    apart = np.arange(1 - capacity, capacity)  # from a token to a slot
+    seen = apart <= 0
+    if window is not None:
+        seen &= apart > -window
+    # Every row is the one before it moved by one slot, so that all of them lie in one.
+    return np.lib.stride_tricks.sliding_window_view(seen, capacity)[::-1]
 
 
 def needed_outputs(decoder: Decoder) -> list[str] | None:

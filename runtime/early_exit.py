@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import msgspec
-import numpy as np
 
 from intaglio.bundle import Bundle, Decoder
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import EXIT_LOGITS, DecoderSession, Integers, cache_outputs
+from intaglio.runtime.decoder import EXIT_LOGITS, DecoderSession, cache_outputs
 from intaglio.runtime.draft_model import draft_threads
 from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 
@@ -54,12 +53,12 @@ class EarlyExitSession(DecoderSession):
         return cls(OnnxRuntimeEngine(bundle, target, few, outputs=exit_outputs(whole.decoder)), whole)
 
     @property
-    def lengths(self) -> Integers:
+    def lengths(self) -> list[int]:
         """Tokens of each text that the first blocks' cache holds, [batch]."""
-        return np.maximum(self._lengths, self._whole.lengths)
+        return [*map(max, self._lengths, self._whole.lengths)]
 
     @lengths.setter
-    def lengths(self, lengths: Integers) -> None:
+    def lengths(self, lengths: list[int]) -> None:
         self._lengths = lengths
 
     def truncate(self, row: int, length: int) -> None:
@@ -69,9 +68,8 @@ class EarlyExitSession(DecoderSession):
     def _reserve(self, slots: int) -> None:
         """Let the whole model make room, and take over its buffers if they are new."""
         self._whole._reserve(slots)
-        if self._slots is not self._whole._slots:
-            self._buffers.clear()
-            self._slots = self._whole._slots
+        if self.capacity != self._whole.capacity:
+            self._resize(self._whole.capacity)
             names = (f"{kind}_{index}" for index in range(self.decoder.layers) for kind in ("key", "value"))
             self._caches = {name: self._whole._caches[name] for name in names}
 

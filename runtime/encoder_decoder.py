@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +14,8 @@ from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.decoder import DecoderSession, Integers
 from intaglio.runtime.engine import Array, Engine
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+
+SOURCE_TOKENS = 32  # for which there is room at least
 
 
 class EncoderDecoderSession(DecoderSession):
@@ -34,6 +36,7 @@ class EncoderDecoderSession(DecoderSession):
         """`engine` runs the decoder, `reader` the encoder; the rest as of `DecoderSession`."""
         super().__init__(engine, decoder, batch, limit)
         self.reader, self.encoder = reader, encoder
+        self._sources: dict[int, dict[str, Array]] = {}  # by the tokens that there is room for
         self.read([[encoder.pad_token_id]])  # so that steps can be tried before there is a text
 
     @classmethod
@@ -89,11 +92,27 @@ class EncoderDecoderSession(DecoderSession):
         crossed = self.reader.run({"source_ids": ids, "source_mask": mask})
         self.seconds += time.perf_counter() - began
         self.rollback(0)
-        self._attend({"source_mask": mask, **{name: self._of_decoder(name, each) for name, each in crossed.items()}})
+        self._place({"source_mask": mask, **crossed}, ids.shape[1])
 
-    def _of_decoder(self, name: str, array: Array) -> Array:
-        """As the decoder takes it, whose dtype a pass may have changed."""
-        return np.ascontiguousarray(array, self._dtypes[name])
+    def _place(self, given: Mapping[str, Array], tokens: int) -> None:
+        """Put what steps attend to where they look for it, for sources of at most so many tokens.
+
+        There are such places for a few lengths only, each the double of another, and what is bound to them stays bound.
+        """
+        room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
+        specs = [spec for spec in self.engine.inputs if "source" in spec.shape]
+        if room not in self._sources:
+            lengths = {"batch": self.batch, "source": room}
+            shapes = ([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape] for spec in specs)
+            self._sources[room] = {
+                spec.name: np.zeros(shape, spec.dtype) for spec, shape in zip(specs, shapes, strict=True)
+            }
+        arrays = self._sources[room]
+        arrays["source_mask"][:] = False  # what lies beyond the tokens is of sources before
+        for spec in specs:
+            place = tuple(slice(tokens) if axis == "source" else slice(None) for axis in spec.shape)
+            arrays[spec.name][place] = given[spec.name]
+        self._attend(arrays, room)
 
 
 def open_session(

@@ -37,7 +37,10 @@ class Options(TypedDict, total=False):
     ngram: int | None
     tree: int | None
     least: float | None
+    origins: int | None
     typical: float | None
+    saturation: float | None
+    decay: float | None
     max_new_tokens: int
     temperature: float | None
     top_k: int | None
@@ -92,7 +95,10 @@ class TextGenerator:
         ngram: int | None = None,
         tree: int | None = None,
         least: float | None = None,
+        origins: int | None = None,
         typical: float | None = None,
+        saturation: float | None = None,
+        decay: float | None = None,
         max_new_tokens: int = 256,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -111,9 +117,10 @@ class TextGenerator:
         `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
         (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`, `tree`, `least`,
-        `typical`: options of strategies, for those that have a field of that name. `seed`: the same one gives the same
-        texts; by default they differ. `stop`: strings that end a text. `ignore_eos`: go on after the token that ends
-        a text. `batch`: texts that are written side by side at most. `target`: as of `open_engine`.
+        `typical`, `saturation`, `decay`: options of strategies, for those that have a field of that name. `seed`: the
+        same one gives the same texts; by default they differ. `stop`: strings that end a text. `ignore_eos`: go on
+        after the token that ends a text. `batch`: texts that are written side by side at most. `target`: as of
+        `open_engine`.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
@@ -123,7 +130,8 @@ class TextGenerator:
         self.strategy, self._sampling = _choice(strategy, filters, repetition_penalty)
         options = {
             "fallback": fallback, "rollback": rollback, "max_draft": max_draft, "window": window, "ngram": ngram,
-            "tree": tree, "least": least, "typical": typical,
+            "tree": tree, "least": least, "origins": origins, "typical": typical, "saturation": saturation,
+            "decay": decay,
         }  # fmt: skip
         if early_exit and draft is not None:
             raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
+from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
 from intaglio.runtime.decoder import decoder_of, fill_mask
@@ -54,7 +55,7 @@ def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
     """Input name -> array, to run the texts `ids` [batch, tokens] from their first token on, all logits wanted.
 
     The caches have as many slots as there are tokens, and share one array of zeros, which is only read. A graph that
-    drafts does so after one token of every `DRAFTED_EVERY`, so that most of what runs is text.
+    drafts does so after one token of every `DRAFTED_EVERY`, so that most of what runs is text; no token exits early.
     """
     (batch, tokens), decoder = ids.shape, decoder_of(bundle)
     origins = np.tile(np.arange(0, tokens, DRAFTED_EVERY), (batch, 1))
@@ -72,6 +73,8 @@ def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
     }
     if decoder.drafts:
         feeds |= draft_feeds(decoder, places, mask, start, origins)
+    if decoder.saturation_exits:
+        feeds["exit_thresholds"] = np.full(batch, NEVER, np.float32)
     return feeds | _empty_caches(bundle, batch, capacity)
 
 

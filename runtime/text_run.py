@@ -29,6 +29,7 @@ class Generated(msgspec.Struct):
     accepted: int
     rolled_back: int
     acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
+    blocks: float | None  # that computed a token, mean; None for strategies that leave none out
     stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
     prompt_tokens: int
     prompt_seconds: float  # until the first token
@@ -132,6 +133,7 @@ class TextRun:
             accepted=counts.accepted,
             rolled_back=counts.rolled_back,
             acceptance=counts.accepted / drafted if drafted else None,
+            blocks=counts.blocks / len(tokens) if counts.blocks else None,
             stopped=self._stopped,
             prompt_tokens=len(self.text.source) or self._start,
             prompt_seconds=reading,

@@ -65,6 +65,8 @@ class TextStream:
 
     def _certain(self, new: str) -> str:
         """Add `new` to the text that is held, and return what no stop string can change any more."""
+        if not self._stop:
+            return new
         if self.stopped is not None:
             return ""
         text = self._held + new
@@ -73,7 +75,7 @@ class TextStream:
             _, place, self.stopped = min(found)  # the first to be complete, so that it is the same for any tokens
             self._held = ""
             return text[:place]
-        length = max((_overlap(text, stop) for stop in self._stop), default=0)
+        length = max(_overlap(text, stop) for stop in self._stop)
         certain = len(text) - length
         self._held = text[certain:]
         return text[:certain]

@@ -4,7 +4,7 @@ from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune
 from intaglio.training.sensitivity import Sensitivity, sensitivity
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
-from intaglio.training.train_early_exit import TrainedExit, train_early_exit
+from intaglio.training.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Trained",
     "TrainedDrafts",
     "TrainedExit",
+    "TrainedLayer",
     "align",
     "prune",
     "sensitivity",

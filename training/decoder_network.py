@@ -275,6 +275,11 @@ def _check(nodes: list[ir.Node]) -> None:
     for node in nodes:
         if node.domain != "" or node.op_type not in DECODER_FUNCTIONS:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            if node.op_type == "If":
+                raise GraphError(
+                    f"{name} {node.name}: tokens may pass over a part of the model, which has no gradient then. "
+                    "Take a recipe that needs no sensitivities, such as rtn."
+                )
             raise GraphError(
                 f"{name} {node.name or node.outputs[0].name}: its gradient is not known. "
                 "Compute sensitivities on the bundle as it was exported, before its weights are compressed."

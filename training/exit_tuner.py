@@ -1,7 +1,8 @@
-"""Training a causal language model to predict after its first blocks too, and measuring both of its predictions."""
+"""Training a causal language model to predict after some of its blocks, and measuring what it predicts there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,22 +15,32 @@ from intaglio.training.causal_model import Windows
 from intaglio.training.fine_tuner import follow, optimiser_of, risen
 
 
-class Exits(msgspec.Struct):
-    """What both exits predict on held-out text, over all tokens."""
+class Exit(msgspec.Struct):
+    """What one exit predicts on held-out text, over all tokens."""
 
-    early_loss: float  # nats a token
-    last_loss: float
-    agreement: float  # part of the tokens where the likeliest is the same
+    loss: float  # nats a token
+    agreement: float  # part of the tokens where the likeliest is the last block's
+
+
+def both(layer: int, depth: int) -> dict[int, float]:
+    """An exit after `layer` blocks, and the whole model, which weigh the same (thesis, appendix C.2, BiLD)."""
+    return {layer: 0.5, depth: 0.5}
+
+
+def every(depth: int) -> dict[int, float]:
+    """An exit after every block, with the weights i / Σj of appendix C.2, CALM: the later the more."""
+    return {layer: 2 * layer / (depth * (depth + 1)) for layer in range(1, depth + 1)}
 
 
 class ExitTuner:
-    """Trains `network` (of transformers) on the mean of the losses after `layer` blocks and after the last one.
+    """Trains `network` (of transformers) on the weighted mean of its exits' losses: L = Σ w_i L_i.
 
-    L = (L_early + L_last) / 2, final norm and head shared (thesis, appendix C.2).
+    Final norm and head are shared.
     """
 
-    def __init__(self, network: Any, layer: int, learning_rate: float):
-        self._network, self._layer = network, layer
+    def __init__(self, network: Any, weights: Mapping[int, float], learning_rate: float):
+        """`weights`: blocks before an exit -> w_i, in ascending order; the last exit is after all blocks."""
+        self._network, self._weights = network, dict(weights)
         self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, windows: Windows) -> None:
@@ -37,30 +48,32 @@ class ExitTuner:
         self._network.train()
         self._optimiser.zero_grad()
         tokens = torch.from_numpy(windows)
-        early, last = (_losses(logits, tokens).mean() for logits in self._logits(tokens))
-        loss = (early + last) / 2
+        losses = [_losses(logits, tokens).mean() for logits in self._logits(tokens)]
+        loss = torch.stack([w * each for w, each in zip(self._weights.values(), losses, strict=True)]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         follow(loss, self._network.parameters(), self._optimiser, self._rates)
 
     @torch.no_grad()
-    def measure(self, held_out: Windows, batch_size: int) -> Exits:
-        """How both exits do on the windows `held_out` [windows, tokens]."""
+    def measure(self, held_out: Windows, batch_size: int) -> list[Exit]:
+        """How every exit does on the windows `held_out` [windows, tokens]."""
         self._network.eval()
-        sums, count = torch.zeros(3, dtype=torch.float64), 0
+        sums, count = torch.zeros(len(self._weights), 2, dtype=torch.float64), 0
         for at in range(0, len(held_out), batch_size):
             tokens = torch.from_numpy(held_out[at : at + batch_size])
-            early, last = self._logits(tokens)
-            same = early.argmax(-1) == last.argmax(-1)
-            sums += torch.stack([each.double().sum() for each in (_losses(early, tokens), _losses(last, tokens), same)])
-            count += same.numel()
-        return Exits(*(sums / count).tolist())
+            found = [(_losses(logits, tokens).double().sum(), logits.argmax(-1)) for logits in self._logits(tokens)]
+            last = found[-1][1]
+            sums += torch.stack([torch.stack([loss, (likeliest == last).sum()]) for loss, likeliest in found])
+            count += last.numel()
+        return [Exit(*each) for each in (sums / count).tolist()]
 
-    def _logits(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """What is predicted of each token but the first, early and last, [batch, tokens - 1, vocab] both."""
+    def _logits(self, tokens: Tensor) -> Iterator[Tensor]:
+        """What each exit predicts of each token but the first, [batch, tokens - 1, vocab], the earliest exit first."""
         base, head = self._network.base_model, self._network.get_output_embeddings()
         found = base(input_ids=tokens, use_cache=False, output_hidden_states=True)
-        early = before_head(base, found.hidden_states[self._layer][:, :-1])
-        return head(early), head(found.last_hidden_state[:, :-1])
+        *early, _ = self._weights
+        for layer in early:
+            yield head(before_head(base, found.hidden_states[layer][:, :-1]))
+        yield head(found.last_hidden_state[:, :-1])
 
 
 def _losses(logits: Tensor, tokens: Tensor) -> Tensor:

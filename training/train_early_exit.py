@@ -1,15 +1,16 @@
-"""Fine-tuning a causal language model so that its first blocks are a small model of their own."""
+"""Fine-tuning a causal language model so that it predicts after its first blocks too, or after every block."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from intaglio import interrupts
-from intaglio.early_exit import RECORD, EarlyExit, default_layer, layer_fault
+from intaglio.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_fault
 from intaglio.errors import SourceError, UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
@@ -19,19 +20,24 @@ from intaglio.training.options import check_numbers
 OPTION = "--data"
 
 
+class TrainedLayer(msgspec.Struct):
+    """What an exit predicts on held-out text, before the training and after: losses in nats a token."""
+
+    layer: int  # blocks before the exit
+    loss_before: float
+    loss: float
+    agreement_before: float  # part of the tokens where its likeliest is the last block's
+    agreement: float
+
+
 class TrainedExit(msgspec.Struct):
-    """What `train_early_exit` did. Losses are in nats a token, on held-out text, before the training and after."""
+    """What `train_early_exit` did."""
 
     checkpoint: str
     source: str
-    layer: int  # blocks before the exit
+    layer: int | Literal["every"]  # blocks before the exit
     layers: int  # blocks in all
-    early_loss_before: float
-    early_loss: float
-    last_loss_before: float
-    last_loss: float
-    agreement_before: float  # part of the tokens where both exits' likeliest is the same
-    agreement: float
+    exits: list[TrainedLayer]  # the last is after all blocks
     tokens: int
     held_out: int  # tokens
     seconds: float
@@ -42,6 +48,7 @@ def train_early_exit(
     output: str | Path,
     data: str | Path,
     layer: int | None = None,
+    every_layer: bool = False,
     steps: int = 500,
     batch_size: int = 8,
     max_tokens: int = 128,
@@ -51,8 +58,9 @@ def train_early_exit(
     """Fine-tune the model in the folder `source` on the text in `data` to predict after its first `layer` blocks too.
 
     What is lowered is the mean of the losses there and after the last block, which share the final norm and the head
-    (thesis, section 4.3 and appendix C.2). By default the exit is after a quarter of the blocks. The model is trained
-    whole, so that what it writes without the exit changes, too.
+    (thesis, section 4.3 and appendix C.2). By default the exit is after a quarter of the blocks; with `every_layer`
+    there is one after each block, and the later ones weigh more (appendix C.2, CALM). The model is trained whole, so
+    that what it writes without exits changes, too.
 
     `output` becomes a folder with config.json, safetensors in the checkpoint's dtype, the files of the tokenizer, and
     early_exit.json. Raises `SourceError` for a folder that is no causal language model of a family that can be
@@ -61,12 +69,14 @@ def train_early_exit(
     """
     counts = {"steps": steps, "batch size": batch_size, "max tokens": max_tokens}
     check_numbers(counts, learning_rate, seed)
+    if every_layer and layer is not None:
+        raise UsageError(f"--layer {layer} and --every-layer are both given: one exit, or one a block. Leave one out.")
     source, output = Path(source), Path(output)
     check_output(output)
     started = time.monotonic()
     torch = load_library("torch")
     from intaglio.exit_network import LAST_MODULES
-    from intaglio.training.exit_tuner import ExitTuner
+    from intaglio.training.exit_tuner import ExitTuner, both, every
 
     with step("reading"):
         network, stored = open_network(source)
@@ -77,32 +87,32 @@ def train_early_exit(
                 f"{', '.join(LAST_MODULES)}."
             )
         depth = config.num_hidden_layers
-        exit_layer = default_layer(depth) if layer is None else layer
-        if fault := layer_fault(exit_layer, depth):
+        chosen = default_layer(depth) if layer is None else layer
+        record = EarlyExit(EVERY if every_layer else chosen)
+        if fault := layer_fault(record.layer, depth):
             raise UsageError(f"{fault}.")
         training, held_out = read_windows(source, data, OPTION, min(max_tokens, config.max_position_embeddings))
     torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
-    tuner = ExitTuner(network, exit_layer, learning_rate)
+    weights = every(depth) if every_layer else both(chosen, depth)
+    tuner = ExitTuner(network, weights, learning_rate)
     before = tuner.measure(held_out, batch_size)
     windows = shuffled(training, batch_size, np.random.default_rng(seed))
     for _ in track(range(steps), "training", total=steps):
         with interrupts.deferred():
             tuner.step(next(windows))
     after = tuner.measure(held_out, batch_size)
-    record = msgspec.json.format(msgspec.json.encode(EarlyExit(exit_layer)), indent=2) + b"\n"
+    written = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
     with step("writing"):
-        write_network(network, stored, source, output, {RECORD: record})
+        write_network(network, stored, source, output, {RECORD: written})
     return TrainedExit(
         checkpoint=str(output),
         source=str(source),
-        layer=exit_layer,
+        layer=record.layer,
         layers=depth,
-        early_loss_before=before.early_loss,
-        early_loss=after.early_loss,
-        last_loss_before=before.last_loss,
-        last_loss=after.last_loss,
-        agreement_before=before.agreement,
-        agreement=after.agreement,
+        exits=[
+            TrainedLayer(blocks, old.loss, new.loss, old.agreement, new.agreement)
+            for blocks, old, new in zip(weights, before, after, strict=True)
+        ],
         tokens=training.size,
         held_out=held_out.size,
         seconds=time.monotonic() - started,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 import msgspec
 
 from intaglio.bundle import Bundle
 from intaglio.model_file import load
+from intaglio.runtime.decoder import needed_outputs
+from intaglio.runtime.early_exit import exit_outputs
+from intaglio.runtime.strategies.contract import Author
 from intaglio.runtime.text_run import Generated
 from intaglio.validate.work import work
+
+Counted = Callable[[Generated], tuple[float, float]]  # operations and bytes of what a part of a model did for a text
 
 
 class DecodingWork(msgspec.Struct):
@@ -21,45 +29,70 @@ class DecodingWork(msgspec.Struct):
 
 
 def decoding_work(large: Bundle, small: Bundle | None) -> Callable[[Sequence[Generated]], DecodingWork]:
-    """What counts the work of texts that were written by two bundles, or by one.
+    """What counts the work of texts that were written by `large`, and drafted by `small`, or else its early exit.
 
     A pass reads all weights, however many tokens go through it: that is what drafting saves. Operations grow with the
     tokens, and are more than without drafts by those of the small model and of tokens that were rolled back.
     """
-    of_large = _by_pass(large)
-    of_small = _by_pass(small) if small else None
+    decoder = large.manifest.decoder
+    assert decoder is not None, "only decoders write texts"
+    parts = [*_encoder(large, "large"), _decoder(large, "large", needed_outputs(decoder))]
+    if small is not None:
+        assert small.manifest.decoder is not None, "only decoders draft"
+        parts += [*_encoder(small, "small"), _decoder(small, "small", needed_outputs(small.manifest.decoder))]
+    elif decoder.exit_layer:
+        parts.append(_decoder(large, "small", exit_outputs(decoder)))
 
     def count(results: Sequence[Generated]) -> DecodingWork:
-        operations = moved = 0.0
-        for result in results:
-            length = result.prompt_tokens + len(result.tokens) / 2  # of the text, in the mean
-            for passes, calls, tokens in (
-                (of_large, result.calls.large, result.processed.large),
-                (of_small, result.calls.small, result.processed.small),
-            ):
-                if passes and calls:
-                    found = passes(tokens / calls, length)
-                    operations += calls * found[0]
-                    moved += calls * found[1]
+        found = [part(result) for part in parts for result in results]
+        operations, moved = (sum(each) for each in zip(*found, strict=True))
         tokens = sum(len(result.tokens) for result in results)
         return DecodingWork(operations / tokens, moved / tokens, operations / moved)
 
     return count
 
 
-def _by_pass(bundle: Bundle) -> Callable[[float, float], tuple[float, float]]:
-    """Operations and bytes of a pass of so many tokens over texts of such a length: bilinear in the two."""
+def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) -> Counted:
+    """The passes of a decoder, all of the same length: what they take is linear in each of the lengths."""
     model = load(bundle.model_path, mapped=True)
-    corners = [
-        work(model, {"batch": 1, "tokens": tokens, "capacity": length, "positions_wanted": tokens})
-        for tokens, length in ((1, 1), (2, 1), (1, 2), (2, 2))
-    ]
+    corners = {
+        (tokens, capacity, source): work(
+            model,
+            {"batch": 1, "tokens": tokens, "capacity": capacity, "source": source, "positions_wanted": tokens},
+            outputs,
+        )
+        for tokens, capacity, source in itertools.product((1, 2), repeat=3)
+    }
 
-    def passed(tokens: float, length: float) -> tuple[float, float]:
-        x, y = tokens - 1, length - 1
-        parts = ((1 - x) * (1 - y), x * (1 - y), (1 - x) * y, x * y)
-        operations = sum(part * corner.operations for part, corner in zip(parts, corners, strict=True))
-        moved = sum(part * corner.bytes for part, corner in zip(parts, corners, strict=True))
-        return operations, moved
+    def counted(result: Generated) -> tuple[float, float]:
+        calls = getattr(result.calls, author)
+        if not calls:
+            return 0.0, 0.0
+        read = result.prompt_tokens
+        written = len(result.tokens) / 2  # in the mean of the passes
+        length = written if bundle.manifest.encoder else read + written
+        operations = moved = 0.0
+        for corner, found in corners.items():
+            at = zip(corner, (getattr(result.processed, author) / calls, length, read), strict=True)
+            part = math.prod(value - 1 if place == 2 else 2 - value for place, value in at)
+            operations += part * found.operations
+            moved += part * found.bytes
+        return calls * operations, calls * moved
 
-    return passed
+    return counted
+
+
+def _encoder(bundle: Bundle, author: Author) -> list[Counted]:
+    """The reading of the source, where there is an encoder."""
+    if bundle.manifest.encoder is None:
+        return []
+    model = load(bundle.path / bundle.manifest.encoder.file, mapped=True)
+    at = cache(lambda source: work(model, {"batch": 1, "source": source}))
+
+    def counted(result: Generated) -> tuple[float, float]:
+        if not getattr(result.calls, author):
+            return 0.0, 0.0
+        found = at(result.prompt_tokens)
+        return found.operations, found.bytes
+
+    return [counted]

@@ -50,7 +50,7 @@ class TunedDecoding(msgspec.Struct):
     """What was found; the first setting is the plain large model, the second speculative sampling."""
 
     bundle: str
-    draft: str
+    draft: str | None  # None: the bundle's own early exit
     texts: int
     metric: str
     reference: str  # "the file", or "the large model" where the file has no references
@@ -68,7 +68,7 @@ class _Tried:
 
 def tune_decoding(
     bundle: str | Path,
-    draft: str | Path,
+    draft: str | Path | None,
     data: str | Path,
     loss: float = 0.0,
     metric: str = "bleu",
@@ -82,9 +82,9 @@ def tune_decoding(
 ) -> TunedDecoding:
     """Write the texts of `data` with every pair of thresholds, and pick the fastest that loses at most `loss`.
 
-    `data`: JSON lines with "prompt" and "reference", of which the first `texts` are taken; without references the
-    large model's own texts are what the others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost
-    against the plain large model. Every text is written in all ways in turn, so that all of them meet the machine in
+    `draft`: the smaller decoder; None: the early exit of `bundle` itself. `data`: JSON lines with "prompt" and
+    "reference", of which the first `texts` are taken; without references the large model's own texts are what the
+    others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost against the plain large model. Every text is written in all ways in turn, so that all of them meet the machine in
     the same moods. Raises `UsageError` for a file without prompts and for thresholds out of range.
     """
     if metric not in METRICS:
@@ -99,7 +99,13 @@ def tune_decoding(
     tried += [_Tried(BigLittleDecoder(fallback, rollback, max_draft)) for fallback, rollback in thresholds]
     with step("opening the models"):
         generator = TextGenerator(
-            bundle, strategy="bild", draft=draft, max_new_tokens=max_new_tokens, target=target, threads=threads
+            bundle,
+            strategy="bild",
+            draft=draft,
+            early_exit=draft is None,
+            max_new_tokens=max_new_tokens,
+            target=target,
+            threads=threads,
         )
     with generator:
         for each in tried:
@@ -111,14 +117,14 @@ def tune_decoding(
                 each.results.append(generator.write(example.prompt).whole())
     with step("scoring"):
         expected = _expected(examples, tried[0].results)
-        work = decoding_work(Bundle.open(bundle), Bundle.open(draft))
+        work = decoding_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)
         seconds = sum(result.seconds for result in tried[0].results)
         settings = [_setting(each, expected, seconds, work) for each in tried]
     least = getattr(settings[0].quality, metric) - loss
     best = min((each for each in settings if getattr(each.quality, metric) >= least), key=lambda each: each.seconds)
     return TunedDecoding(
         bundle=str(bundle),
-        draft=str(draft),
+        draft=str(draft) if draft else None,
         texts=len(examples),
         metric=metric,
         reference="the large model" if examples[0].reference is None else "the file",
@@ -160,11 +166,11 @@ def _setting(
     )
 
 
-def _options(best: Setting, draft: str | Path, max_draft: int) -> str:
+def _options(best: Setting, draft: str | Path | None, max_draft: int) -> str:
     """What to give to `intaglio generate`."""
     if best.strategy == "greedy":
         return "--strategy greedy"
-    options = f"--strategy {best.strategy} --draft {shlex.quote(str(draft))}"
+    options = f"--strategy {best.strategy} " + (f"--draft {shlex.quote(str(draft))}" if draft else "--early-exit")
     if best.strategy == "bild":
         options += f" --fallback {best.fallback:g} --rollback {best.rollback:g} --max-draft {max_draft}"
     return options

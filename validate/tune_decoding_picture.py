@@ -30,7 +30,7 @@ def picture(found: TunedDecoding) -> str:
         height=320,
         bounds={scores[0]: "plain large model", scores[0] - 1: "one point below"},
     )
-    return chart(f"Thresholds of {found.bundle} with {found.draft}", [panel])
+    return chart(f"Thresholds of {found.bundle} with {found.draft or 'its early exit'}", [panel])
 
 
 def _unbeaten(settings: Sequence[Setting], metric: str) -> list[Setting]:

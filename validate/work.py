@@ -1,15 +1,15 @@
 """How many bytes and operations a graph takes for inputs of given lengths: what a roofline is drawn from.
 
 Bytes are those that have to come from memory whatever the kernels do: the weights once, as they are stored, of an
-embedding table the rows that are looked up, and of a decoder the whole cache of keys and values. What nodes hand to
-each other stays in the processor's caches. Operations are the multiplications and additions of products, the rest being
-few beside them.
+embedding table the rows that are looked up, and of a decoder all keys and values that it is given. What nodes hand to
+each other stays in the processor's caches. Of a branch all is counted, as if it were taken. Operations are the
+multiplications and additions of products, the rest being few beside them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -17,6 +17,8 @@ import onnx_ir as ir
 from intaglio.plugins.nodes import lengths
 
 Shape = tuple[int, ...]
+
+GIVEN = ("past_", "cross_")  # inputs that hold keys and values
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,15 @@ class Work:
         return self.weight_bytes + self.cache_bytes
 
 
-def work(model: ir.Model, axes: Mapping[str, int]) -> Work:
-    """The work of one run of `model`, whose symbolic axes have the lengths in `axes`."""
+def work(model: ir.Model, axes: Mapping[str, int], outputs: Collection[str] | None = None) -> Work:
+    """The work of one run of `model` for these `outputs`, or all; `axes` are the lengths of its symbolic axes."""
     weight_bytes = operations = 0
     counted: set[ir.Value] = set()
-    for node in model.graph:
+    for node in model.graph.all_nodes() if outputs is None else _needed(model.graph, outputs):
         shapes = [_shape(value, axes) for value in (*node.inputs, *node.outputs)]
-        inputs, outputs = shapes[: len(node.inputs)], shapes[len(node.inputs) :]
+        inputs, made = shapes[: len(node.inputs)], shapes[len(node.inputs) :]
         if node.op_type in OPERATIONS:
-            operations += OPERATIONS[node.op_type](inputs, outputs)
+            operations += OPERATIONS[node.op_type](inputs, made)
         for value in node.inputs:
             if value is None or value.const_value is None or value in counted:
                 continue
@@ -54,9 +56,22 @@ def work(model: ir.Model, axes: Mapping[str, int]) -> Work:
     cache_bytes = sum(
         math.prod(shape) * (value.dtype.itemsize if value.dtype else 4)
         for value in model.graph.inputs
-        if str(value.name).startswith("past_") and (shape := _shape(value, axes)) is not None
+        if str(value.name).startswith(GIVEN) and (shape := _shape(value, axes)) is not None
     )
     return Work(weight_bytes, int(cache_bytes), operations)
+
+
+def _needed(graph: ir.Graph, outputs: Collection[str]) -> Iterable[ir.Node]:
+    """The nodes of a graph without branches that these outputs are computed by."""
+    found: dict[ir.Node, None] = {}
+    waiting: list[ir.Value | None] = [value for value in graph.outputs if value.name in outputs]
+    while waiting:
+        value = waiting.pop()
+        node = value.producer() if value is not None else None
+        if node is not None and node not in found:
+            found[node] = None
+            waiting += node.inputs
+    return found
 
 
 def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:

@@ -29,10 +29,13 @@ def check_groups(name: str, bits: int, group_size: int) -> None:
 
 
 def grouped_layers(
-    model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int, tied: bool
+    model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int, tied: bool, branches: bool = False
 ) -> list[LinearLayer]:
-    """The layers whose rows divide into groups of `group_size` (0: whole rows, of a multiple of 32 weights)."""
-    return linear_layers(model, counts, skip, group_size or WORD, tied)
+    """The layers whose rows divide into groups of `group_size` (0: whole rows, of a multiple of 32 weights).
+
+    `branches`: as of `linear_layers`.
+    """
+    return linear_layers(model, counts, skip, group_size or WORD, tied, branches)
 
 
 def own_weights(layers: Sequence[LinearLayer], counts: Counts) -> list[LinearLayer]:

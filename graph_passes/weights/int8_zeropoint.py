@@ -37,7 +37,7 @@ class Int8ZeroPoint:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, 0, self.tied)
+        layers = grouped_layers(model, counts, self.skip, 0, self.tied, branches=True)
         round_to_nearest(
             model, layers, lambda matrix: zero_point_grid(matrix, self.per), self.activation_bits, counts, self.name
         )

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.graphs import constant, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
@@ -24,7 +24,7 @@ FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """y = x·Wᵀ (+ bias): a MatMul or Gemm of the outermost graph whose second factor is a constant matrix.
+    """y = x·Wᵀ (+ bias): a MatMul or Gemm, of the graph or of a branch, whose second factor is a constant matrix.
 
     `weight` is the initializer as it is stored: [K, N], or [N, K] where `transposed` (a tied head, Gemm's transB).
     `tied`: the same table is looked up by a Gather, or used by something that is not a linear layer.
@@ -106,14 +106,20 @@ class LayerWriter(Writer):
 
 
 def linear_layers(
-    model: ir.Model, counts: Counts, skip: Sequence[str] = (), multiple_of: int = 1, tied: bool = False
+    model: ir.Model,
+    counts: Counts,
+    skip: Sequence[str] = (),
+    multiple_of: int = 1,
+    tied: bool = False,
+    branches: bool = False,
 ) -> list[LinearLayer]:
     """The layers that a pass may compress, in the order of the graph; the others are left in `counts` with a reason.
 
     1. MatMul(x, W), Gemm(x, W, bias) with alpha = beta = 1; W an initializer of two axes, float32 or float16,
        directly or behind a Transpose, a Cast to another of the two, or an Identity.
     2. Left: layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`), K that is no multiple of
-       `multiple_of`, and without `tied` layers whose weight is an embedding table too.
+       `multiple_of`, without `tied` layers whose weight is an embedding table too, and without `branches` those in
+       the bodies of If and Loop, whose inputs cannot be observed.
 
     A pattern that no layer's name matches raises `GraphError`: it is misspelt.
     """
@@ -131,6 +137,8 @@ def linear_layers(
             counts.leave(f"{layer.name}: {inputs} inputs are no multiple of {multiple_of}")
         elif layer.tied and not tied:
             counts.leave(f"{layer.name}: its weight is an embedding table too, left without tied: true")
+        elif not branches and layer.node.graph is not model.graph:
+            counts.leave(f"{layer.name}: stands in a branch, where this pass cannot observe its inputs")
         else:
             layers.append(layer)
     if not found:
@@ -153,7 +161,7 @@ def release(tensor: ir.TensorProtocol) -> None:
 
 
 def _all_layers(model: ir.Model) -> Iterator[LinearLayer]:
-    for node in model.graph:
+    for node in all_nodes(model):
         if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
             continue
         x, factor = node.inputs[:2]

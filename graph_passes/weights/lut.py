@@ -58,7 +58,7 @@ class Lut:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
-        layers = linear_layers(model, counts, self.skip, WORD, self.tied)
+        layers = linear_layers(model, counts, self.skip, WORD, self.tied, branches=not self.compensate)
         layers, batches = compensating(self.name, self.compensate, layers, data, self.samples, model, counts)
         method = Method(self.bits, self.table_bits)
         rewriting = Rewriting(self.name, self.activation_bits, sensitivities)

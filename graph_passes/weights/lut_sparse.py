@@ -57,7 +57,7 @@ class LutSparse:
         """Rewrite `model`."""
         sensitivities = given_sensitivities(self.name, sensitivities, self.unweighted)
         counts = Counts()
-        layers = linear_layers(model, counts, self.skip, WORD, self.tied)
+        layers = linear_layers(model, counts, self.skip, WORD, self.tied, branches=not self.compensate)
         layers, batches = compensating(self.name, self.compensate, layers, data, self.samples, model, counts)
         method = self._method()
         rewriting = Rewriting(self.name, self.activation_bits, sensitivities)

@@ -47,7 +47,7 @@ class PruneMagnitude:
         """Rewrite `model`."""
         counts = Counts()
         infer_shapes(model)
-        groups = by_weight(linear_layers(model, counts, self.skip))
+        groups = by_weight(linear_layers(model, counts, self.skip, branches=True))
         common = self._common([group[0] for group in groups]) if self.threshold == "global" else None
         writer = LayerWriter(model)
         for group in track(groups, self.name, total=len(groups)):

@@ -63,7 +63,7 @@ class PruneRows:
             raise GraphError("prune_rows: has no sensitivities. Give a file of intaglio sensitivity, or another score.")
         weighted = None if self.unweighted else sensitivities
         counts = Counts()
-        layers = {layer.node: layer for layer in linear_layers(model, counts, self.skip)}
+        layers = {layer.node: layer for layer in linear_layers(model, counts, self.skip, branches=True)}
         found = [find_feed_forward(layer, layers) for layer in layers.values()]
         networks = [each for each in found if isinstance(each, FeedForward)]
         for network in track(networks, self.name, total=len(networks)):

@@ -39,7 +39,7 @@ class Rtn:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, self.group_size, self.tied)
+        layers = grouped_layers(model, counts, self.skip, self.group_size, self.tied, branches=True)
         round_to_nearest(model, layers, self._grid, self.activation_bits, counts, self.name)
         return model, counts
 

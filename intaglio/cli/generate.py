@@ -28,6 +28,7 @@ Examples:
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
   intaglio generate llama --draft small-llama --strategy speculative --file questions.txt
   intaglio generate llama-exit --early-exit --strategy bild "Once upon a time"
+  intaglio generate llama-exits --strategy calm --saturation 0.9 --decay 4 "Once upon a time"
 """
 
 # What a terminal would obey instead of showing it: control characters but tab and line feed.
@@ -47,7 +48,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 )
 @click.option(
     "--strategy",
-    help="greedy, sample, bild, speculative, ngram, hidden-transfer, medusa, auto.  [default: greedy, or sample]",
+    help="greedy, sample, bild, speculative, ngram, hidden-transfer, medusa, calm, auto.  [default: greedy, or sample]",
 )
 @click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for bild, speculative, auto.")
 @click.option("--early-exit", is_flag=True, help="Instead of it, the model's own first blocks, trained for that.")
@@ -60,7 +61,10 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option("--ngram", type=int, help="ngram: last tokens to look for in the text before.  [default: 3]")
 @click.option("--tree", type=int, help="hidden-transfer, medusa: tokens verified at a time.  [default: 8]")
 @click.option("--least", type=float, help="hidden-transfer, medusa: probability of a path to try.  [default: 0.1]")
+@click.option("--origins", type=int, help="hidden-transfer, medusa: tokens to draft after at a time.  [default: 2]")
 @click.option("--typical", type=float, help="hidden-transfer, medusa: take tokens as likely as this, too.")
+@click.option("--saturation", type=float, help="calm: how alike a state stays for its token to leave.  [default: 0.9]")
+@click.option("--decay", type=float, help="calm: how fast that becomes less strict in a text.  [default: 4]")
 @click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most.")
 @click.option("--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]")
 @click.option("--top-k", type=int, help="Sample from the k most probable tokens only.")
@@ -160,6 +164,8 @@ def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int,
             f"{result.accepted + result.rolled_back} drafted tokens kept.",
             err=True,
         )
+    if result.blocks is not None:
+        click.echo(f"A token went through {result.blocks:.1f} blocks of the model on average.", err=True)
 
 
 def show(piece: str) -> None:

@@ -7,18 +7,21 @@ from pathlib import Path
 import click
 
 from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.errors import UsageError
 
 EPILOG = """\b
 Examples:
   intaglio tune-decoding llama --draft small-llama --data questions.jsonl
   intaglio tune-decoding t5 --draft small-t5 --data validation.jsonl --loss 1 --picture curve.svg
   intaglio tune-decoding t5 --draft small-t5 --data validation.jsonl --fallback 0.6 --fallback 0.8 --rollback 2
+  intaglio tune-decoding llama-exit --early-exit --data questions.jsonl
 """
 
 
 @click.command("tune-decoding", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--draft", required=True, type=click.Path(path_type=Path), help="The smaller decoder.")
+@click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder.")
+@click.option("--early-exit", is_flag=True, help="Instead of it, the model's own first blocks, trained for that.")
 @click.option(
     "--data",
     required=True,
@@ -44,7 +47,8 @@ Examples:
 @json_option
 def tune_decoding_command(
     bundle: Path,
-    draft: Path,
+    draft: Path | None,
+    early_exit: bool,
     data: Path,
     loss: float,
     metric: str,
@@ -65,6 +69,8 @@ def tune_decoding_command(
     """
     from intaglio.validate.tune_decoding import FALLBACKS, ROLLBACKS, tune_decoding
 
+    if (draft is None) != early_exit:
+        raise UsageError("expected one of --draft BUNDLE and --early-exit, which says what drafts.")
     result = tune_decoding(
         bundle, draft, data, loss, metric, fallback or FALLBACKS, rollback or ROLLBACKS, max_draft, max_new_tokens,
         texts, target, threads,

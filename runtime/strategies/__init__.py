@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from intaglio.runtime.strategies.auto import Auto
 from intaglio.runtime.strategies.bild import BigLittleDecoder
+from intaglio.runtime.strategies.calm import Calm
 from intaglio.runtime.strategies.contract import CachedModel, Calls, Seconds, Strategy, Text, Tokens, Written
 from intaglio.runtime.strategies.draft_tree import HiddenTransfer, Medusa
 from intaglio.runtime.strategies.driver import drive
@@ -19,6 +20,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "ngram": NGram,
     "hidden-transfer": HiddenTransfer,
     "medusa": Medusa,
+    "calm": Calm,
     "auto": Auto,
 }
 
@@ -28,6 +30,7 @@ __all__ = [
     "BigLittleDecoder",
     "CachedModel",
     "Calls",
+    "Calm",
     "NGram",
     "Plain",
     "Seconds",

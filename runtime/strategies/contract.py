@@ -51,6 +51,7 @@ class Counts(msgspec.Struct):
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     accepted: int = 0  # drafted tokens that stand in the text
     rolled_back: int = 0  # drafted tokens that do not
+    blocks: int = 0  # that computed the written tokens, all together; 0: the strategy leaves none out
 
     def called(self, author: Author, tokens: int, seconds: float) -> None:
         """Count a forward pass of a decoder."""
@@ -77,6 +78,7 @@ class Forward(NamedTuple):
     tokens: Sequence[int]
     wanted: int  # logits are wanted of so many of the tokens, the last ones
     parents: Sequence[int] = ()  # of a tree of tokens, see `token_tree`; none: they follow each other
+    origins: Sequence[int] = ()  # the places of the tokens that a model which drafts does so after; none: the last
 
 
 class CachedModel:
@@ -85,12 +87,12 @@ class CachedModel:
     def __init__(self, session: DecoderSession, row: int, author: Author):
         """`row`: the text's place in the batch of `session`; `author`: as whose its calls count."""
         self.session, self.row, self.author = session, row, author
-        self.drafts: Logits = NO_LOGITS  # [wanted, drafts, vocab] of the last pass, of a model that drafts
+        self.drafts: Logits = NO_LOGITS  # [origins, drafts, vocab] of the last pass, of a model that drafts
 
     @property
     def length(self) -> int:
         """Tokens of the text that the cache holds."""
-        return int(self.session.lengths[self.row])
+        return self.session.lengths[self.row]
 
     def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
         """The request to read what the cache does not hold yet of the text `tokens`.
@@ -99,9 +101,12 @@ class CachedModel:
         """
         return Forward(self, tokens[self.length :], wanted)
 
-    def append_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> Forward:
-        """The request to read a tree of tokens; its answer are the logits after each of them."""
-        return Forward(self, tokens, len(tokens), parents)
+    def append_tree(self, tokens: Sequence[int], parents: Sequence[int], origins: Sequence[int]) -> Forward:
+        """The request to read a tree of tokens, and to draft after those at the places `origins`.
+
+        Its answer are the logits after each of them.
+        """
+        return Forward(self, tokens, len(tokens), parents, origins)
 
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of what the cache holds from `start` on, keep the tokens at `places`: a path through a tree."""

@@ -52,12 +52,15 @@ def _answers(asked: Sequence[Waiting]) -> list[Logits]:
     session = asked[0][2].model.session
     tokens: list[Sequence[int]] = [()] * session.batch
     trees: list[Sequence[int]] = [()] * session.batch
+    origins: list[Sequence[int]] = [()] * session.batch
     wanted = [0] * session.batch
-    for _, _, (model, new, count, parents) in asked:
-        tokens[model.row], wanted[model.row], trees[model.row] = new, count, parents
+    for _, _, (model, new, count, parents, after) in asked:
+        row = model.row
+        tokens[row], wanted[row], trees[row], origins[row] = new, count, parents, after
     before = session.seconds
-    logits = session.append(tokens, wanted, trees if any(trees) else None)
+    branched = any(trees)
+    logits = session.append(tokens, wanted, trees if branched else None, origins if branched else None)
     for text, _, request in asked:
-        request.model.drafts = session.draft_logits[request.model.row, : request.wanted]
+        request.model.drafts = session.draft_logits[request.model.row]
         text.counts.called(request.model.author, len(request.tokens), session.seconds - before)
     return [logits[request.model.row] for _, _, request in asked]

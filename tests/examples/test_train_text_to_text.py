@@ -51,17 +51,17 @@ def test_a_seed_decides_which_passages_are_taken() -> None:
     assert all(pair.words == prose.words_of(pair.prose) for pair in first)
 
 
-def test_heads_begin_by_looking_at_the_tokens_before() -> None:
+def test_heads_begin_by_looking_at_neighbours_and_at_the_same_word_of_the_source() -> None:
     torch.manual_seed(0)
-    model = program.new_model(replace(program.SHAPES["small"], width=16), 50).eval()
+    model = program.new_model(replace(program.SHAPES["small"], width=128, heads=2), 50).eval()
     model.set_attn_implementation("eager")
-    ids = torch.randint(2, 50, (1, 12))
+    ids = torch.randperm(48)[None, :12] + 2
     with torch.inference_mode():
         found = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
-    for attention in (found.encoder_attentions[0], found.decoder_attentions[0]):
-        for head in range(attention.shape[1]):
-            back = torch.diagonal(attention[0, head], offset=-1 - head)
-            assert float(back.mean()) > 0.9
+    looked = {"encoder": found.encoder_attentions[0][0], "decoder": found.decoder_attentions[0][0]}
+    for name, head, offset in (("encoder", 0, 1), ("encoder", 1, -1), ("decoder", 0, -1), ("decoder", 1, -2)):
+        assert float(torch.diagonal(looked[name][head], offset=offset).mean()) > 0.9
+    assert (found.cross_attentions[0][0].mean(0).argmax(-1) == torch.arange(12)).float().mean() > 0.9
 
 
 def test_a_pair_is_written_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

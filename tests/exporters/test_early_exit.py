@@ -112,6 +112,8 @@ def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Pa
         ('{"layer": 0}', "exit after 0 blocks, expected 1 to 1"),
         ('{"layer": 2}', "exit after 2 blocks, expected 1 to 1"),
         ('{"layer": "1"}', "no readable record of an early exit"),
+        ('{"layer": "all"}', "no readable record of an early exit"),
+        ('{"layer": 1.5}', "no readable record of an early exit"),
         ("{}", "no readable record of an early exit"),
     ],
 )

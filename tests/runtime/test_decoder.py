@@ -17,7 +17,7 @@ from tiny_decoders import VOCABULARY
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime import decoder as module
-from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of
+from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of, fill_mask, seen_slots
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 60).tolist()
@@ -44,6 +44,14 @@ def long_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     return make_decoder("gpt2", n_positions=320)[1]
 
 
+@given(capacity=st.integers(1, 40), window=st.none() | st.integers(1, 50))
+def test_the_slots_that_are_seen_are_those_of_the_mask(capacity: int, window: int | None) -> None:
+    places = np.arange(capacity)
+    mask = np.zeros((1, capacity, capacity), np.bool_)
+    fill_mask(mask, places[None], places, window)
+    assert np.array_equal(seen_slots(capacity, window), mask[0])
+
+
 def one_at_a_time(bundle: Path, text: list[int]) -> Any:
     """The logits after every token of `text`, [tokens, vocab]."""
     with DecoderSession.open(bundle) as session:
@@ -64,7 +72,7 @@ def test_several_tokens_per_step_equal_one_at_a_time(
             for start, stop in pairwise(cuts)
             if stop > start
         ]
-        assert session.lengths.tolist() == [cuts[-1]]
+        assert session.lengths == [cuts[-1]]
     np.testing.assert_allclose(np.concatenate(found), one_at_a_time(bundle, TEXT[: cuts[-1]]), **CLOSE)
 
 
@@ -79,7 +87,7 @@ def test_rows_of_a_batch_do_not_see_each_other_or_their_padding(request: pytest.
         for row, tokens in zip(ids, after, strict=True):
             row[: len(tokens)] = tokens
         second = session.step(ids, [len(tokens) for tokens in after])[:, 0]
-        assert session.lengths.tolist() == [8, 31, 1]
+        assert session.lengths == [8, 31, 1]
         third = session.step([[7], [7], [7]])[:, 0]
     for index, (row, tokens) in enumerate(zip(rows, after, strict=True)):
         alone = one_at_a_time(bundle, [*row, *tokens, 7])
@@ -99,7 +107,7 @@ def test_rolling_back_forgets_what_came_after(mistral: Path) -> None:
         with pytest.raises(UsageError, match=r"rollback to \[13, 13\] tokens: the cache holds \[12, 22\]"):
             session.rollback(13)
         session.rollback(0)
-        assert session.lengths.tolist() == [0, 0]
+        assert session.lengths == [0, 0]
 
 
 def test_the_capacity_grows_and_keeps_what_it_held(long_decoder: Path) -> None:
@@ -126,7 +134,7 @@ def test_steps_of_one_shape_write_in_place_and_bind_nothing_anew(
         for token in TEXT[4:20]:
             session.step([[token]])
             session.step([[token, token]])
-            session.rollback(session.lengths - 2)
+            session.rollback(session.lengths[0] - 2)
         assert len(bound) == 3  # of four tokens, of one, of two
         assert all(session._caches[name] is array for name, array in caches.items())
         filled = caches["key_1"][0, 0]
@@ -193,11 +201,11 @@ def test_appending_ragged_rows_in_pieces_equals_one_token_at_a_time(
     session = DecoderSession(FixedEngine(engine, 45, piece) if fixed else engine, decoder_of(Bundle.open(mistral)), 3)
     for number, rows in enumerate(appends):
         if number == 2:
-            expected = session.lengths.tolist()
+            expected = list(session.lengths)
             expected[truncated] = min(expected[truncated], left)
             session.truncate(truncated, left)
-            assert session.lengths.tolist() == expected
-        starts = session.lengths.tolist()
+            assert session.lengths == expected
+        starts = list(session.lengths)
         texts = [alone[row][0][start : start + rows[row][0]] for row, start in enumerate(starts)]
         found = session.append(texts, [wanted for _, wanted in rows])
         for row, (count, wanted) in enumerate(rows):
@@ -223,7 +231,7 @@ def test_a_text_at_the_end_of_a_fixed_cache_goes_on_beside_a_longer_draft(
         first, second = session.append([alone[0][0][29:31], alone[1][0][4:14]], [2, 10])
         np.testing.assert_allclose(first, alone[0][1][29:31], **CLOSE)
         np.testing.assert_allclose(second, alone[1][1][4:14], **CLOSE)
-        assert session.lengths.tolist() == [31, 14]
+        assert session.lengths == [31, 14]
 
 
 def test_what_is_returned_is_not_written_over(tiny_decoder: Path) -> None:
@@ -238,7 +246,7 @@ def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tiny_dec
     with DecoderSession.open(tiny_decoder, batch=2) as session:
         with pytest.raises(UsageError, match=r"^text of 65 tokens, the model's limit is 64\. .*$"):
             session.prefill([[1] * 65, [1]])
-        assert session.lengths.tolist() == [0, 0] and session.capacity == 0
+        assert session.lengths == [0, 0] and session.capacity == 0
     with DecoderSession.open(tiny_decoder, limit=10) as session:
         session.prefill([TEXT[:10]])
         with pytest.raises(UsageError, match=r"^text of 11 tokens, the cache's limit is 10\. .*$"):

@@ -148,13 +148,14 @@ def test_whatever_was_read_and_forgotten_both_predict_what_new_sessions_do(
         session = whole if kind.startswith("whole") else first
         if kind.endswith("back"):
             for row, count in enumerate(counts):
-                session.truncate(row, max(start, int(session.lengths[row]) - count))
+                session.truncate(row, max(start, session.lengths[row] - count))
         elif session is first and any(counts):
             read(first, counts)
         elif session is whole:  # reads all that the exit has read, as when it reviews
-            read(whole, [1 + max(*pair) for pair in zip(counts, first.lengths - whole.lengths, strict=True)])
-        assert (first.lengths >= whole.lengths).all()
-    lengths = [first.lengths.tolist(), whole.lengths.tolist()]
+            ahead = [early - late for early, late in zip(first.lengths, whole.lengths, strict=True)]
+            read(whole, [1 + max(*pair) for pair in zip(counts, ahead, strict=True)])
+        assert all(early >= late for early, late in zip(first.lengths, whole.lengths, strict=True))
+    lengths = [list(first.lengths), list(whole.lengths)]
     for session, alone, before in zip((first, whole), (one_first, one), lengths, strict=True):
         for row, logits in enumerate(read(session, [1, 1])):
             expected = predicted(alone, texts[row][: before[row] + 1])
@@ -171,7 +172,7 @@ def test_a_passed_capacity_keeps_what_only_the_exit_has_read(make_exiting: Calla
     for at in range(10, len(text), 10):
         [found] = first.append([text[at : at + 10]], [1])
     assert whole.capacity == first.capacity > CAPACITY_STEP
-    assert (whole.lengths.tolist(), first.lengths.tolist()) == ([10], [len(text)])
+    assert (whole.lengths, first.lengths) == ([10], [len(text)])
     fresh = open_both(bundle)[1]
     np.testing.assert_allclose(found, fresh.append([text], [1])[0], atol=1e-4, rtol=1e-4)
 
@@ -187,10 +188,10 @@ def test_both_write_into_one_cache_which_stays_where_it_is(make_exiting: Callabl
     assert not whole._caches["key_1"].any()
     whole.append([[1, 2, 3], [4]], [1, 1])
     first.truncate(0, 0)
-    assert first.lengths.tolist() == [3, 1]  # what the whole model has read is the exit's, too
+    assert first.lengths == [3, 1]  # what the whole model has read is the exit's, too
     whole.truncate(0, 1)
     first.truncate(0, 1)
-    assert first.lengths.tolist() == [1, 1]
+    assert first.lengths == [1, 1]
     assert {name: cache.ctypes.data for name, cache in whole._caches.items()} == addresses
 
 

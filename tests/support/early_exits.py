@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from intaglio.early_exit import RECORD, EarlyExit
 
 
-def save_early_exit(checkpoint: Path, folder: Path, layer: int = 1) -> Path:
-    """A copy of `checkpoint` in `folder` with an exit after `layer` blocks."""
+def save_early_exit(checkpoint: Path, folder: Path, layer: int | Literal["every"] = 1) -> Path:
+    """A copy of `checkpoint` in `folder` with an exit after `layer` blocks, or after every block."""
     shutil.copytree(checkpoint, folder)
     (folder / RECORD).write_bytes(msgspec.json.encode(EarlyExit(layer)))
     return folder

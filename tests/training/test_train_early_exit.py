@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from drafts import save_drafts
 from early_exits import shortened
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_decoders import FAMILIES, save_decoder
 
 from intaglio.bundle import Bundle
@@ -41,22 +43,36 @@ def test_what_is_trained_is_a_shorter_model_with_the_same_norm_and_head(family: 
     import torch
 
     from intaglio.training.causal_model import open_network
-    from intaglio.training.exit_tuner import ExitTuner
+    from intaglio.training.exit_tuner import ExitTuner, every
 
-    folder = save_decoder(tmp_path / "source", family)
+    depth = 3
+    sizes = {"n_layer" if family == "gpt2" else "num_hidden_layers": depth}
+    folder = save_decoder(tmp_path / "source", family, **sizes)
     network, _ = open_network(folder)
     windows = np.random.default_rng(0).integers(0, 250, (3, 20))
-    found = ExitTuner(network, 1, 1e-3).measure(windows, batch_size=2)
+    found = ExitTuner(network, every(depth), 1e-3).measure(windows, batch_size=2)
     ids = torch.from_numpy(windows)
     with torch.inference_mode():
-        early, last = (model(ids, labels=ids) for model in (shortened(folder, 1), network))
-    assert found.early_loss == pytest.approx(early.loss.item(), rel=1e-4)
-    assert found.last_loss == pytest.approx(last.loss.item(), rel=1e-4)
-    same = early.logits[:, :-1].argmax(-1) == last.logits[:, :-1].argmax(-1)
-    assert found.agreement == pytest.approx(same.float().mean().item(), abs=1e-6)
+        models = [*(shortened(folder, layer) for layer in range(1, depth)), network]
+        *_, last = expected = [model(ids, labels=ids) for model in models]
+    for exit_, each in zip(found, expected, strict=True):
+        assert exit_.loss == pytest.approx(each.loss.item(), rel=1e-4)
+        same = each.logits[:, :-1].argmax(-1) == last.logits[:, :-1].argmax(-1)
+        assert exit_.agreement == pytest.approx(same.float().mean().item(), abs=1e-6)
 
 
-def test_both_losses_weigh_the_same(checkpoint: Path) -> None:
+@given(st.integers(2, 60), st.data())
+def test_the_weights_are_those_of_the_appendix(depth: int, data: st.DataObject) -> None:
+    from intaglio.training.exit_tuner import both, every
+
+    layer = data.draw(st.integers(1, depth - 1))
+    assert both(layer, depth) == {layer: 0.5, depth: 0.5}
+    total = sum(range(1, depth + 1))
+    assert every(depth) == pytest.approx({block: block / total for block in range(1, depth + 1)})
+
+
+@pytest.mark.parametrize("weights", [{1: 0.5, 2: 0.5}, {1: 1 / 3, 2: 2 / 3}])
+def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) -> None:
     """Without a warm-up's scale and Adam's, a step is along the sum of both gradients: their mean's direction."""
     import torch
 
@@ -66,15 +82,14 @@ def test_both_losses_weigh_the_same(checkpoint: Path) -> None:
     windows = np.random.default_rng(0).integers(0, 250, (2, 20))
     network, _ = open_network(checkpoint)
     ids = torch.from_numpy(windows)
-    tuner = ExitTuner(network, 1, 1e-9)  # the weights stay, the gradients are left in them
+    tuner = ExitTuner(network, weights, 1e-9)  # the weights stay, the gradients are left in them
     tuner.step(windows)
     found = network.model.layers[0].mlp.up_proj.weight.grad
     models = (shortened(checkpoint, 1), open_network(checkpoint)[0])
-    gradients = [torch.zeros_like(found)] * 2
-    for index, model in enumerate(models):
+    expected = torch.zeros_like(found)
+    for weight, model in zip(weights.values(), models, strict=True):
         model(ids, labels=ids).loss.backward()
-        gradients[index] = model.model.layers[0].mlp.up_proj.weight.grad
-    expected = (gradients[0] + gradients[1]) / 2
+        expected += weight * model.model.layers[0].mlp.up_proj.weight.grad
     scale = (found * expected).sum() / (expected * expected).sum()  # long gradients were shortened
     torch.testing.assert_close(found, scale * expected, rtol=1e-3, atol=1e-6)
 
@@ -82,10 +97,23 @@ def test_both_losses_weigh_the_same(checkpoint: Path) -> None:
 def test_training_lowers_both_losses_and_makes_the_exits_agree(text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01)
     result = train_early_exit(source, tmp_path / "made", text, **SHORT | {"steps": 80, "learning_rate": 3e-3})
-    assert result.early_loss < 0.8 * result.early_loss_before
-    assert result.last_loss < 0.8 * result.last_loss_before
-    assert result.agreement > result.agreement_before
+    assert [each.layer for each in result.exits] == [1, 2]
+    assert all(each.loss < 0.8 * each.loss_before for each in result.exits)
+    assert result.exits[0].agreement > result.exits[0].agreement_before
     assert (result.layer, result.layers) == (1, 2)
+
+
+def test_training_every_layer_lowers_the_loss_after_each(text: Path, tmp_path: Path) -> None:
+    source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01, n_layer=3)
+    options = SHORT | {"steps": 80, "learning_rate": 3e-3, "every_layer": True}
+    result = train_early_exit(source, tmp_path / "made", text, **options)
+    assert (result.layer, result.layers, [each.layer for each in result.exits]) == ("every", 3, [1, 2, 3])
+    assert all(each.loss < 0.8 * each.loss_before for each in result.exits)
+    assert all(each.agreement > each.agreement_before for each in result.exits[:-1])
+    assert json.loads((tmp_path / "made" / RECORD).read_text()) == {"layer": "every"}
+    export(str(tmp_path / "made"), tmp_path / "bundle", check=False)
+    decoder = Bundle.open(tmp_path / "bundle").manifest.decoder
+    assert decoder is not None and decoder.saturation_exits and not decoder.exit_layer
 
 
 def test_the_folder_is_the_sources_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:
@@ -116,6 +144,7 @@ def test_the_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> No
     [
         ({"layer": 0}, "exit after 0 blocks, expected 1 to 1"),
         ({"layer": 2}, "exit after 2 blocks, expected 1 to 1"),
+        ({"layer": 1, "every_layer": True}, "--layer 1 and --every-layer are both given: one exit, or one a block"),
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
     ],
@@ -130,6 +159,8 @@ def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) 
     single = save_decoder(tmp_path / "single", "gpt2", n_layer=1)
     with pytest.raises(UsageError, match="the model has 1 block, an early exit needs at least 2"):
         train_early_exit(single, tmp_path / "made", text, **SHORT)
+    with pytest.raises(UsageError, match="the model has 1 block, an early exit needs at least 2"):
+        train_early_exit(single, tmp_path / "made", text, every_layer=True, **SHORT)
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         train_early_exit(tmp_path, tmp_path / "made", text)
     with pytest.raises(UsageError, match=r"exists\. Choose another path"):
@@ -142,6 +173,12 @@ def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio
     assert (code, err) == (0, "")
     assert json.loads(out)["layer"] == 1 and out.count("\n") == 1
     code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "again", *arguments, "--layer", 1)
-    assert code == 0 and "after 1 of 2 blocks" in out and "both agree" in out
+    assert code == 0 and "after 1 of 2 blocks" in out and "agrees with all" in out
+    code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "every", *arguments, "--every-layer")
+    assert code == 0 and "after 1 of 2 blocks" in out and "after all of them: loss" in out
+    code, _, err = intaglio(
+        "train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--every-layer", "--layer", 1
+    )
+    assert code == 2 and "--layer 1 and --every-layer are both given" in err and err.count("\n") == 1
     code, _, err = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--layer", 7)
     assert code == 2 and "exit after 7 blocks, expected 1 to 1" in err and err.count("\n") == 1

@@ -9,9 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from early_exits import save_early_exit
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.exporters import export
 from intaglio.model_file import load
 from intaglio.runtime.generate import generate
 from intaglio.validate.decoding_work import decoding_work
@@ -27,6 +29,14 @@ def data(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     prompts = [held_out[start : start + 120] for start in range(0, 60_000, 10_000)]
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The large trained model with an exit after the first of its three blocks."""
+    folder = tmp_path_factory.mktemp("exiting")
+    export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
+    return folder / "bundle"
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +83,45 @@ def test_the_work_of_a_text_is_that_of_its_passes(trained_pair: tuple[Path, Path
     short, long = (work(model, {**lengths, "capacity": tokens + more}) for more in (0, 1))
     assert found.operations == pytest.approx((short.operations + long.operations) / 2)
     assert found.bytes == pytest.approx((short.bytes + long.bytes) / 2)
+
+
+def test_the_work_of_an_early_exit_is_that_of_its_blocks(exiting: Path, trained_pair: tuple[Path, Path]) -> None:
+    _, large = trained_pair
+    bundle = Bundle.open(exiting)
+    options: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
+    plain, whole = (next(generate(path, "The import statement", **options)) for path in (large, exiting))
+    (bild,) = generate(exiting, "The import statement", strategy="bild", early_exit=True, fallback=0.0, **options)
+    assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(large), None)([plain])
+    small, large_calls = bild.calls.small, bild.calls.large
+    table = 1536 * 256 * 4  # bytes of the head's matrix, float32, which both read; a block is 12 · 256²
+    read = decoding_work(bundle, None)([bild]).bytes * 8
+    blocks = 12 * 256 * 256 * 4
+    assert read == pytest.approx(small * (blocks + table) + large_calls * (3 * blocks + table), rel=0.05)
+
+
+def test_the_work_of_an_encoder_decoder_grows_with_the_source(
+    make_encoder_decoder: Callable[..., tuple[Path, Path]],
+) -> None:
+    bundle = Bundle.open(make_encoder_decoder("t5")[1])
+    short, long = generate(bundle.path, ["ab", "ab" * 20], max_new_tokens=1)
+    few, many = (decoding_work(bundle, None)([result]) for result in (short, long))
+    assert many.operations > 5 * few.operations
+    assert many.bytes > few.bytes
+
+
+def test_an_early_exit_is_tuned_as_a_smaller_model_is(
+    exiting: Path, data: Path, intaglio: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    arguments = ["--data", data, "--texts", "2", "-n", "12", "--fallback", "0.3", "--rollback", "0", "--json"]
+    code, out, _ = intaglio("tune-decoding", exiting, "--early-exit", *arguments, "--picture", tmp_path / "curve.svg")
+    result = json.loads(out)
+    assert code == 0 and result["draft"] is None
+    assert [each["strategy"] for each in result["settings"]] == ["greedy", "speculative", "bild"]
+    assert result["settings"][2]["quality"]["bleu"] == pytest.approx(100)
+    assert "its early exit" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    for options in ([], ["--early-exit", "--draft", exiting]):
+        code, _, said = intaglio("tune-decoding", exiting, *options, *arguments)
+        assert code == 2 and "expected one of --draft BUNDLE and --early-exit" in said
 
 
 def test_the_picture_shows_every_setting(tuned: TunedDecoding) -> None:

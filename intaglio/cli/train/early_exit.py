@@ -14,6 +14,9 @@ Examples:
   intaglio train early-exit ./gpt2 -o ./gpt2-exit --data texts.txt --layer 2 --steps 5000
   intaglio export ./gpt2-exit -o gpt2-exit
   intaglio generate gpt2-exit --early-exit --strategy bild "Once upon a time"
+  intaglio train early-exit ./gpt2 -o ./gpt2-exits --data texts.txt --every-layer
+  intaglio export ./gpt2-exits -o gpt2-exits
+  intaglio generate gpt2-exits --strategy calm "Once upon a time"
 """
 
 
@@ -22,6 +25,7 @@ Examples:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
 @click.option("--layer", type=int, help="Blocks before the exit.  [default: a quarter of them]")
+@click.option("--every-layer", is_flag=True, help="An exit after every block instead, for generate --strategy calm.")
 @click.option("--steps", default=500, show_default=True, help="Steps of the optimiser.")
 @click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
 @click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window.")
@@ -33,6 +37,7 @@ def early_exit_command(
     output: Path,
     data: Path,
     layer: int | None,
+    every_layer: bool,
     steps: int,
     batch_size: int,
     max_tokens: int,
@@ -43,18 +48,22 @@ def early_exit_command(
     """Fine-tune the causal language model in the folder SOURCE to predict after its first blocks too.
 
     The first blocks can then draft for the whole model. Both exits share the final norm and the head, and the mean of
-    their losses is lowered. The folder that is made can be exported like any other.
+    their losses is lowered. With --every-layer each token can leave the model after as many blocks as it needs. The
+    folder that is made can be exported like any other.
     """
     from intaglio.training import train_early_exit
 
-    result = train_early_exit(source, output, data, layer, steps, batch_size, max_tokens, learning_rate, seed)
+    result = train_early_exit(
+        source, output, data, layer, every_layer, steps, batch_size, max_tokens, learning_rate, seed
+    )
     if as_json:
         print_json(result)
         return
-    rows = [
-        (f"after {result.layer} of {result.layers} blocks: loss", result.early_loss_before, result.early_loss),
-        ("after all of them: loss", result.last_loss_before, result.last_loss),
-        ("both agree", f"{result.agreement_before:.1%}", f"{result.agreement:.1%}"),
-    ]
+    *early, last = result.exits
+    rows: list[tuple[str, str | float, str | float]] = []
+    for each in early:
+        rows.append((f"after {each.layer} of {result.layers} blocks: loss", each.loss_before, each.loss))
+        rows.append(("agrees with all of them", f"{each.agreement_before:.1%}", f"{each.agreement:.1%}"))
+    rows.append(("after all of them: loss", last.loss_before, last.loss))
     print_table(f"Predictions on {result.held_out:,} held-out tokens", ["", "before", "after"], rows)
     click.echo(f"{result.checkpoint}: trained on {result.tokens:,} tokens in {result.seconds:.0f} s")

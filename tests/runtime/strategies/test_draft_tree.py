@@ -22,7 +22,7 @@ from intaglio.graph_passes import compress
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.sampling import Sampling, distribution, softmax
-from intaglio.runtime.strategies.draft_tree import grow
+from intaglio.runtime.strategies.draft_tree import drafts_after, grow, likely_ends
 from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
@@ -84,7 +84,7 @@ def test_the_trained_model_writes_its_own_text(
     kind: str, trained: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts, 40)
-    for options in ({}, {"tree": 3, "least": 0.01}, {"tree": 16, "least": 0.001, "batch": 3}):
+    for options in ({}, {"tree": 3, "least": 0.01}, {"tree": 16, "least": 0.001, "batch": 3, "origins": 5}):
         found = texts(trained(kind), prompts, 40, strategy=kind, **options)
         assert tokens(found) == tokens(expected)
         assert sum(result.accepted for result in found) > 0
@@ -126,7 +126,7 @@ def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, 
         for place in seen:
             straight.append([[tree[place]]], [1])
         assert {name: cache.ctypes.data for name, cache in session._caches.items()} == addresses
-        assert session.lengths.tolist() == straight.lengths.tolist()
+        assert session.lengths == straight.lengths
         np.testing.assert_allclose(session.append([[9]], [1])[0], straight.append([[9]], [1])[0], atol=1e-3, rtol=1e-4)
 
 
@@ -190,6 +190,7 @@ def test_a_model_that_does_not_draft_so_is_refused(
     [
         ({"tree": 0}, "tree 0"),
         ({"least": 0.0}, "least 0.0"),
+        ({"origins": 0}, "origins 0"),
         ({"typical": 1.5}, "typical 1.5"),
         ({"window": 3}, "--window"),
     ],
@@ -197,6 +198,22 @@ def test_a_model_that_does_not_draft_so_is_refused(
 def test_options_out_of_range_are_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
     with pytest.raises(UsageError, match=said):
         TextGenerator(tiny_decoder, strategy="medusa", **options)
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(1, [3]), (2, [3, 4]), (3, [0, 3, 4]), (9, [0, 1, 2, 3, 4])]
+)  # the path ends after each with 0.2, 0.1, 0.1, 0.35, 0.25
+def test_drafts_are_made_after_the_likeliest_ends(most: int, expected: list[int]) -> None:
+    assert likely_ends([-1, 0, 0, 1, 2], [1.0, 0.45, 0.35, 0.35, 0.25], most) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "row", "ahead"), [([0, 1, 3], 1, 0), ([0, 2], 0, 1), ([0], 0, 0), ([0, 2, 4, 5], 0, 3)]
+)
+def test_the_nearest_drafts_are_taken_as_far_as_they_reach(path: list[int], row: int, ahead: int) -> None:
+    drafts = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
+    assert np.array_equal(drafts_after(path, [0, 3], drafts), drafts[row, ahead:])
+    assert drafts_after([5], [0, 3], drafts).shape == (0, 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -208,7 +225,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], said: str, ti
     least=st.sampled_from([0.001, 0.1, 0.3]),
 )
 def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> None:
-    found, parents = grow(7, logits, most, least)
+    found, parents, probabilities = grow(7, logits, most, least)
     likely = [softmax(row) for row in logits]
 
     def path(place: int) -> tuple[int, ...]:
@@ -223,6 +240,7 @@ def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> 
     possible = sorted((weight for weight in weights.values() if weight >= least * (1 + 1e-5)), reverse=True)
     assert (found[0], parents[0]) == (7, -1)
     assert len(set(paths)) == len(paths) <= most
+    np.testing.assert_allclose(probabilities, [1.0, *(weights[each] for each in paths)], rtol=1e-4)
     np.testing.assert_allclose(
         sorted((weights[each] for each in paths), reverse=True)[: len(possible)], possible[:most], rtol=1e-4
     )

@@ -202,7 +202,7 @@ def test_a_cache_of_one_length_serves_texts_that_end_at_different_times(
                 text.ended = not text.room
             written.append([text.tokens for text in texts])
             assert [len(text.tokens) for text in texts] == [40] * 3
-            assert not any(session.lengths.any() for session in sessions)  # an ended text is in nobody's way
+            assert not any(any(session.lengths) for session in sessions)  # an ended text is in nobody's way
     assert written[0] == written[1]
 
 

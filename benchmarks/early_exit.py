@@ -1,0 +1,204 @@
+"""Leaving a decoder early: what does BiLD with one exit win at which quality, and what does CALM with one a block?
+
+    python benchmarks/early_exit.py --layer-exit CHECKPOINT --every-layer CHECKPOINT --text FILE [--json]
+
+The thesis's figure C.1. The checkpoints are those of `intaglio train early-exit`, without and with --every-layer. They
+were trained differently, so each way is measured against what its own checkpoint writes as a plain model: all blocks,
+and no exit in the graph. `speed` is the plain model's time over theirs, `bleu` how close the texts are to the plain
+model's, and `blocks` how many blocks a token took on average: with CALM those that it went through, with BiLD those of
+all passes of both models, divided by the tokens written.
+
+Prompts are windows of the text. Every text is written in all ways in turn, one text at a time, so that all meet the
+machine in the same moods.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from intaglio.bundle import Bundle
+from intaglio.early_exit import EVERY, RECORD, read_early_exit
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.progress import step, track
+from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.prompts import read_prompts
+from intaglio.runtime.text_run import Generated
+from intaglio.runtime.tokenizer import read_backend
+from intaglio.validate.text_quality import text_quality
+
+WARM_UP = 2  # texts
+
+
+class Row(msgspec.Struct):
+    """One way to write all texts."""
+
+    way: str
+    speed: float  # over the plain model of the same checkpoint
+    milliseconds: float  # a text
+    bleu: float  # against the plain model's texts
+    same: float  # part of the texts that are the plain model's
+    blocks: float  # that a written token took
+
+
+class Exits(msgspec.Struct):
+    """All of it."""
+
+    layers: int  # blocks of the models
+    exit_layer: int  # blocks before BiLD's exit
+    threads: int
+    texts: int
+    rows: list[Row]
+
+
+@dataclass
+class Way:
+    """A way to write, the plain model that it is compared with, and what it wrote."""
+
+    name: str
+    generator: TextGenerator
+    plain: Way | None
+    results: list[Generated] = field(default_factory=list)
+
+
+@click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--layer-exit", required=True, type=click.Path(path_type=Path), help="Trained with one exit, for BiLD.")
+@click.option("--every-layer", required=True, type=click.Path(path_type=Path), help="Trained with all, for CALM.")
+@click.option("--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts of.")
+@click.option("--fallback", "fallbacks", multiple=True, type=float, default=(0.2, 0.5, 0.8), show_default=True)
+@click.option("--rollback", "rollbacks", multiple=True, type=float, default=(0.5, 1.5), show_default=True)
+@click.option("--saturation", "saturations", multiple=True, type=float, default=(0.7, 0.9, 0.98), show_default=True)
+@click.option("--decay", "decays", multiple=True, type=float, default=(0.0, 4.0), show_default=True)
+@click.option("--prompt-tokens", default=32, show_default=True, help="Tokens of a prompt.")
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
+@click.option("--texts", type=click.IntRange(min=1), default=20, show_default=True, help="Texts to write.")
+@click.option("--threads", type=click.IntRange(min=1), help="Processor threads.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
+def main(
+    layer_exit: Path,
+    every_layer: Path,
+    text: Path,
+    fallbacks: Sequence[float],
+    rollbacks: Sequence[float],
+    saturations: Sequence[float],
+    decays: Sequence[float],
+    prompt_tokens: int,
+    max_new_tokens: int,
+    texts: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Export, write, score, print."""
+    count = threads or len(os.sched_getaffinity(0))
+    common: dict[str, Any] = {"max_new_tokens": max_new_tokens, "threads": count, "ignore_eos": True}
+    with tempfile.TemporaryDirectory() as made, ExitStack() as opened:
+        folder = Path(made)
+        bundles = {
+            "bild": exported(layer_exit, folder / "bild", every=False),
+            "bild plain": exported(without_exits(layer_exit, folder), folder / "bild plain", every=None),
+            "calm": exported(every_layer, folder / "calm", every=True),
+            "calm plain": exported(without_exits(every_layer, folder), folder / "calm plain", every=None),
+        }
+        decoder = decoder_of(Bundle.open(bundles["bild"]))
+        prompts = read_prompts(text, "--text", read_backend(Bundle.open(bundles["bild"])), prompt_tokens)
+        chosen = [prompts[at] for at in np.linspace(0, len(prompts) - 1, min(texts, len(prompts))).astype(int)]
+
+        def way(name: str, bundle: str, plain: Way | None, **options: Any) -> Way:
+            return Way(name, opened.enter_context(TextGenerator(bundles[bundle], **common, **options)), plain)
+
+        plain = way("plain, trained with one exit", "bild plain", None)
+        ways = [plain]
+        for fallback, rollback in itertools.product(fallbacks, rollbacks):
+            thresholds = {"fallback": fallback, "rollback": rollback}
+            name = f"bild, fallback {fallback:g}, rollback {rollback:g}"
+            ways.append(way(name, "bild", plain, strategy="bild", early_exit=True, **thresholds))
+        plain = way("plain, trained with an exit a block", "calm plain", None)
+        ways.append(plain)
+        for saturation, decay in itertools.product(saturations, decays):
+            options = {"saturation": saturation, "decay": decay}
+            name = f"calm, saturation {saturation:g}, decay {decay:g}"
+            ways.append(way(name, "calm", plain, strategy="calm", **options))
+        write(ways, chosen)
+        rows = [row(each, decoder.layers, decoder.exit_layer) for each in ways]
+    result = Exits(decoder.layers, decoder.exit_layer, count, len(chosen), rows)
+    click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
+
+
+def exported(checkpoint: Path, bundle: Path, every: bool | None) -> Path:
+    """The bundle of a checkpoint, which must have an exit after `every` block, one exit, or None."""
+    record = read_early_exit(checkpoint, 1 << 20)
+    found = None if record is None else record.layer == EVERY
+    if found is not every:
+        option = "--every-layer" if every else "--layer-exit"
+        trained = "train early-exit --every-layer" if every else "train early-exit"
+        raise UsageError(f"{option} {checkpoint}: is not what `intaglio {trained}` makes. Train it so.")
+    with step(f"exporting {bundle.name}"):
+        export(str(checkpoint), bundle, check=False)
+    return bundle
+
+
+def without_exits(checkpoint: Path, folder: Path) -> Path:
+    """A copy of a checkpoint without the record of its exits."""
+    copy = folder / f"{len(list(folder.iterdir()))} checkpoint"
+    shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns(RECORD))
+    return copy
+
+
+def write(ways: Sequence[Way], prompts: Sequence[str]) -> None:
+    """Write every text in every way in turn."""
+    for prompt in prompts[:WARM_UP]:
+        for way in ways:
+            way.generator.write(prompt).whole()
+    for prompt in track(prompts, "writing", len(prompts)):
+        for way in ways:
+            way.results.append(way.generator.write(prompt).whole())
+
+
+def row(way: Way, layers: int, exit_layer: int) -> Row:
+    """What came of a way; `exit_layer` are BiLD's blocks of a pass of the small model."""
+    plain = (way.plain or way).results
+    seconds = sum(result.seconds for result in way.results)
+    tokens = sum(len(result.tokens) for result in way.results)
+    blocks = sum(
+        result.calls.small * exit_layer + result.calls.large * layers
+        if result.blocks is None
+        else result.blocks * len(result.tokens)
+        for result in way.results
+    )
+    return Row(
+        way=way.name,
+        speed=sum(result.seconds for result in plain) / seconds,
+        milliseconds=1e3 * seconds / len(plain),
+        bleu=text_quality([result.text for result in way.results], [result.text for result in plain]).bleu,
+        same=sum(ours.tokens == theirs.tokens for ours, theirs in zip(way.results, plain, strict=True)) / len(plain),
+        blocks=blocks / tokens,
+    )
+
+
+def table(result: Exits) -> str:
+    """For people."""
+    sizes = f"{result.layers} blocks, BiLD's exit after {result.exit_layer}"
+    lines = [f"{sizes}; {result.threads} threads, {result.texts} texts", ""]
+    columns = ("speed", "ms a text", "bleu", "same", "blocks")
+    lines.append(f"{'way':40} " + " ".join(f"{column:>9}" for column in columns))
+    for each in result.rows:
+        cells = f"{each.speed:9.2f} {each.milliseconds:9.1f} {each.bleu:9.2f} {each.same:9.0%} {each.blocks:9.2f}"
+        lines.append(f"{each.way:40} {cells}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""CALM: its texts are those of a loop that was written apart, and nothing of a text depends on those beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calm_reference import NEVER, CalmReference
+from early_exits import save_early_exit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.strategies import Calm
+from intaglio.runtime.text_run import Generated
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_layer": 4, "initializer_range": 0.015},  # so small that states are alike after some of the blocks
+    "llama": {"num_hidden_layers": 4, "initializer_range": 0.01},
+}
+PROMPTS = ["Hello there", "é", "A prompt that is longer", "x = y"]
+families = pytest.mark.parametrize("family", SIZES)
+
+
+@pytest.fixture(scope="module")
+def made(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path, Path]]:
+    """Of each family a checkpoint with exits after every block, its bundle, and that of the model without exits."""
+    found = {}
+    for family, sizes in SIZES.items():
+        checkpoint, plain = make_decoder(family, **sizes)
+        folder = save_early_exit(checkpoint, tmp_path_factory.mktemp("calm") / family, "every")
+        export(str(folder), folder.parent / "bundle", check=False)
+        found[family] = (folder, folder.parent / "bundle", plain)
+    return found
+
+
+def write(bundle: Path, prompts: list[str] = PROMPTS, **options: Any) -> list[Generated]:
+    return list(generate(bundle, prompts, threads=1, **{"max_new_tokens": 24, "ignore_eos": True, **options}))
+
+
+@families
+@pytest.mark.parametrize(("saturation", "decay"), [(0.0, 0.0), (0.0, 4.0), (0.6, 1.0), (0.9, 4.0), (1.0, 0.0)])
+def test_the_text_is_that_of_the_reference(
+    family: str, saturation: float, decay: float, made: dict[str, tuple[Path, Path, Path]]
+) -> None:
+    checkpoint, bundle, _ = made[family]
+    reference = CalmReference(checkpoint)
+    for result, prompt in zip(write(bundle, strategy="calm", saturation=saturation, decay=decay), PROMPTS, strict=True):
+        expected = reference.write(list(prompt_tokens(bundle, prompt)), 24, saturation, decay)
+        assert result.tokens == [token for token, _ in expected]
+        assert result.blocks == pytest.approx(np.mean([blocks for _, blocks in expected]))
+
+
+def prompt_tokens(bundle: Path, prompt: str) -> list[int]:
+    with TextGenerator(bundle) as generator:
+        return generator.encode(prompt)
+
+
+@families
+def test_a_saturation_of_nothing_leaves_after_the_first_block_and_of_one_writes_more(
+    family: str, made: dict[str, tuple[Path, Path, Path]]
+) -> None:
+    _, bundle, _ = made[family]
+    most = [write(bundle, strategy="calm", saturation=each, decay=1e9) for each in (0.0, 0.9, 1.0)]
+    first, *rest = ([result.blocks for result in results] for results in most)
+    assert first == [pytest.approx((4 + 23) / 24)] * len(PROMPTS)  # the first token is the whole model's
+    assert all(4 >= more >= less for less, more in zip(first, rest[0], strict=True) if less and more)
+    assert 1.5 < np.mean([each for each in rest[0] if each]) < 3.5
+
+
+@families
+def test_other_strategies_write_the_plain_models_text(family: str, made: dict[str, tuple[Path, Path, Path]]) -> None:
+    _, bundle, plain = made[family]
+    for options in ({}, {"temperature": 0.9, "seed": 3}, {"strategy": "ngram"}):
+        found, expected = (write(path, **options) for path in (bundle, plain))
+        assert [result.tokens for result in found] == [result.tokens for result in expected]
+        assert all(result.blocks is None for result in found)
+    texts = [list(range(5, 30)), [7, 9]]
+    with DecoderSession.open(bundle, batch=2) as session, DecoderSession.open(plain, batch=2) as whole:
+        for pieces in (texts, [[3], [4]]):
+            for ours, theirs in zip(session.append(pieces, [1, 1]), whole.append(pieces, [1, 1]), strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6 * np.abs(theirs).max(), rtol=0)  # fused otherwise
+            assert session.blocks_run.tolist() == [[4], [4]]
+
+
+@families
+@pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 2}])
+def test_a_batch_writes_what_each_text_would_be_alone(
+    family: str, sampled: dict[str, Any], made: dict[str, tuple[Path, Path, Path]]
+) -> None:
+    """The texts end at different places, and the last rows of the second batch hold none."""
+    _, bundle, _ = made[family]
+    prompts = [*PROMPTS, "another", "the last one", "z"]
+    stops = {"stop": [write(bundle, prompts[:1], strategy="calm", **sampled)[0].text[5:7]]}
+    alone, *together = (write(bundle, prompts, strategy="calm", batch=batch, **stops, **sampled) for batch in (1, 3, 4))
+    for results in together:
+        assert [result.tokens for result in results] == [result.tokens for result in alone]
+        assert [result.blocks for result in results] == [result.blocks for result in alone]
+    assert len({len(result.tokens) for result in alone}) > 1
+
+
+@pytest.fixture(scope="module")
+def sessions(made: dict[str, tuple[Path, Path, Path]]) -> dict[str, tuple[DecoderSession, CalmReference]]:
+    """Of each family a session for three texts, and the reference."""
+    return {
+        family: (DecoderSession.open(bundle, batch=3, threads=1), CalmReference(checkpoint))
+        for family, (checkpoint, bundle, _) in made.items()
+    }
+
+
+@families
+@settings(max_examples=15, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 250), min_size=2, max_size=9), min_size=3, max_size=3),
+    thresholds=st.lists(st.one_of(st.floats(-1.1, 1.1), st.just(NEVER)), min_size=3, max_size=3),
+    piece=st.integers(1, 9),
+)
+def test_texts_of_different_thresholds_are_each_the_references(
+    family: str,
+    texts: list[list[int]],
+    thresholds: list[float],
+    piece: int,
+    sessions: dict[str, tuple[DecoderSession, CalmReference]],
+) -> None:
+    """Read in pieces of some tokens, every token's logits and blocks are those of a text read alone, one by one."""
+    session, reference = sessions[family]
+    session.rollback(0)
+    session.exit_thresholds[:] = thresholds
+    found: list[list[tuple[Any, int]]] = [[], [], []]
+    for at in range(0, 9, piece):
+        pieces = [text[at : at + piece] for text in texts]
+        counts = [len(each) for each in pieces]
+        if any(counts):
+            logits = session.append(pieces, counts)
+            for row, count in enumerate(counts):
+                found[row] += zip(logits[row], session.blocks_run[row, :count].tolist(), strict=True)
+    for text, threshold, read in zip(texts, thresholds, found, strict=True):
+        reference.forget()
+        for token, (logits, blocks) in zip(text, read, strict=True):
+            expected = reference.read(token, threshold)
+            assert blocks == expected.blocks
+            np.testing.assert_allclose(logits, expected.logits, atol=1e-4 * np.abs(expected.logits).max(), rtol=0)
+
+
+@families
+def test_the_caches_stay_where_they_are_and_hold_the_keys_of_every_block(
+    family: str, made: dict[str, tuple[Path, Path, Path]]
+) -> None:
+    """Those of the blocks that a token did not go through, too: they are made of the state that it exited with."""
+    checkpoint, bundle, _ = made[family]
+    reference = CalmReference(checkpoint)
+    with DecoderSession.open(bundle) as session:
+        session.append([[1, 2, 3]], [1])
+        addresses = {name: cache.ctypes.data for name, cache in session._caches.items()}
+        session.exit_thresholds[:] = -2.0
+        for token in (4, 5, 6):
+            session.append([[token]], [1])
+            assert session.blocks_run.tolist() == [[1]]
+        assert {name: cache.ctypes.data for name, cache in session._caches.items()} == addresses
+        for token in range(1, 7):
+            reference.read(token, NEVER if token < 4 else -2.0)
+        for index in range(4):
+            for kind, expected in (("key", reference.keys), ("value", reference.values)):
+                held = session._caches[f"{kind}_{index}"][0, :, :6]
+                np.testing.assert_allclose(held, np.stack(expected[index], 1), atol=1e-4)
+
+
+@given(saturation=st.floats(0, 1), decay=st.floats(0, 1e6), most=st.integers(1, 10_000), written=st.integers(1, 10_000))
+def test_the_threshold_falls_and_is_a_cosine(saturation: float, decay: float, most: int, written: int) -> None:
+    calm = Calm(saturation, decay)
+    assert 0 <= calm.threshold(written + 1, most) <= calm.threshold(written, most) <= 1
+    assert calm.threshold(0, most) == pytest.approx(0.9 * saturation + 0.1)
+    assert Calm(saturation, 0.0).threshold(written, most) == calm.threshold(0, most)
+
+
+def test_a_text_that_was_broken_off_changes_nothing_of_the_next(made: dict[str, tuple[Path, Path, Path]]) -> None:
+    _, bundle, _ = made["gpt2"]
+    options: dict[str, Any] = {"strategy": "calm", "max_new_tokens": 12, "ignore_eos": True, "batch": 2}
+    with TextGenerator(bundle, **options) as generator:
+        expected = [result.tokens for result in generator.write_batch(PROMPTS[:2]).whole()]
+        broken = iter(generator.write_batch(PROMPTS[2:]))
+        for _ in range(3):
+            next(broken)
+        run = generator.write_batch(PROMPTS[:2])
+        pieces = iter(run)
+        next(pieces)
+        del broken
+        for _ in pieces:
+            pass
+        assert [text.result().tokens for text in run.texts] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strategy": "calm"}, r"has no exit after every block. Train it \(intaglio train early-exit --every-layer\)"),
+        ({"strategy": "calm", "saturation": 1.5}, "saturation 1.5: expected a cosine, 0 to 1"),
+        ({"strategy": "calm", "saturation": float("nan")}, "saturation nan: expected a cosine"),
+        ({"strategy": "calm", "decay": -1.0}, "decay -1.0: expected 0 or more"),
+        ({"strategy": "calm", "decay": float("inf")}, "decay inf: expected 0 or more"),
+        ({"strategy": "calm", "window": 3}, "'calm' takes no --window. Its options: --saturation, --decay"),
+        ({"strategy": "calm", "draft": "x"}, "strategy 'calm' takes no --draft. Leave it out"),
+        ({"saturation": 0.9}, "strategy 'greedy' takes no --saturation"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        TextGenerator(tiny_decoder, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line(
+    made: dict[str, tuple[Path, Path, Path]], tiny_decoder: Path, intaglio: Callable[..., Any]
+) -> None:
+    _, bundle, _ = made["gpt2"]
+    arguments = ("Hello", "-n", 8, "--strategy", "calm", "--saturation", 0.5, "--decay", 2)
+    code, out, err = intaglio("generate", bundle, *arguments, "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result["strategy"] == "calm" and 1 < result["blocks"] <= 4
+    code, _, err = intaglio("generate", bundle, *arguments, "--trace")
+    assert code == 0 and f"A token went through {result['blocks']:.1f} blocks" in err
+    code, _, err = intaglio("generate", tiny_decoder, "Hello", "--strategy", "calm")
+    assert code == 2 and "--every-layer" in err and err.count("\n") == 1
