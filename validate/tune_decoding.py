@@ -84,8 +84,9 @@ def tune_decoding(
 
     `draft`: the smaller decoder; None: the early exit of `bundle` itself. `data`: JSON lines with "prompt" and
     "reference", of which the first `texts` are taken; without references the large model's own texts are what the
-    others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost against the plain large model. Every text is written in all ways in turn, so that all of them meet the machine in
-    the same moods. Raises `UsageError` for a file without prompts and for thresholds out of range.
+    others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost against the plain large model. Every
+    text is written in all ways in turn, so that all of them meet the machine in the same moods. Raises `UsageError`
+    for a file without prompts and for thresholds out of range.
     """
     if metric not in METRICS:
         raise UsageError(f"metric {metric!r}: expected one of {', '.join(METRICS)}.")
