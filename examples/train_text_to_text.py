@@ -64,8 +64,9 @@ class Shape:
 
 
 SHAPES = {
-    "small": Shape(encoder_layers=2, decoder_layers=1, width=128, heads=2, learning_rate=3e-3, steps=1500),
-    "large": Shape(encoder_layers=3, decoder_layers=6, width=384, heads=6, learning_rate=1.2e-3, steps=1200),
+    "small": Shape(encoder_layers=2, decoder_layers=1, width=128, heads=2, learning_rate=3e-3, steps=3000),
+    # transformers makes a decoder's cache for as many layers as the encoder has: there must not be fewer.
+    "large": Shape(encoder_layers=5, decoder_layers=5, width=384, heads=6, learning_rate=1.2e-3, steps=3600),
 }
 
 
