@@ -22,24 +22,22 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from ways import WARM_UP, Way, write_in_turn
 
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.progress import step, track
+from intaglio.progress import step
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import Example, read_examples
-from intaglio.runtime.text_run import Generated
 from intaglio.validate.text_quality import TextQuality, text_quality
 from intaglio.validate.tune_decoding import Setting, TunedDecoding, tune_decoding
 
-WARM_UP = 2  # texts
 DRAFTED = ("hidden-transfer", "medusa")
 
 
@@ -63,15 +61,6 @@ class Speeds(msgspec.Struct):
     threads: int
     texts: int
     rows: list[Row]
-
-
-@dataclass
-class Way:
-    """A way to write, and what it wrote."""
-
-    name: str
-    generator: TextGenerator
-    results: list[Generated] = field(default_factory=list)
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -185,12 +174,7 @@ def fastest(tuned: TunedDecoding, loss: float) -> Setting:
 
 def measure(ways: Sequence[Way], examples: Sequence[Example], metric: str) -> list[Row]:
     """Write every text in every way in turn."""
-    for example in examples[:WARM_UP]:
-        for way in ways:
-            way.generator.write(example.prompt).whole()
-    for example in track(examples, "writing", len(examples)):
-        for way in ways:
-            way.results.append(way.generator.write(example.prompt).whole())
+    write_in_turn(ways, [example.prompt for example in examples])
     plain = ways[0].results
     wanted = [
         result.text if example.reference is None else example.reference

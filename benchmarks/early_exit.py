@@ -20,27 +20,25 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import numpy as np
+from ways import Way, write_in_turn
 
 from intaglio.bundle import Bundle
 from intaglio.early_exit import EVERY, RECORD, read_early_exit
 from intaglio.errors import UsageError
 from intaglio.exporters import export
-from intaglio.progress import step, track
+from intaglio.progress import step
 from intaglio.runtime.decoder import decoder_of
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import read_prompts
-from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.validate.text_quality import text_quality
-
-WARM_UP = 2  # texts
 
 
 class Row(msgspec.Struct):
@@ -65,13 +63,10 @@ class Exits(msgspec.Struct):
 
 
 @dataclass
-class Way:
-    """A way to write, the plain model that it is compared with, and what it wrote."""
+class Compared(Way):
+    """A way to write, and the plain model that it is compared with; None: it is that itself."""
 
-    name: str
-    generator: TextGenerator
-    plain: Way | None
-    results: list[Generated] = field(default_factory=list)
+    plain: Compared | None = None
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -116,8 +111,9 @@ def main(
         prompts = read_prompts(text, "--text", read_backend(Bundle.open(bundles["bild"])), prompt_tokens)
         chosen = [prompts[at] for at in np.linspace(0, len(prompts) - 1, min(texts, len(prompts))).astype(int)]
 
-        def way(name: str, bundle: str, plain: Way | None, **options: Any) -> Way:
-            return Way(name, opened.enter_context(TextGenerator(bundles[bundle], **common, **options)), plain)
+        def way(name: str, bundle: str, plain: Compared | None, **options: Any) -> Compared:
+            generator = opened.enter_context(TextGenerator(bundles[bundle], **common, **options))
+            return Compared(name, generator, plain=plain)
 
         plain = way("plain, trained with one exit", "bild plain", None)
         ways = [plain]
@@ -131,7 +127,7 @@ def main(
             options = {"saturation": saturation, "decay": decay}
             name = f"calm, saturation {saturation:g}, decay {decay:g}"
             ways.append(way(name, "calm", plain, strategy="calm", **options))
-        write(ways, chosen)
+        write_in_turn(ways, chosen)
         rows = [row(each, decoder.layers, decoder.exit_layer) for each in ways]
     result = Exits(decoder.layers, decoder.exit_layer, count, len(chosen), rows)
     click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
@@ -157,17 +153,7 @@ def without_exits(checkpoint: Path, folder: Path) -> Path:
     return copy
 
 
-def write(ways: Sequence[Way], prompts: Sequence[str]) -> None:
-    """Write every text in every way in turn."""
-    for prompt in prompts[:WARM_UP]:
-        for way in ways:
-            way.generator.write(prompt).whole()
-    for prompt in track(prompts, "writing", len(prompts)):
-        for way in ways:
-            way.results.append(way.generator.write(prompt).whole())
-
-
-def row(way: Way, layers: int, exit_layer: int) -> Row:
+def row(way: Compared, layers: int, exit_layer: int) -> Row:
     """What came of a way; `exit_layer` are BiLD's blocks of a pass of the small model."""
     plain = (way.plain or way).results
     seconds = sum(result.seconds for result in way.results)

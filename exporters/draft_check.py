@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Decoder
-from intaglio.runtime.decoder import fill_mask
+from intaglio.runtime.causal_mask import fill_mask
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.early_exit import NEVER
 from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.causal_mask import seen_slots
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
-from intaglio.runtime.engine import Array, Engine, open_engine
+from intaglio.runtime.engine import Array, Engine, open_engine, zeros
 from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 from intaglio.runtime.token_tree import ancestors, depths
 
@@ -410,11 +411,7 @@ class DecoderSession:
         drafting, slots = indices.shape[1], drafted(self.decoder, indices.shape[1])
         lengths = {"batch": self.batch, "drafting": drafting, "drafted": slots, "capacity": self.capacity}
         specs = [spec for spec in (*self.engine.inputs, *self.engine.outputs) if spec.name.startswith("draft_")]
-        shapes = ([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape] for spec in specs)
-        found: dict[str, Array] = {
-            spec.name: np.zeros(shape, spec.dtype) for spec, shape in zip(specs, shapes, strict=True)
-        }
-        return found | {"draft_indices": indices}
+        return zeros(specs, lengths) | {"draft_indices": indices}
 
     def _copying(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
         """Run an engine that binds no arrays: it gives the caches back as new ones."""
@@ -427,28 +424,6 @@ class DecoderSession:
                 array[:] = given[name]
 
         return run
-
-
-def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | None) -> None:
-    """Let the token at each of `places` [batch, tokens] attend to the slots up to its own, in `mask`.
-
-    mask    [batch, tokens, capacity], written
-    slots   [capacity]: 0, 1, 2, ...
-    window  how many of them, its own among them; None: all
-    """
-    np.less_equal(slots, places[:, :, None], out=mask)
-    if window is not None:
-        mask &= slots > places[:, :, None] - window
-
-
-def seen_slots(capacity: int, window: int | None) -> Booleans:
-    """Which slots the token in each slot attends to, [capacity, capacity], read-only; `window` as of `fill_mask`."""
-    apart = np.arange(1 - capacity, capacity)  # from a token to a slot
-    seen = apart <= 0
-    if window is not None:
-        seen &= apart > -window
-    # Every row is the one before it moved by one slot, so that all of them lie in one.
-    return np.lib.stride_tricks.sliding_window_view(seen, capacity)[::-1]
 
 
 def needed_outputs(decoder: Decoder) -> list[str] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from intaglio.bundle import Bundle, Decoder, Encoder
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.decoder import DecoderSession, Integers
-from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.engine import Array, Engine, zeros
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 SOURCE_TOKENS = 32  # for which there is room at least
@@ -102,11 +102,7 @@ class EncoderDecoderSession(DecoderSession):
         room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
         specs = [spec for spec in self.engine.inputs if "source" in spec.shape]
         if room not in self._sources:
-            lengths = {"batch": self.batch, "source": room}
-            shapes = ([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape] for spec in specs)
-            self._sources[room] = {
-                spec.name: np.zeros(shape, spec.dtype) for spec, shape in zip(specs, shapes, strict=True)
-            }
+            self._sources[room] = zeros(specs, {"batch": self.batch, "source": room})
         arrays = self._sources[room]
         arrays["source_mask"][:] = False  # what lies beyond the tokens is of sources before
         for spec in specs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,14 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the session and its memory; the engine is of no use afterwards."""
+
+
+def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, Array]:
+    """An array of zeros for each of `specs`, by name; `lengths` are those of the symbolic axes."""
+    return {
+        spec.name: np.zeros([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape], spec.dtype)
+        for spec in specs
+    }
 
 
 def check_arrays(

@@ -11,7 +11,8 @@ from intaglio.bundle import Bundle
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
-from intaglio.runtime.decoder import decoder_of, fill_mask
+from intaglio.runtime.causal_mask import fill_mask
+from intaglio.runtime.decoder import decoder_of
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from early_exits import save_early_exit
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 
@@ -173,6 +174,14 @@ def trained_pair(language_models: Path, tmp_path_factory: pytest.TempPathFactory
     for size in ("small", "large"):
         export(str(language_models / size), folder / size, check=False)
     return folder / "small", folder / "large"
+
+
+@pytest.fixture(scope="session")
+def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The large trained model with an exit after the first of its three blocks. Not to be changed."""
+    folder = tmp_path_factory.mktemp("exiting")
+    export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
+    return folder / "bundle"
 
 
 @pytest.fixture

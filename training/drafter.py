@@ -15,7 +15,7 @@ from torch import Tensor
 
 from intaglio.draft_network import matrices, medusa_states, transferred_states
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
-from intaglio.runtime.decoder import fill_mask
+from intaglio.runtime.causal_mask import fill_mask
 from intaglio.runtime.draft_inputs import draft_inputs
 
 

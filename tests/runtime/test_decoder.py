@@ -17,7 +17,7 @@ from tiny_decoders import VOCABULARY
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime import decoder as module
-from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of, fill_mask, seen_slots
+from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 60).tolist()
@@ -42,14 +42,6 @@ def engine(mistral: Path) -> Iterator[OnnxRuntimeEngine]:
 def long_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """A bundle whose texts may be longer than the cache's first capacity."""
     return make_decoder("gpt2", n_positions=320)[1]
-
-
-@given(capacity=st.integers(1, 40), window=st.none() | st.integers(1, 50))
-def test_the_slots_that_are_seen_are_those_of_the_mask(capacity: int, window: int | None) -> None:
-    places = np.arange(capacity)
-    mask = np.zeros((1, capacity, capacity), np.bool_)
-    fill_mask(mask, places[None], places, window)
-    assert np.array_equal(seen_slots(capacity, window), mask[0])
 
 
 def one_at_a_time(bundle: Path, text: list[int]) -> Any:

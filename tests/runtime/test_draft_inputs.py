@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intaglio.bundle import Decoder
-from intaglio.runtime.decoder import fill_mask
+from intaglio.runtime.causal_mask import fill_mask
 from intaglio.runtime.draft_inputs import draft_feeds, draft_inputs, drafted
 
 

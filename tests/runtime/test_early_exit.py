@@ -46,14 +46,6 @@ def make_exiting(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large trained model with an exit after the first of its three blocks. Not to be changed."""
-    folder = tmp_path_factory.mktemp("trained")
-    export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
-    return folder / "bundle"
-
-
-@pytest.fixture(scope="module")
 def prompts(language_models: Path) -> list[str]:
     """Seven prompts of different lengths."""
     text = (language_models / "held_out.txt").read_text()

@@ -9,11 +9,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from early_exits import save_early_exit
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.exporters import export
 from intaglio.model_file import load
 from intaglio.runtime.generate import generate
 from intaglio.validate.decoding_work import decoding_work
@@ -29,14 +27,6 @@ def data(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     prompts = [held_out[start : start + 120] for start in range(0, 60_000, 10_000)]
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large trained model with an exit after the first of its three blocks."""
-    folder = tmp_path_factory.mktemp("exiting")
-    export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
-    return folder / "bundle"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,31 @@
+"""Ways to write texts, which are compared by writing every text in all of them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from intaglio.progress import track
+from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.text_run import Generated
+
+WARM_UP = 2  # texts
+
+
+@dataclass
+class Way:
+    """A way to write, and what it wrote."""
+
+    name: str
+    generator: TextGenerator
+    results: list[Generated] = field(default_factory=list)
+
+
+def write_in_turn(ways: Sequence[Way], prompts: Sequence[str]) -> None:
+    """Write every text in every way, one text at a time, so that all ways meet the machine in the same moods."""
+    for prompt in prompts[:WARM_UP]:
+        for way in ways:
+            way.generator.write(prompt).whole()
+    for prompt in track(prompts, "writing", len(prompts)):
+        for way in ways:
+            way.results.append(way.generator.write(prompt).whole())
