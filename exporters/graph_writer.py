@@ -117,16 +117,12 @@ class GraphWriter:
         outputs: int,
         bias: bool = True,
         turned: bool = False,
-        dtype: ir.DataType | None = None,
     ) -> ir.Value:
-        """x·W (+ b). `turned`: the checkpoint holds W as [inputs, outputs] and not as torch's Linear has it.
-
-        `dtype`: of x and W, where it is not the graph's.
-        """
+        """x·W (+ b). `turned`: the checkpoint holds W as [inputs, outputs] and not as torch's Linear has it."""
         with self.module(path):
             shape = [inputs, outputs] if turned else [outputs, inputs]
-            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not turned, dtype)])
-            return self.op("Add", [product, self.weight(f"{path}.bias", [outputs], False, dtype)]) if bias else product
+            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not turned)])
+            return self.op("Add", [product, self.weight(f"{path}.bias", [outputs])]) if bias else product
 
     def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float, affine: bool = True) -> ir.Value:
         """LayerNorm over the last axis; without `affine` its scale is one and its bias is none."""

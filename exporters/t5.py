@@ -1,7 +1,8 @@
 """T5 (Raffel et al., 2020): relative positions, RMSNorm before each part of a block, attention without a scale.
 
-In float16 the states between the blocks, and the second matrix of each feed-forward, are float32, as `transformers` has
-them: trained T5s go beyond what float16 holds there.
+In float16 the states between the blocks are float32, as `transformers` has them: trained T5s go beyond what float16
+holds there. So they do after the second matrix of each feed-forward, which `transformers` multiplies in float32; here
+its input is made smaller and its output larger, by a power of two, as not every GPU's engines multiply in float32.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from intaglio.exporters.graph_writer import GraphWriter
     from intaglio.exporters.relative_positions import RelativePositions
 
+SMALLER = 2.0**-6  # of the sums that make overflow float16; what falls below its normal numbers is 4e-6 off at most
 LONGEST = 1 << 16  # tokens; relative positions know no end, so this bounds only what a cache may grow to
 FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"  # the one embedding of positions that a part has
 
@@ -129,8 +131,6 @@ def _merged(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) 
 
 
 def _feed_forward(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
-    import onnx_ir as ir
-
     width, inner = config["d_model"], config["d_ff"]
     with graph.module(path):
         inside = _norm(graph, config, f"{path}.layer_norm", x)
@@ -143,9 +143,21 @@ def _feed_forward(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.V
             if config["is_gated_act"]:
                 up = graph.linear(f"{path}.wi_1", inside, width, inner, bias=False)
                 hidden = graph.op("Mul", [hidden, up])
-            hidden = _float32(graph, hidden)
-            out = graph.linear(f"{path}.wo", hidden, inner, width, bias=False, dtype=ir.DataType.FLOAT)
+            out = _second_product(graph, config, f"{path}.wo", hidden)
         return graph.add(x, out)
+
+
+def _second_product(graph: GraphWriter, config: dict[str, Any], path: str, hidden: ir.Value) -> ir.Value:
+    """The second matrix of a feed-forward, times `hidden`; float32."""
+    import onnx_ir as ir
+
+    inner, width = config["d_ff"], config["d_model"]
+    if graph.dtype == ir.DataType.FLOAT:
+        return graph.linear(path, hidden, inner, width, bias=False)
+    with graph.module(path):
+        hidden = graph.op("Mul", [hidden, graph.constant("smaller", SMALLER, graph.dtype)])
+        out = _float32(graph, graph.linear(path, hidden, inner, width, bias=False))
+        return graph.op("Mul", [out, graph.constant("larger", 1 / SMALLER, ir.DataType.FLOAT)])
 
 
 def _norm(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
 import intaglio
-from intaglio.bundle import Bundle, Manifest, PassRecord, create, graph_files, tensor_spec
+from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
 from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibrate import RECORD
@@ -95,8 +95,8 @@ def compress(
         draft.copy_companions(source)
         draft.manifest = manifest(source.manifest, model, records)
         save(model, draft.model_path, beside=source.encoder_data)
-        after = model_bytes([draft.path / file for file in graph_files(source.manifest)])
-    return Compressed(str(output), name, records, before, after, graph_files(source.manifest)[1:])
+        after = model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
+    return Compressed(str(output), name, records, before, after, [graph.file for graph in source.manifest.graphs[1:]])
 
 
 def allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:

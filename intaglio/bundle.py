@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,15 @@ class Axis(msgspec.Struct, frozen=True):
 
     minimum: int = 1
     maximum: int | None = None
+
+
+class Graph(NamedTuple):
+    """One of the graphs of a bundle: its file, what it takes and gives, and the lengths of its symbolic axes."""
+
+    file: str
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    axes: Mapping[str, Axis]
 
 
 class Decoder(msgspec.Struct, frozen=True):
@@ -115,6 +124,7 @@ class EngineRecord(msgspec.Struct):
     gpu: str | None = None
     sm: int | None = None
     profiles: dict[str, dict[str, list[int]]] = {}  # input -> {"min", "opt", "max"} -> shape
+    graph: str = MODEL  # the bundle's ONNX file that it was built from
 
 
 class FileRecord(msgspec.Struct):
@@ -150,6 +160,14 @@ class Manifest(msgspec.Struct):
     engines: list[EngineRecord] = []
     files: dict[str, FileRecord] = {}
 
+    @property
+    def graphs(self) -> list[Graph]:
+        """What the bundle's ONNX files hold: model.onnx first, and an encoder where there is one."""
+        graphs = [Graph(MODEL, self.inputs, self.outputs, self.axes)]
+        if (encoder := self.encoder) is not None:
+            graphs.append(Graph(encoder.file, encoder.inputs, encoder.outputs, encoder.axes))
+        return graphs
+
 
 class Bundle:
     """An opened, verified bundle: its directory and manifest."""
@@ -166,7 +184,11 @@ class Bundle:
     @property
     def graph_paths(self) -> list[Path]:
         """The ONNX file, and the encoder's where there is one."""
-        return [self.path / name for name in graph_files(self.manifest)]
+        return [self.path / graph.file for graph in self.manifest.graphs]
+
+    def graph(self, file: str = MODEL) -> Graph:
+        """The graph in `file`, which is one of the bundle's."""
+        return next(graph for graph in self.manifest.graphs if graph.file == file)
 
     @property
     def encoder_data(self) -> list[str]:
@@ -182,10 +204,8 @@ class Bundle:
         path = Path(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
-        _verify_graph(path, manifest, MODEL, manifest.inputs, manifest.outputs)
-        if manifest.encoder is not None:
-            encoder = manifest.encoder
-            _verify_graph(path, manifest, encoder.file, encoder.inputs, encoder.outputs)
+        for graph in manifest.graphs:
+            _verify_graph(path, manifest, graph)
         _verify_axes(path, manifest)
         return cls(path, manifest)
 
@@ -274,11 +294,6 @@ def tensor_spec(value: ir.Value) -> TensorSpec:
     return TensorSpec(str(value.name), value.dtype.numpy().name, shape)
 
 
-def graph_files(manifest: Manifest) -> list[str]:
-    """The ONNX files that a bundle has: model.onnx first."""
-    return [MODEL, *([manifest.encoder.file] if manifest.encoder is not None else [])]
-
-
 def encode(manifest: Manifest) -> bytes:
     """The manifest as the bytes of `bundle.json`: indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
@@ -308,7 +323,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _verify_files(path: Path, manifest: Manifest) -> None:
-    for name in graph_files(manifest):
+    for name in (graph.file for graph in manifest.graphs):
         if name not in manifest.files:
             raise BundleError(f"{path / MANIFEST}: does not list {name}. Make the bundle anew.")
     for engine in manifest.engines:
@@ -330,15 +345,14 @@ def _verify_files(path: Path, manifest: Manifest) -> None:
             )
 
 
-def _verify_graph(
-    path: Path, manifest: Manifest, file: str, stated_inputs: Sequence[TensorSpec], stated_outputs: Sequence[TensorSpec]
-) -> None:
+def _verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
     """Refuse a graph whose inputs or outputs are not those of the manifest, or whose external data lies elsewhere."""
+    file = graph.file
     model = outline(path / file)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value.name for value in model.graph.input if value.name not in initializers]
     outputs = [value.name for value in model.graph.output]
-    for what, named, found in (("inputs", stated_inputs, inputs), ("outputs", stated_outputs, outputs)):
+    for what, named, found in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, outputs)):
         if [spec.name for spec in named] != found:
             raise BundleError(
                 f"{path / MANIFEST}: names the {what} {', '.join(spec.name for spec in named)}, {file} has "
@@ -355,10 +369,8 @@ def _verify_graph(
 
 def _verify_axes(path: Path, manifest: Manifest) -> None:
     """Refuse axes that no graph can have."""
-    specs, axes = [*manifest.inputs, *manifest.outputs], [*manifest.axes.values()]
-    if manifest.encoder is not None:
-        specs += [*manifest.encoder.inputs, *manifest.encoder.outputs]
-        axes += manifest.encoder.axes.values()
+    specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
+    axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
     bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
     if bad_axis or any(isinstance(length, int) and length < 0 for spec in specs for length in spec.shape):
         raise BundleError(f"{path / MANIFEST}: has an axis of impossible length. Make the bundle anew.")

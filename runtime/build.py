@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.bundle import Bundle, EngineRecord
+from intaglio.bundle import MODEL, Bundle, EngineRecord
 from intaglio.errors import BuildError, UsageError, storage_errors
 from intaglio.extras import load
 from intaglio.files import temporary_directory
@@ -43,10 +43,11 @@ def build(
     "tensorrt-rtx"          one engine per name in `gpus`, compiled with or without a GPU at hand
     "tensorrt"              one engine for this machine's GPU
 
+    Of an encoder-decoder the encoder gets such engines too, under names that end with "-encoder".
+
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) give the lengths that a TensorRT
     engine takes as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An engine that is there already
-    is replaced only with `force`. Of an encoder-decoder ONNX Runtime's engine is the decoder; TensorRT takes none.
-    Raises `UsageError`, `MissingExtraError`, and `BuildError` with the node, the
+    is replaced only with `force`. Raises `UsageError`, `MissingExtraError`, and `BuildError` with the node, the
     operator, the reason and what to do.
     """
     if target not in TARGETS:
@@ -57,11 +58,6 @@ def build(
         raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
-    if target in LIBRARIES and opened.manifest.encoder is not None:
-        raise UsageError(
-            f"target {target}: bundle {bundle} has two graphs, an encoder and a decoder, and engines are built of one. "
-            "Use --target ort-cpu."
-        )
     if target in LIBRARIES and opened.manifest.decoder is not None and opened.manifest.decoder.saturation_exits:
         raise UsageError(
             f"target {target}: bundle {bundle} has an exit after every block, and what comes after stands in branches, "
@@ -78,23 +74,27 @@ def build(
     return Built(records)
 
 
-def stored_engine(bundle: Bundle, target: str) -> Path | None:
-    """The optimised model that `build` stored for "ort-cpu" or "ort-cuda" with the installed ONNX Runtime.
+def stored_engine(bundle: Bundle, target: str, graph: str = MODEL) -> Path | None:
+    """What `build` stored of the ONNX file `graph`: as the installed ONNX Runtime optimised it for a target of its own.
 
     None when there is none, or one of another version, which may hold fused operators that this one lacks.
     """
     for record in bundle.manifest.engines:
-        if record.target == target and record.library == onnxruntime_builder.library_name():
+        if (record.target, record.graph) == (target, graph) and record.library == onnxruntime_builder.library_name():
             return bundle.path / record.path
     return None
 
 
 def _build_onnxruntime(bundle: Bundle, target: str, folder: Path, force: bool) -> list[EngineRecord]:
-    path = folder / f"{target}.onnx"
-    _check_free(bundle, [path.name], force)
-    onnxruntime_builder.optimise(bundle, target, path)
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    return [EngineRecord(f"engines/{path.name}", target, onnxruntime_builder.library_name(), size)]
+    paths = {graph.file: folder / f"{_stem(target, graph.file)}.onnx" for graph in bundle.manifest.graphs}
+    _check_free(bundle, [path.name for path in paths.values()], force)
+    records = []
+    for graph, path in paths.items():
+        onnxruntime_builder.optimise(bundle, graph, target, path)
+        size = sum(file.stat().st_size for file in folder.glob(f"{path.name}*"))
+        library = onnxruntime_builder.library_name()
+        records.append(EngineRecord(f"engines/{path.name}", target, library, size, graph=graph))
+    return records
 
 
 def _build_tensorrt(
@@ -109,29 +109,42 @@ def _build_tensorrt(
     else:
         for gpu in chosen:
             gpu_table.check_compilable(gpu, trt)
-    paths = {gpu: folder / f"{target}-{gpu.name}.engine" for gpu in chosen}
+    graphs = bundle.manifest.graphs
+    paths = {
+        (graph.file, gpu): folder / f"{_stem(f'{target}-{gpu.name}', graph.file)}.engine"
+        for graph in graphs
+        for gpu in chosen
+    }
     _check_free(bundle, [path.name for path in paths.values()], force)
-    inputs = bundle.manifest.inputs
     if bundle.manifest.decoder is not None:
         asked = profiles.decoding(bundle.manifest.decoder, asked)
-    lengths = profiles.ranges(inputs, bundle.manifest.axes, asked)
-    shapes = profiles.shapes(inputs, lengths)
-    with parsable(bundle.model_path, target, chosen[0].sm, _fixed(bundle, lengths)) as model:
-        network = Network(trt, model, bundle.manifest, ", ".join(gpu.name for gpu in chosen))
-        for gpu, path in paths.items():
-            network.compile(gpu, shapes, path)
-    return [
-        EngineRecord(
-            f"engines/{path.name}", target, network.library, path.stat().st_size, gpu.name, gpu.sm, profiles=shapes
-        )
-        for gpu, path in paths.items()
-    ]
+    axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # one name, one length in all
+    lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
+    fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
+    records = []
+    for graph in graphs:
+        shapes = profiles.shapes(graph.inputs, lengths)
+        with parsable(bundle.path / graph.file, target, chosen[0].sm, fixed) as model:
+            network = Network(trt, model, graph, ", ".join(gpu.name for gpu in chosen))
+            for gpu in chosen:
+                path = paths[graph.file, gpu]
+                network.compile(gpu, shapes, path)
+                size = path.stat().st_size
+                records.append(
+                    EngineRecord(
+                        f"engines/{path.name}", target, network.library, size, gpu.name, gpu.sm, shapes, graph.file
+                    )
+                )
+    return records
 
 
-def _fixed(bundle: Bundle, lengths: Mapping[str, Range]) -> dict[str, int]:
-    """The axes to which the parsed graph gives a number, and it. Raises `UsageError` where several were asked for."""
-    if bundle.manifest.decoder is None:
-        return {}
+def _stem(name: str, graph: str) -> str:
+    """The name of an engine's file, without its ending: `name` for model.onnx, and that of another graph after it."""
+    return name if graph == MODEL else f"{name}-{Path(graph).stem}"
+
+
+def _fixed(lengths: Mapping[str, Range]) -> dict[str, int]:
+    """The axes to which a decoder's graph gives a number, and it. Raises `UsageError` where several were asked for."""
     capacity = lengths["capacity"]
     if capacity.minimum != capacity.maximum:
         raise UsageError("axis capacity: TensorRT writes into caches of one length only. Give one number.")

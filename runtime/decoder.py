@@ -25,7 +25,7 @@ from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.causal_mask import seen_slots
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array, Engine, open_engine, zeros
-from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.token_tree import ancestors, depths
 
 Integers = npt.NDArray[np.int64]
@@ -115,11 +115,7 @@ class DecoderSession:
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         decoder = decoder_of(opened)
-        engine: Engine
-        if target in PROVIDERS:
-            engine = OnnxRuntimeEngine(opened, target, threads, spinning, needed_outputs(decoder))
-        else:
-            engine = open_engine(opened.path, target)
+        engine = open_engine(opened, target, threads, spinning, needed_outputs(decoder))
         try:
             return cls(engine, decoder, batch, limit)
         except BaseException:

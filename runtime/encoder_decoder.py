@@ -9,11 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from intaglio.bundle import Bundle, Decoder, Encoder
+from intaglio.bundle import Axis, Bundle, Decoder, Encoder
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.decoder import DecoderSession, Integers
-from intaglio.runtime.engine import Array, Engine, zeros
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engine import Array, Engine, open_engine, zeros
 
 SOURCE_TOKENS = 32  # for which there is room at least
 
@@ -60,9 +59,9 @@ class EncoderDecoderSession(DecoderSession):
                 f"bundle {opened.path}: its task is {opened.manifest.task or 'unknown'!r}, not 'text-to-text'. "
                 "Export an encoder-decoder, such as T5ForConditionalGeneration."
             )
-        engine = OnnxRuntimeEngine(opened, target, threads, spinning)
+        engine = open_engine(opened, target, threads, spinning)
         try:
-            reader = OnnxRuntimeEngine(opened.path / encoder.file, target, threads, spinning=False)  # once a text
+            reader = open_engine(opened, target, threads, spinning=False, graph=encoder.file)  # once a text
             return cls(engine, reader, decoder, encoder, batch, limit)
         except BaseException:
             engine.close()
@@ -100,6 +99,7 @@ class EncoderDecoderSession(DecoderSession):
         There are such places for a few lengths only, each the double of another, and what is bound to them stays bound.
         """
         room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
+        room = min(room, self.engine.axes.get("source", Axis()).maximum or room)
         specs = [spec for spec in self.engine.inputs if "source" in spec.shape]
         if room not in self._sources:
             self._sources[room] = zeros(specs, {"batch": self.batch, "source": room})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Axis, Bundle, TensorSpec
+from intaglio.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, UsageError
 
 Array = npt.NDArray[np.generic]
@@ -97,21 +97,33 @@ def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:
         raise EngineError(f"{where}: {name} is {length}, expected {bounds}. Shorten, split or pad it.")
 
 
-def open_engine(path: str | Path, target: str = "ort-cpu") -> Engine:
-    """Open a bundle, or any .onnx file, for running.
+def open_engine(
+    path: str | Path | Bundle,
+    target: str = "ort-cpu",
+    threads: int | None = None,
+    spinning: bool = True,
+    outputs: Collection[str] | None = None,
+    graph: str = MODEL,
+) -> Engine:
+    """Open a bundle, or any .onnx file, for running; `graph` is the bundle's ONNX file that is run.
 
     `target`: "ort-cpu", "ort-cuda" or "ort-tensorrt" (ONNX Runtime's providers), "tensorrt" or "tensorrt-rtx"
-    (an engine that `intaglio build` put into the bundle for this machine's GPU).
+    (an engine that `intaglio build` put into the bundle for this machine's GPU). `threads`, `spinning` and `outputs`
+    are for ONNX Runtime, see `OnnxRuntimeEngine`.
     """
     from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
     from intaglio.runtime.tensorrt_engine import LIBRARIES, TensorRTEngine
 
-    path = Path(path)
-    is_onnx = path.suffix == ".onnx" and not path.is_dir()
-    if target in PROVIDERS:
-        return OnnxRuntimeEngine(path if is_onnx else Bundle.open(path), target)
-    if target not in LIBRARIES:
+    if target not in (*PROVIDERS, *LIBRARIES):
         raise UsageError(f"target {target!r}: expected one of {', '.join([*PROVIDERS, *LIBRARIES])}.")
-    if is_onnx:
-        raise UsageError(f"{path}: target {target} runs engines of a bundle. Make one with: intaglio export {path}")
-    return TensorRTEngine(Bundle.open(path), target)
+    if not isinstance(path, Bundle):
+        path = Path(path)
+        is_onnx = path.suffix == ".onnx" and not path.is_dir()
+        if is_onnx and target in PROVIDERS:
+            return OnnxRuntimeEngine(path, target, threads, spinning, outputs)
+        if is_onnx:
+            raise UsageError(f"{path}: target {target} runs engines of a bundle. Make one with: intaglio export {path}")
+        path = Bundle.open(path)
+    if target in PROVIDERS:
+        return OnnxRuntimeEngine(path, target, threads, spinning, outputs, graph)
+    return TensorRTEngine(path, target, graph)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from intaglio.bundle import Axis, Bundle, TensorSpec
+from intaglio.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
 from intaglio.model_file import parse
@@ -43,7 +43,7 @@ class OnnxRuntimeEngine(Engine):
 
     `spinning`: idle worker threads wait in a loop, which starts them faster and takes the processor from others.
     `outputs`: the names of those that are wanted, if not all; only what they need is loaded and computed, and taken as
-    input.
+    input. `graph`: the bundle's ONNX file that is opened.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class OnnxRuntimeEngine(Engine):
         threads: int | None = None,
         spinning: bool = True,
         outputs: Collection[str] | None = None,
+        graph: str = MODEL,
     ):
         onnxruntime = load("onnxruntime")
         providers = PROVIDERS[target]
@@ -62,14 +63,14 @@ class OnnxRuntimeEngine(Engine):
                 f"target {target}: needs {providers[0]}, this ONNX Runtime has {', '.join(available)}. "
                 "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
             )
-        path = source.model_path if isinstance(source, Bundle) else source
+        path = source.path / graph if isinstance(source, Bundle) else source
         if not path.is_file():
             raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what fails is raised, and printed by the library would stand there twice
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        if isinstance(source, Bundle) and (stored := _stored(source, target)):
+        if isinstance(source, Bundle) and (stored := _stored(source, target, graph)):
             path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         with runnable(path, options, operators) as file:
@@ -83,7 +84,7 @@ class OnnxRuntimeEngine(Engine):
                 raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
-        self.axes: Mapping[str, Axis] = source.manifest.axes if isinstance(source, Bundle) else {}
+        self.axes: Mapping[str, Axis] = source.graph(graph).axes if isinstance(source, Bundle) else {}
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         names = [spec.name for spec in self.outputs]
@@ -142,15 +143,15 @@ def _spec(value: Any) -> TensorSpec:
     return TensorSpec(value.name, DTYPES.get(value.type, value.type), tuple(lengths))
 
 
-def _stored(bundle: Bundle, target: str) -> Path | None:
-    """The optimised model that `intaglio build` stored for this target and library version, if there is one.
+def _stored(bundle: Bundle, target: str, graph: str) -> Path | None:
+    """What `intaglio build` stored of `graph`, optimised for this target and library version, if anything.
 
     One that was built where our operators had no compiled kernels holds their bodies. Where they have, it is passed
     over: the model as it is runs many times faster then.
     """
     from intaglio.runtime.build import stored_engine
 
-    path = stored_engine(bundle, target)
+    path = stored_engine(bundle, target, graph)
     if path is None or not bundle.manifest.custom_operators or not kernels.operators():
         return path
     return path if custom_operators(parse(path).graph.node) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio import progress
-from intaglio.bundle import Manifest, TensorSpec
+from intaglio.bundle import Graph, TensorSpec
 from intaglio.errors import BuildError
 from intaglio.runtime import tensorrt_refusals, timing_cache
 from intaglio.runtime.gpus import Gpu
@@ -20,13 +20,14 @@ Shapes = Mapping[str, Mapping[str, list[int]]]  # input -> {"min", "opt", "max"}
 class Network:
     """An ONNX file as TensorRT's parser read it: strongly typed, each tensor of the dtype that the file states.
 
-    `trt` is the module `tensorrt` or `tensorrt_rtx`. Raises `BuildError` with the nodes that the parser refuses.
+    `trt` is the module `tensorrt` or `tensorrt_rtx`, `graph` what the file takes and gives. Raises `BuildError` with
+    the nodes that the parser refuses.
     """
 
-    def __init__(self, trt: Any, model: Path, manifest: Manifest, gpus: str):
+    def __init__(self, trt: Any, model: Path, graph: Graph, gpus: str):
         self._trt, self._model = trt, model
         self.library = library_name(trt)
-        for spec in [*manifest.inputs, *manifest.outputs]:
+        for spec in [*graph.inputs, *graph.outputs]:
             _check_dtype(spec, self.library)
         self._log: Log = logger(trt)
         self._builder = trt.Builder(self._log)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.bundle import Bundle, EngineRecord, TensorSpec
+from intaglio.bundle import MODEL, Bundle, EngineRecord, TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load
 from intaglio.runtime import gpus, profiles
@@ -24,18 +24,20 @@ class TensorRTEngine(Engine):
 
     Inputs are copied to the GPU and outputs back, through buffers that grow when they must and stay. Symbolic
     axes take the lengths of the engine's optimisation profile. Not for use from several threads at once.
-    Raises `EngineError` without a CUDA device, without an engine for it, or for another version of the library.
+    `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
+    engine for it, or for another version of the library.
     """
 
-    def __init__(self, bundle: Bundle, target: str):
+    def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
         device = gpus.present()
         if device is None:
             raise EngineError(f"target {target}: no CUDA device. Use --target ort-cpu, which runs on any machine.")
-        record = select(bundle, target, device)
+        record = select(bundle, target, device, graph)
         trt = load(LIBRARIES[target])
         check_library(record, library_name(trt))
-        self.inputs, self.outputs = tuple(bundle.manifest.inputs), tuple(bundle.manifest.outputs)
-        self.axes = {**bundle.manifest.axes, **profiles.limits(self.inputs, record.profiles)}
+        _, inputs, outputs, axes = bundle.graph(graph)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.axes = {**axes, **profiles.limits(self.inputs, record.profiles)}
         self._memory = DeviceMemory()
         try:
             self._log = logger(trt)
@@ -99,9 +101,12 @@ class TensorRTEngine(Engine):
             raise EngineError(f"TensorRT failed at {what}: {reason}. Build the engine anew, or use --target ort-cpu.")
 
 
-def select(bundle: Bundle, target: str, device: Gpu) -> EngineRecord:
-    """The bundle's engine for `target` and the device's SM. Raises `EngineError` with the engines that are there."""
-    records = [record for record in bundle.manifest.engines if record.target == target]
+def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:
+    """The bundle's engine of `graph` for `target` and the device's SM.
+
+    Raises `EngineError` with the engines that are there.
+    """
+    records = [record for record in bundle.manifest.engines if (record.target, record.graph) == (target, graph)]
     for record in records:
         if record.sm == device.sm:
             return record

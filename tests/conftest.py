@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 from early_exits import save_early_exit
+from hypothesis import settings
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
+
+settings.register_profile("untimed", deadline=None)  # how long an example takes says what else the machine does
+settings.load_profile("untimed")
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 SIZES: dict[str, Any] = {

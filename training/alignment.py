@@ -19,7 +19,7 @@ from intaglio.runtime.draft_model import check_task, check_vocabulary
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import read_prompts
 from intaglio.runtime.tokenizer import read_backend
-from intaglio.training.causal_model import (
+from intaglio.training.language_model import (
     check_output,
     held_out,
     open_network,

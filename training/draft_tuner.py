@@ -6,9 +6,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from intaglio.training.causal_model import Windows
 from intaglio.training.drafter import Drafter
 from intaglio.training.fine_tuner import follow, optimiser_of, risen
+from intaglio.training.language_model import Windows
 
 LIKELIEST = 3  # predictions that a tree of drafts may hold of a step
 

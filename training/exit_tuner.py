@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from intaglio.exit_network import before_head
-from intaglio.training.causal_model import Windows
 from intaglio.training.fine_tuner import follow, optimiser_of, risen
+from intaglio.training.language_model import Windows
 
 
 class Exit(msgspec.Struct):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from intaglio.errors import GraphError
-from intaglio.training.causal_model import Windows
+from intaglio.training.language_model import Windows
 from intaglio.training.masks import Masks
 
 LONGEST_GRADIENT = 1.0  # longer ones are shortened to this norm

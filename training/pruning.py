@@ -13,7 +13,7 @@ from intaglio import interrupts
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
-from intaglio.training.causal_model import check_output, open_network, read_windows, shuffled, write_network
+from intaglio.training.language_model import check_output, open_network, read_windows, shuffled, write_network
 from intaglio.training.options import DTYPES, check_choices, check_numbers
 from intaglio.training.schedule import SCHEDULES, Schedule, fraction_at
 

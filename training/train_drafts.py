@@ -26,7 +26,7 @@ from intaglio.extras import load as load_library
 from intaglio.files import atomic_directory
 from intaglio.progress import step as shown
 from intaglio.progress import track
-from intaglio.training.causal_model import check_output, copy_files, open_network, read_windows, shuffled
+from intaglio.training.language_model import check_output, copy_files, open_network, read_windows, shuffled
 from intaglio.training.options import check_numbers
 
 OPTION = "--data"

@@ -14,7 +14,7 @@ from intaglio.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_f
 from intaglio.errors import SourceError, UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
-from intaglio.training.causal_model import check_output, open_network, read_windows, shuffled, write_network
+from intaglio.training.language_model import check_output, open_network, read_windows, shuffled, write_network
 from intaglio.training.options import check_numbers
 
 OPTION = "--data"

@@ -1,8 +1,9 @@
-"""Perplexity of a decoder on a text, and how far its distributions are from those of another decoder.
+"""Perplexity of a model that writes on a text, and how far its distributions are from those of another.
 
 A text is read in overlapping windows, as long texts are with `transformers`: each window begins `stride` tokens after
 the one before, and scores only the tokens that no window before it has scored. So each token but the first is scored
-once, with at least `context` - `stride` tokens before it, or all there are.
+once, with at least `context` - `stride` tokens before it, or all there are. An encoder-decoder scores the references of
+pairs, each after its source.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,11 +21,14 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
+from intaglio.runtime.prompts import Example, read_examples
 from intaglio.runtime.tokenizer import read_backend
 
 Logits = npt.NDArray[np.float32]
 
+OPTION = "--perplexity"
 CONTEXT = 1024  # tokens of a window, where the model takes as many
 MIN_TOKENS = 16  # of a text; the perplexity of fewer says nothing
 PIECE_TOKENS = 512  # run at a time
@@ -37,12 +42,19 @@ class Perplexity(msgspec.Struct):
     perplexity: float
     tokens: int  # that were scored
     text_tokens: int
-    context: int
-    stride: int
-    windows: int
+    context: int | None  # tokens of a window; None where the text is pairs
+    stride: int | None
+    windows: int  # or pairs
     kl_divergence: float | None  # mean over the tokens of KL(other ‖ this one); None where there is no other
     against_perplexity: float | None  # of the other decoder
     same_top: float | None  # part of the tokens for which both think the same one most probable
+
+
+class Text(NamedTuple):
+    """What is scored: tokens after the first, which an encoder-decoder writes from a source."""
+
+    tokens: list[int]
+    source: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,35 +103,57 @@ def perplexity(
     context: int | None = None,
     stride: int | None = None,
 ) -> Perplexity:
-    """The perplexity of the decoder in `bundle`, run on `target`, on the UTF-8 file `text`.
+    """The perplexity of the model in `bundle`, run on `target`, on the file `text`.
 
-    `against`: the decoder that its distributions are compared with, such as the one it was compressed from, run on
+    `text` is UTF-8 text; for an encoder-decoder lines of JSON with "prompt", the source, and "reference".
+    `against`: the model that its distributions are compared with, such as the one it was compressed from, run on
     "ort-cpu". `context`: tokens of a window, by default 1024 or as many as the model takes; `stride`: tokens that
     each window goes on by, by default half of it. Raises `UsageError` for a text that is too short, for windows that
-    the model cannot take, and for two decoders that do not share their tokens; `BundleError` for one that is none.
+    the model cannot take, and for two models that do not share their tokens; `BundleError` for one that does not write.
     """
-    sizes = {decoder_of(each).vocab_size for each in (bundle, against) if each}
-    content = read_text(Path(text), "--perplexity")
-    tokens = read_backend(bundle).encode(content).ids
-    if len(tokens) < MIN_TOKENS:
-        raise UsageError(
-            f"--perplexity {text}: {len(tokens)} tokens, expected at least {MIN_TOKENS}, and thousands for a figure "
-            "to rely on. Give a longer text."
-        )
     with step("opening the model"):
-        model = DecoderSession.open(bundle, target)
+        model = open_session(bundle, target)
     with model:
-        if against is None:
-            return _measure(model, None, tokens, context, stride)
-        if len(sizes) > 1 or read_backend(against).encode(content).ids != tokens:
+        texts = _texts(bundle, Path(text))
+        tokens = sum(len(each.tokens) for each in texts)
+        if tokens < MIN_TOKENS:
             raise UsageError(
-                f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions cannot be "
-                "compared. Give the bundle that this one was made from."
+                f"{OPTION} {text}: {tokens} tokens, expected at least {MIN_TOKENS}, and thousands for a "
+                "figure to rely on. Give a longer text."
             )
+        if against is None:
+            return _measure(model, None, texts, context, stride)
         with step("opening the other model"):
-            other = DecoderSession.open(against)
+            other = open_session(against)
         with other:
-            return _measure(model, other, tokens, context, stride)
+            alike = type(other) is type(model) and other.decoder.vocab_size == model.decoder.vocab_size
+            if not alike or _texts(against, Path(text)) != texts:
+                raise UsageError(
+                    f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions "
+                    "cannot be compared. Give the bundle that this one was made from."
+                )
+            return _measure(model, other, texts, context, stride)
+
+
+def _texts(bundle: Bundle, path: Path) -> list[Text]:
+    """The tokens of the text at `path`, or of its pairs for an encoder-decoder."""
+    tokenizer = read_backend(bundle)
+    if (encoder := bundle.manifest.encoder) is None:
+        return [Text(tokenizer.encode(read_text(path, OPTION)).ids)]
+    examples = read_examples(path, OPTION)
+    return [
+        Text(
+            [encoder.decoder_start_token_id, *tokenizer.encode(_reference(example, path)).ids],
+            tokenizer.encode(example.prompt).ids,
+        )
+        for example in examples
+    ]
+
+
+def _reference(example: Example, path: Path) -> str:
+    if example.reference is None:
+        raise UsageError(f'{OPTION} {path}: its lines have no "reference", which is what is scored. Add it to each.')
+    return example.reference
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
@@ -140,28 +174,37 @@ def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def _measure(
-    model: DecoderSession, other: DecoderSession | None, tokens: Sequence[int], context: int | None, stride: int | None
+    model: DecoderSession, other: DecoderSession | None, texts: Sequence[Text], context: int | None, stride: int | None
 ) -> Perplexity:
     limit = min(session.limit for session in (model, other) if session)
-    context = min(CONTEXT, limit) if context is None else context
+    pairs = texts[0].source is not None
+    if pairs and (context is not None or stride is not None):
+        raise UsageError(
+            "--context and --stride are of a decoder's windows, and pairs are scored whole. Leave them out."
+        )
+    most = limit if pairs else min(CONTEXT, limit)
+    context = most if context is None else context
     if not 2 <= context <= limit:
         raise UsageError(f"context {context}: expected 2 to {limit} tokens, which the model takes.")
     stride = max(1, context // 2) if stride is None else stride
     if not 1 <= stride < context:
         raise UsageError(f"stride {stride}: expected 1 to {context - 1}, less than the context of {context} tokens.")
-    several = list(windows(len(tokens), context, stride))
+    several = [(text, window) for text in texts for window in windows(len(text.tokens), context, stride)]
     sums = Sums()
-    for window in track(several, "perplexity", len(several)):
-        _score(model, other, np.array(tokens[window.start : window.stop]), window.first - window.start, sums)
+    for text, window in track(several, "perplexity", len(several)):
+        for session in (model, other):
+            if session:
+                _begin(session, text)
+        _score(model, other, np.array(text.tokens[window.start : window.stop]), window.first - window.start, sums)
     means = [total / sums.tokens for total in (sums.loss, sums.against_loss, sums.divergence, sums.same_top)]
     with np.errstate(over="ignore"):
         found, wanted = (float(np.exp(mean)) for mean in means[:2])
     return Perplexity(
         perplexity=found,
         tokens=sums.tokens,
-        text_tokens=len(tokens),
-        context=context,
-        stride=stride,
+        text_tokens=sum(len(text.tokens) for text in texts),
+        context=None if pairs else context,
+        stride=None if pairs else stride,
         windows=len(several),
         kl_divergence=max(0.0, means[2]) if other else None,  # rounding makes a tiny one negative
         against_perplexity=wanted if other else None,
@@ -169,13 +212,18 @@ def _measure(
     )
 
 
+def _begin(session: DecoderSession, text: Text) -> None:
+    """Let `session` hold nothing but the source of the text, if it has one."""
+    if isinstance(session, EncoderDecoderSession) and text.source is not None:
+        session.read([text.source])
+    else:
+        session.rollback(0)
+
+
 def _score(
     model: DecoderSession, other: DecoderSession | None, tokens: npt.NDArray[np.int64], first: int, sums: Sums
 ) -> None:
     """Score the tokens of a window from the one at `first`; the logits of the one before it are about it."""
-    for session in (model, other):
-        if session:
-            session.rollback(0)
     size = max(1, min(PIECE_TOKENS, PIECE_BYTES // (4 * model.decoder.vocab_size)))
     last = len(tokens) - 1  # the token that nothing comes after
     for start in range(0, last, size):

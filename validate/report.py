@@ -91,7 +91,10 @@ def _perplexity(report: Report) -> Markup:
     if found.same_top is not None:
         pairs["same most probable token"] = f"{100 * found.same_top:.2f} %"
     pairs["tokens scored"] = f"{found.tokens} of {found.text_tokens}"
-    pairs["windows"] = f"{found.windows} of at most {found.context} tokens, {found.stride} apart"
+    if found.context is None:
+        pairs["texts, each after its source"] = f"{found.windows}"
+    else:
+        pairs["windows"] = f"{found.windows} of at most {found.context} tokens, {found.stride} apart"
     note = "Each token is scored once. Its divergence is how far the model's distribution is from the other model's."
     return _section("Perplexity", join([_pairs(pairs), fill('<p class="soft">$note</p>', note=note)]))
 

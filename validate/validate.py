@@ -52,20 +52,21 @@ def validate(
     The bounds are those of the bundle's dtype (`intaglio.bounds.BOUNDS`); `max_abs` and `cosine` replace them. The
     HTML and JSON reports go into the bundle, under `reports/`, or into the directory `report`.
 
-    With `perplexity`, a UTF-8 file, nothing is judged but measured: a decoder's perplexity on that text, and with a
-    bundle as `against` its divergence from that one; see `intaglio.validate.perplexity` for `context` and `stride`.
+    With `perplexity`, a UTF-8 file, nothing is judged but measured: the perplexity on that text of a model that writes,
+    and with a bundle as `against` its divergence from that one; see `intaglio.validate.perplexity` for what the file
+    holds, `context` and `stride`.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`; outputs beyond their bounds do
     not raise, they give `passed=False`, and so does an output that the other end does not have.
     """
     opened = Bundle.open(bundle)
+    if perplexity is not None:
+        return _perplexity(opened, perplexity, against, target, context, stride, report)
     if opened.manifest.encoder is not None:
         raise UsageError(
             f"bundle {bundle}: is an encoder-decoder, whose two graphs are compared with the source model when it is "
-            "exported. Use: intaglio export"
+            'exported. For how well it writes, add --perplexity FILE with lines of {"prompt": ..., "reference": ...}.'
         )
-    if perplexity is not None:
-        return _perplexity(opened, perplexity, against, target, context, stride, report)
     if context is not None or stride is not None:
         raise UsageError("--context and --stride are of a perplexity. Add --perplexity FILE, or leave them out.")
     bounds = bounds_for(opened.manifest.dtype, max_abs, cosine)
@@ -117,7 +118,7 @@ def _perplexity(
     stride: int | None,
     report: str | Path | None,
 ) -> Validated:
-    """Measure a decoder's perplexity, and report it."""
+    """Measure the perplexity of a model that writes, and report it."""
     if against in (PYTORCH, REFERENCE):
         raise UsageError(f"--against {against}: a perplexity is compared with that of a bundle. Give a bundle.")
     other = None if against is None else Bundle.open(against)

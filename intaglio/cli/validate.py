@@ -19,6 +19,7 @@ Examples:
   intaglio validate minilm-fp16 --against minilm --bisect
   intaglio validate minilm --data sentences.txt --report reports/
   intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2
+  intaglio validate t5-3bit --perplexity pairs.jsonl --against t5
 """
 
 
@@ -33,7 +34,10 @@ Examples:
 @click.option("--max-abs", type=float, help="Bound on the absolute error, instead of the dtype's.")
 @click.option("--cosine", type=float, help="Bound on the cosine, instead of the dtype's.")
 @click.option(
-    "--perplexity", type=click.Path(path_type=Path), help="A UTF-8 text: measure a decoder's perplexity on it instead."
+    "--perplexity",
+    type=click.Path(path_type=Path),
+    help='A UTF-8 text, or for an encoder-decoder JSON lines {"prompt": ..., "reference": ...}: measure the perplexity '
+    "on it instead.",
 )
 @click.option("--context", type=int, help="Tokens of each window of it.  [default: 1024, or what the model takes]")
 @click.option("--stride", type=int, help="Tokens that each window goes on by.  [default: half of those]")
@@ -57,8 +61,8 @@ def validate_command(
 ) -> int:
     """Compare BUNDLE with its source model, another bundle or another runtime, on real sentences.
 
-    Writes a JSON and an HTML report. Exit code 1 when an output is beyond its bound. With --perplexity, a decoder's
-    perplexity on a text is measured, and with --against BUNDLE its divergence from that one, as KL in nats a token.
+    Writes a JSON and an HTML report. Exit code 1 when an output is beyond its bound. With --perplexity, that of a model
+    which writes is measured on a text, and with --against BUNDLE its divergence from that one, as KL in nats a token.
     """
     from intaglio.validate import validate
 

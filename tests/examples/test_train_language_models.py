@@ -66,7 +66,6 @@ def stated(language_models: Path, label: str) -> list[float]:
     return [float(re.sub("[^0-9.]", "", cell)) for cell in row.strip("|").split("|")[2:]]
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text(), st.binary().map(lambda data: data.decode("latin-1"))))
 def test_any_text_comes_back_from_the_shipped_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -140,7 +139,7 @@ def test_the_text_files_are_the_tokens_that_were_judged(texts: Texts, tmp_path: 
 
 
 @given(length=st.integers(2, 80))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_each_token_is_judged_once_after_at_least_half_a_context(length: int) -> None:
     """Against the definition, one token at a time."""
     torch.manual_seed(1)

@@ -133,7 +133,7 @@ def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
     assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["default", "linear", "llama3", "yarn"]),
     st.sampled_from([10000.0, 500000.0, 1e6]),

@@ -107,7 +107,7 @@ def both(wide: Path) -> tuple[Bundle, Any, Any]:
     return bundle, open_engine(wide), load_module(bundle.manifest.source)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(thresholds=st.lists(st.floats(-1.1, 1.1), min_size=2, max_size=2), seed=st.integers(0, 99))
 def test_torch_and_the_graph_agree_for_any_thresholds(
     thresholds: list[float], seed: int, both: tuple[Bundle, Any, Any]

@@ -26,7 +26,7 @@ def dtypes(model: ir.Model) -> dict[str, str]:
     return {str(value.name): str(value.dtype) for value in (*model.graph.inputs, *model.graph.outputs)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(hnp.arrays(np.float32, st.integers(1, 8), elements=st.floats(width=32)))
 def test_conversion_makes_nothing_infinite_and_nothing_zero(array: Any) -> None:
     with np.errstate(over="raise", invalid="raise"):

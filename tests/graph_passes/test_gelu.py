@@ -86,7 +86,7 @@ class Writer:
         return self.plus(half, self.reduce("Mul", [half, curve]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(["none", "tanh"]))
 def test_every_arrangement_becomes_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
     writer = Writer(data.draw)

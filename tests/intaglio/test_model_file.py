@@ -34,7 +34,7 @@ def model_of(arrays: dict[str, np.ndarray]) -> ir.Model:
     return ir.serde.deserialize_model(proto)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays=st.lists(ARRAYS, max_size=5), external=st.booleans(), consume=st.booleans())
 def test_every_weight_comes_back(
     arrays: list[np.ndarray], external: bool, consume: bool, tmp_path_factory: pytest.TempPathFactory

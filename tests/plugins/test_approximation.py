@@ -69,7 +69,7 @@ def test_exp_of_16_bits_is_within_its_bound():
     assert np.abs(found - np.exp(-distances * SCALE)).max() <= 0.0022
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(-27, 10))
 def test_exp_is_within_its_bound_at_every_scale(power):
     scale = float(np.float32(2.0**power))

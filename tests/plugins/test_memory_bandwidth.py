@@ -13,7 +13,7 @@ from intaglio.plugins.memory_bandwidth import HUGE_PAGE, Memory
 pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(steps=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_nothing_is_left_out(steps, seed):
     read = ctypes.CDLL(str(ort.library())).intaglio_read_memory

@@ -114,7 +114,7 @@ def predicted(session: DecoderSession, text: list[int]) -> Any:
     return session.append([text], [1])[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     moves=st.lists(
         st.tuples(st.sampled_from(["exit", "whole", "exit back", "whole back"]), st.integers(0, 6), st.integers(0, 6)),

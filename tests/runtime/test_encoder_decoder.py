@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
-from intaglio.errors import BundleError, UsageError
+from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession
+from intaglio.runtime.engine import open_engine
 from intaglio.runtime.generate import generate
 from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
@@ -93,6 +95,24 @@ def test_copies_of_the_source_are_drafted(make_encoder_decoder: Maker) -> None:
     source = SOURCES[0] + text  # the words that are written may now stand in what is read
     (result,) = generate(bundle, source, max_new_tokens=COUNT, strategy="ngram", ngram=1)
     assert result.accepted + result.rolled_back > 0
+
+
+def test_engines_of_bounded_lengths_write_the_same(
+    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT's take caches of one length, sources up to one, and bind no arrays."""
+    _, bundle, draft = pair
+    options: dict[str, Any] = {"strategy": "bild", "rollback": 0.0, "draft": draft, "batch": 2}
+    plain = write(bundle, **options)
+
+    def bounded(*args: Any, **kwargs: Any) -> FixedEngine:
+        return FixedEngine(open_engine(*args, **kwargs), capacity=COUNT + 8, tokens=3, source=50)
+
+    monkeypatch.setattr("intaglio.runtime.encoder_decoder.open_engine", bounded)
+    assert [result.tokens for result in write(bundle, **options)] == [result.tokens for result in plain]
+    with pytest.raises(EngineError, match=r"source is \d+, expected 1 to 50") as caught:
+        list(generate(bundle, "a" * 60, max_new_tokens=2))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_decoder_cannot_draft_for_an_encoder_decoder(pair: tuple[Path, Path, Path], tiny_decoder: Path) -> None:

@@ -48,7 +48,6 @@ def warped(logits: np.ndarray, sampling: Sampling, seen: list[int]) -> Any:
     return torch.softmax(processors(torch.tensor([seen]), scores), dim=-1)[0].numpy()
 
 
-@settings(deadline=None)  # the first example imports transformers
 @given(st.integers(0, 2**32), st.integers(1, 60), samplings, st.floats(0.1, 10))
 def test_filters_are_those_of_transformers(seed: int, size: int, sampling: Sampling, spread: float) -> None:
     random = np.random.default_rng(seed)
@@ -58,7 +57,6 @@ def test_filters_are_those_of_transformers(seed: int, size: int, sampling: Sampl
     np.testing.assert_allclose(distribution(logits.astype(np.float64), sampling, seen), expected, atol=1e-12)
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(arrays(np.float32, st.integers(1, 40), elements=st.integers(-3, 3)))
 def test_greedy_takes_the_first_of_equals_as_torch_does(logits: np.ndarray) -> None:
     import torch

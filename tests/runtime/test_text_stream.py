@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -38,14 +38,12 @@ BYTE, WORD = byte_tokenizer(), word_tokenizer()
 TEXTS = st.text(st.sampled_from("hello w€é😀�\n"), max_size=30)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, BYTE.get_vocab_size() - 1), max_size=60))
 def test_pieces_of_any_tokens_add_up_to_their_text(tokens: list[int]) -> None:
     stream = TextStream(BYTE)
     assert "".join([*map(stream.push, tokens), stream.finish()]) == BYTE.decode(tokens)
 
 
-@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_every_piece_is_whole_characters(prompt: str, text: str) -> None:
     context, tokens = BYTE.encode(prompt).ids, BYTE.encode(text).ids
@@ -57,7 +55,6 @@ def test_every_piece_is_whole_characters(prompt: str, text: str) -> None:
     assert so_far + stream.finish() == text
 
 
-@settings(deadline=None)
 @given(TEXTS, st.lists(st.text(st.sampled_from("hello w€"), min_size=1, max_size=5), max_size=3))
 def test_text_ends_before_the_first_complete_stop_string_however_tokens_cut_it(text: str, stop: list[str]) -> None:
     ends = [(text.find(end) + len(end), text.find(end)) for end in stop if end in text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -35,7 +35,6 @@ def written_text(tokenizer: Tokenizer, prompt: Sequence[int], trace: Sequence[Wr
     return "".join(map(stream.push, kept)) + stream.finish()
 
 
-@settings(deadline=None)
 @given(data=st.data(), prompt=TEXTS, text=TEXTS, stop=st.lists(st.sampled_from(["b", "€", "a ", "😀é"]), max_size=2))
 def test_kept_passages_add_up_to_the_text(
     data: st.DataObject, prompt: str, text: str, stop: list[str], tokenizer: Tokenizer

@@ -9,19 +9,22 @@ from intaglio.runtime.engine import Array, Engine
 
 
 class FixedEngine(Engine):
-    """Another engine with a cache of `capacity` slots and steps of at most `tokens` tokens."""
+    """Another engine with a cache of `capacity` slots, steps of at most `tokens` tokens, and sources of `source`."""
 
-    def __init__(self, engine: Engine, capacity: int, tokens: int):
+    def __init__(self, engine: Engine, capacity: int, tokens: int, source: int | None = None):
         self.engine = engine
         self.inputs, self.outputs = self.engine.inputs, self.engine.outputs
-        self.axes = {**self.engine.axes, "capacity": Axis(capacity, capacity), "tokens": Axis(1, tokens)}
+        self.axes = {
+            **self.engine.axes,
+            "capacity": Axis(capacity, capacity),
+            "tokens": Axis(1, tokens),
+            "source": Axis(1, source),
+        }
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        tokens = feeds["input_ids"].shape[1]
-        capacity = self.axes["capacity"].maximum
-        assert tokens <= self.axes["tokens"].maximum
-        assert feeds["past_key_0"].shape[2] == capacity
-        assert (feeds["write_start"] + tokens <= capacity).all()  # what lies beyond would be written elsewhere
+        if "write_start" in feeds:  # it is no encoder
+            end = feeds["write_start"] + feeds["input_ids"].shape[1]
+            assert (end <= self.axes["capacity"].maximum).all()  # what lies beyond would be written elsewhere
         return self.engine.run(feeds)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from intaglio.runtime.generate import generate
 from intaglio.runtime.prompts import read_prompts
 from intaglio.sentences import sentences
 from intaglio.training import align
-from intaglio.training.causal_model import read_tokenizer
+from intaglio.training.language_model import read_tokenizer
 
 Maker = Callable[..., tuple[Path, Path]]
 SHORT: dict[str, Any] = {"max_new_tokens": 8, "steps": 2, "batch_size": 3, "threads": 1}

@@ -89,7 +89,7 @@ def test_rows_are_really_removed_and_the_checkpoint_can_be_exported(family: str,
 def test_removing_the_rows_changes_nothing_that_the_masks_had_not(checkpoint: Path) -> None:
     import torch
 
-    from intaglio.training.causal_model import open_network
+    from intaglio.training.language_model import open_network
     from intaglio.training.masks import RowMasks
 
     network, stored = open_network(checkpoint)
@@ -109,7 +109,7 @@ def test_removing_the_rows_changes_nothing_that_the_masks_had_not(checkpoint: Pa
 def test_masks_never_loosen(checkpoint: Path) -> None:
     import torch
 
-    from intaglio.training.causal_model import open_network
+    from intaglio.training.language_model import open_network
     from intaglio.training.masks import MagnitudeMasks
 
     network, _ = open_network(checkpoint)

@@ -78,8 +78,8 @@ def test_a_step_does_not_depend_on_those_trained_after_it(checkpoint: Path, text
 def test_what_is_trained_is_what_the_models_own_attention_makes_of_it(family: str, kind: str, tmp_path: Path) -> None:
     import torch
 
-    from intaglio.training.causal_model import open_network
     from intaglio.training.drafter import drafter_of
+    from intaglio.training.language_model import open_network
 
     folder = save_drafts(save_decoder(tmp_path / "source", family), tmp_path / "drafting", kind)
     network, _ = open_network(folder)

@@ -42,8 +42,8 @@ def test_what_is_trained_is_a_shorter_model_with_the_same_norm_and_head(family: 
     """The loss is the mean of those that transformers computes for the two models."""
     import torch
 
-    from intaglio.training.causal_model import open_network
     from intaglio.training.exit_tuner import ExitTuner, every
+    from intaglio.training.language_model import open_network
 
     depth = 3
     sizes = {"n_layer" if family == "gpt2" else "num_hidden_layers": depth}
@@ -76,8 +76,8 @@ def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) 
     """Without a warm-up's scale and Adam's, a step is along the sum of both gradients: their mean's direction."""
     import torch
 
-    from intaglio.training.causal_model import open_network
     from intaglio.training.exit_tuner import ExitTuner
+    from intaglio.training.language_model import open_network
 
     windows = np.random.default_rng(0).integers(0, 250, (2, 20))
     network, _ = open_network(checkpoint)

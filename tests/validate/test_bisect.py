@@ -99,7 +99,7 @@ def test_blocks_are_shown_and_what_is_inside_them_is_not() -> None:
     assert blocks(layers) == shown
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(1, 14), st.data())
 def test_a_planted_error_is_found_in_a_graph(
     chain: Callable[..., onnx.ModelProto],

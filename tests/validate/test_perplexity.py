@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
+from intaglio.graph_passes import compress
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.validate import perplexity as subject
 from intaglio.validate import validate
@@ -180,3 +181,54 @@ def test_options_that_do_not_go_together_are_refused(
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Sources of several lengths, and what is to be written from them."""
+    path = tmp_path / "pairs.jsonl"
+    texts = [("A source.", TEXT), ("é", "Zürich"), (TEXT, "a")]
+    path.write_text("".join(json.dumps({"prompt": one, "reference": other}) + "\n" for one, other in texts))
+    return path
+
+
+def test_references_of_an_encoder_decoder_are_scored_after_their_sources(
+    make_encoder_decoder: Make, pairs: Path, tmp_path: Path
+) -> None:
+    import torch
+    import transformers
+
+    checkpoint, bundle = make_encoder_decoder("t5", d_model=64, d_ff=128)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokenizer = read_backend(Bundle.open(bundle))
+    loss, count = 0.0, 0
+    for line in pairs.read_text().splitlines():
+        pair = json.loads(line)
+        source, labels = (torch.tensor([tokenizer.encode(pair[key]).ids]) for key in ("prompt", "reference"))
+        loss += model(input_ids=source, labels=labels).loss.item() * labels.shape[1]
+        count += labels.shape[1]
+    compress(bundle, tmp_path / "small", "int8-weights")
+    found = perplexity(Bundle.open(bundle), pairs, against=Bundle.open(tmp_path / "small"))
+    assert found.perplexity == pytest.approx(math.exp(loss / count), rel=1e-5)
+    assert (found.tokens, found.text_tokens, found.windows, found.context) == (count, count + 3, 3, None)
+    assert found.kl_divergence is not None and 0 < found.kl_divergence < 0.1
+    assert validate(bundle, perplexity=pairs, against=bundle).kl_divergence == 0
+    html = next((bundle / "reports").glob("*perplexity*.html")).read_text()
+    assert "texts, each after its source" in html
+
+
+def test_pairs_that_cannot_be_scored_are_refused_in_one_line(
+    make_encoder_decoder: Make, pairs: Path, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text('{"prompt": "a"}\n')
+    opened = Bundle.open(bundle)
+    for options, message in (
+        ({"text": bare}, r'its lines have no "reference"'),
+        ({"text": pairs, "context": 8}, "--context and --stride are of a decoder's windows"),
+        ({"text": pairs, "against": Bundle.open(tiny_decoder)}, "has other tokens than"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            perplexity(opened, **options)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)

@@ -33,7 +33,7 @@ def matrices(model: ir.Model) -> list[np.ndarray]:
     return [layer.matrix() for layer in linear_layers(model, Counts())]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(fraction=st.floats(0, 0.99))
 def test_the_fraction_of_each_layer(parse: Callable[..., ir.Model], fraction: float) -> None:
     model, counts = PruneMagnitude(fraction=fraction, sparse="never")(model_of(parse))

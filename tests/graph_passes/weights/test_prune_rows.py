@@ -43,7 +43,7 @@ def shapes(model: ir.Model) -> dict[str, list[int]]:
     return {name: list(value.const_value.shape.numpy()) for name, value in model.graph.initializers.items()}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(
     body=st.sampled_from([RELU, GEMM, GATED, SQUARED]),
     width=st.integers(3, 40),

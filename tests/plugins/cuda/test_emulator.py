@@ -300,7 +300,7 @@ def test_atomics_add_up(kernels):
 
 @pytest.mark.parametrize("sm", [75, 80])
 @pytest.mark.parametrize(("entry", "dtype"), [("signed_tile", np.int8), ("unsigned_tile", np.uint8)])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
     random = np.random.default_rng(seed)
@@ -310,7 +310,7 @@ def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
 
 
 @pytest.mark.parametrize("sm", [75, 80])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_matrix_unit_multiplies_a_tile_of_float16(kernels, sm, seed):
     random = np.random.default_rng(seed)  # halves of small integers: every sum is exact

@@ -82,7 +82,7 @@ def test_lengths_add_up_whichever_of_them_are_symbols():
     assert number(product([2, Symbol(3), 4, Symbol(5)])) == 120
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(rows=st.integers(0, 5000), channels=st.integers(1, 600))
 @example(rows=16, channels=1)
 @example(rows=9, channels=128)

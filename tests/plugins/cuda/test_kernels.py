@@ -41,7 +41,7 @@ def check(run: Run, case: Case, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_kernel_equals_reference(run, operator, seed):
     check(run, kernel_case(operator, np.random.default_rng(seed)), seed)
@@ -59,7 +59,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
 
 # The rows at which a grid gets more blocks, or blocks another shape; and channels around both shapes' widths.
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     rows=st.sampled_from([0, 1, 7, 8, 9, 16, 17, 64, 65, 130, 264, 265, 521]),
     channels=st.sampled_from([1, 31, 32, 33, 66, 127, 129, 200]),
@@ -121,7 +121,7 @@ def test_a_sparse_product_of_two_dtypes_is_refused():
         launch_of(Case(half.operator, (half.inputs[0], *single.inputs[1:]), {}))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(rows=st.integers(0, 200), inner=st.integers(0, 13), columns=st.integers(0, 20), seed=st.integers(0, 99))
 @example(rows=128, inner=12, columns=16, seed=1)
 @example(rows=65, inner=9, columns=17, seed=1)

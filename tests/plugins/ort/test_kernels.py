@@ -39,7 +39,7 @@ def check(case: Case, constants: bool = False) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kernel_equals_reference(operator, instruction_set, data):
     assert ort.instruction_set() == instruction_set

@@ -81,7 +81,7 @@ def reference(trained_pair: tuple[Path, Path]) -> Iterator[Reference]:
     opened.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     place=st.integers(0, 150_000),
     characters=st.integers(1, 300),

@@ -117,7 +117,7 @@ def sessions(made: dict[str, tuple[Path, Path, Path]]) -> dict[str, tuple[Decode
 
 
 @families
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     texts=st.lists(st.lists(st.integers(0, 250), min_size=2, max_size=9), min_size=3, max_size=3),
     thresholds=st.lists(st.one_of(st.floats(-1.1, 1.1), st.just(NEVER)), min_size=3, max_size=3),

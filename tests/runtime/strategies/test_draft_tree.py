@@ -216,7 +216,7 @@ def test_the_nearest_drafts_are_taken_as_far_as_they_reach(path: list[int], row:
     assert drafts_after([5], [0, 3], drafts).shape == (0, 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     logits=arrays.arrays(
         np.float32, st.tuples(st.integers(1, 3), st.integers(2, 5)), elements=st.floats(-4, 4, width=16)

@@ -80,7 +80,7 @@ def distributions(draw: st.DrawFn, size: int) -> Probabilities:
     return np.diff([0, *cuts, PARTS]) / PARTS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
 def test_a_drawn_draft_leaves_the_distribution_exactly_as_it_is(data: st.DataObject, size: int, before: int) -> None:
     target, proposal = data.draw(distributions(size)), data.draw(distributions(size))
@@ -90,7 +90,7 @@ def test_a_drawn_draft_leaves_the_distribution_exactly_as_it_is(data: st.DataObj
     np.testing.assert_allclose(found, target, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
 def test_a_copied_draft_leaves_the_distribution_exactly_as_it_is(data: st.DataObject, size: int, before: int) -> None:
     target, token = data.draw(distributions(size)), data.draw(st.integers(0, size - 1))
