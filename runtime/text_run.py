@@ -57,6 +57,8 @@ class BatchRun:
 
     def whole(self) -> list[Generated]:
         """Write the texts to their ends."""
+        for run in self.texts:
+            run.put_off_text()
         for _ in self:
             pass
         return [run.result() for run in self.texts]
@@ -73,6 +75,7 @@ class TextRun:
         self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
         self._trace: list[Written] = []
         self._pieces: list[str] = []
+        self._put_off = False  # whether tokens become text at the end only
         self._stopped = "interrupted"
         self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first token, the last
 
@@ -96,7 +99,10 @@ class TextRun:
         if written.token in self._generator.ends:
             self._stopped = "eos"
         else:
-            piece = self._stream.push(written.token)
+            if self._put_off:
+                self._stream.put_off(written.token)
+            else:
+                piece = self._stream.push(written.token)
             if self._stream.stopped is not None:
                 self._stopped = "stop"
             elif not self.text.room:
@@ -104,11 +110,17 @@ class TextRun:
         self.text.ended = self._stopped != "interrupted"
         if self.text.ended:
             piece += self._stream.finish()
+            self._last = time.perf_counter()  # the text of all tokens may have been made just now
         self._pieces.append(piece)
         return piece
 
+    def put_off_text(self) -> None:
+        """Nobody listens to the pieces: let the tokens become text at the end, unless stop strings are looked for."""
+        self._put_off = not self._generator.stop
+
     def whole(self) -> Generated:
         """Write the text to its end."""
+        self.put_off_text()
         for _ in self:
             pass
         return self.result()

@@ -32,6 +32,7 @@ class TextStream:
         self._window = list(prompt[-CONTEXT:])  # tokens that decide what the next ones decode to
         self._decoded = self._decode()  # the window's text, as far as it was taken
         self._held = ""  # decoded, but perhaps the beginning of a stop string
+        self._unread: list[int] = []  # tokens that nobody waits for the text of
 
     def push(self, token: int) -> str:
         """Take the next token; return the text that is certain now, which may be empty."""
@@ -46,6 +47,10 @@ class TextStream:
             self._decoded = self._decode()
         return self._certain(new)
 
+    def put_off(self, token: int) -> None:
+        """Take the next token, and let its text come with `finish`. No stop string is looked for before."""
+        self._unread.append(token)
+
     def branch(self) -> TextStream:
         """A stream of its own that goes on from here."""
         other = copy(self)
@@ -54,9 +59,11 @@ class TextStream:
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come: what was held back, and a last half character as it is."""
+        put_off = "".join(map(self.push, self._unread))
+        self._unread.clear()
         whole = self._decode()
         new, self._decoded = whole[len(self._decoded) :], whole
-        text = self._certain(new) + self._held
+        text = put_off + self._certain(new) + self._held
         self._held = ""
         return text
 

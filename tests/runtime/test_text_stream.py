@@ -44,6 +44,16 @@ def test_pieces_of_any_tokens_add_up_to_their_text(tokens: list[int]) -> None:
     assert "".join([*map(stream.push, tokens), stream.finish()]) == BYTE.decode(tokens)
 
 
+@given(st.lists(st.integers(0, BYTE.get_vocab_size() - 1), max_size=60), st.integers(0, 60))
+def test_text_that_is_put_off_comes_at_the_end(tokens: list[int], pushed: int) -> None:
+    stream = TextStream(BYTE)
+    so_far = "".join(map(stream.push, tokens[:pushed]))
+    for token in tokens[pushed:]:
+        stream.put_off(token)
+    assert so_far + stream.finish() == BYTE.decode(tokens)
+    assert stream.finish() == ""
+
+
 @given(TEXTS, TEXTS)
 def test_every_piece_is_whole_characters(prompt: str, text: str) -> None:
     context, tokens = BYTE.encode(prompt).ids, BYTE.encode(text).ids
