@@ -117,10 +117,10 @@ class TextGenerator:
         `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
         (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`, `tree`, `least`,
-        `typical`, `saturation`, `decay`: options of strategies, for those that have a field of that name. `seed`: the
-        same one gives the same texts; by default they differ. `stop`: strings that end a text. `ignore_eos`: go on
-        after the token that ends a text. `batch`: texts that are written side by side at most. `target`: as of
-        `open_engine`.
+        `origins`, `typical`, `saturation`, `decay`: options of strategies, for those that have a field of that name.
+        `seed`: the same one gives the same texts; by default they differ. `stop`: strings that end a text.
+        `ignore_eos`: go on after the token that ends a text. `batch`: texts that are written side by side at most.
+        `target`: as of `open_engine`.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
@@ -144,6 +144,7 @@ class TextGenerator:
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
         self.tokenizer = read_backend(self._bundle)
         self._template: ChatTemplate | None = None
+        self._writing: BatchRun | None = None
         with ExitStack() as opened:
             self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
             self._draft: DecoderSession | None = None
@@ -200,7 +201,10 @@ class TextGenerator:
         for session in (self._model, self._draft):
             if session:
                 session.rollback(0)
-        return BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)])
+        if self._writing is not None:
+            self._writing.end()
+        self._writing = BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)])
+        return self._writing
 
     def _begin(self, row: int, prompt: list[int]) -> Text:
         seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it
@@ -257,7 +261,7 @@ def _method(name: str, options: Mapping[str, float | int | None], drafting: str 
     kind = STRATEGIES[name]
     if kind.needs_draft not in (None, drafting is not None):
         needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
-        said = f"takes no {drafting}. Leave it out" if drafting else needed
+        said = f"takes no {drafting}. Leave it out, or choose --strategy bild or speculative" if drafting else needed
         raise UsageError(f"strategy {name!r} {said}.")
     given = {option: value for option, value in options.items() if value is not None}
     known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]

@@ -21,18 +21,18 @@ class Generated(msgspec.Struct):
     text: str  # without the prompt, special tokens, and the stop string
     tokens: list[int]  # all that were chosen, the one that ends the text among them
     trace: list[Written]  # who wrote each of them, in order; between them those that were rolled back
-    tokens_per_second: float  # after the first one, which the reading of the prompt gives
+    tokens_per_second: float  # after those that the large model's first pass gave, which read the prompt
     strategy: str
     calls: Calls
     processed: Tokens
     seconds_in: Seconds
     accepted: int
-    rolled_back: int
+    rolled_back: int  # of trees of drafts all tokens but those of the path that was taken
     acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
     blocks: float | None  # that computed a token, mean; None for strategies that leave none out
     stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
     prompt_tokens: int
-    prompt_seconds: float  # until the first token
+    prompt_seconds: float  # until the first tokens
     seconds: float  # in all
 
 
@@ -42,10 +42,13 @@ class BatchRun:
     def __init__(self, generator: TextGenerator, texts: Sequence[Text]):
         """`texts`: not yet begun."""
         self._generator = generator
+        self._over = False
         self.texts = [TextRun(generator, text, self) for text in texts]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Write the texts; yield what is certain of them, piece by piece, with the number of the text, from 0 on."""
+        if self._over:
+            return
         numbers = {id(run.text): number for number, run in enumerate(self.texts)}
         for run in self.texts:
             run.begin()
@@ -54,6 +57,12 @@ class BatchRun:
             number = numbers[id(text)]
             if piece := self.texts[number].take(written):
                 yield number, piece
+                if self._over:
+                    return
+
+    def end(self) -> None:
+        """Let the texts stay as far as they are written: others are begun in their place."""
+        self._over = True
 
     def whole(self) -> list[Generated]:
         """Write the texts to their ends."""
@@ -77,7 +86,8 @@ class TextRun:
         self._pieces: list[str] = []
         self._put_off = False  # whether tokens become text at the end only
         self._stopped = "interrupted"
-        self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first token, the last
+        self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first pass, the last
+        self._first_calls, self._at_first = 0, 0  # the large model's first pass that gave tokens, and how many
 
     def __iter__(self) -> Iterator[str]:
         """Write the text, and those beside it, and yield what is certain of it, piece by piece, none of them empty."""
@@ -93,7 +103,11 @@ class TextRun:
         if written.rolled_back:
             return ""
         self._last = time.perf_counter()
-        if len(self.text.tokens) == self._start + 1:
+        calls = self.text.counts.calls.large
+        if not self._at_first:
+            self._first_calls = calls
+        if calls == self._first_calls:
+            self._at_first += 1
             self._first = self._last
         piece = ""
         if written.token in self._generator.ends:
@@ -125,16 +139,22 @@ class TextRun:
             pass
         return self.result()
 
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens before the text: the prompt, or what an encoder-decoder's text begins with."""
+        return self.text.tokens[: self._start]
+
     def result(self) -> Generated:
-        """The text so far, and how it came about; of one that was broken off what was held back too."""
-        self._pieces.append(self._stream.finish())
+        """The text so far, and how it came about; of one that is not at its end what is held back too."""
+        rest = self._stream.branch().finish()
         total, reading = self._last - self._begun, self._first - self._begun
         tokens = self.text.tokens[self._start :]
-        counted, seconds = (len(tokens) - 1, total - reading) if len(tokens) > 1 else (len(tokens), total)
+        later = len(tokens) - self._at_first
+        counted, seconds = (later, total - reading) if later else (len(tokens), total)
         counts = self.text.counts
         drafted = counts.accepted + counts.rolled_back
         return Generated(
-            text="".join(self._pieces),
+            text="".join(self._pieces) + rest,
             tokens=tokens,
             trace=list(self._trace),
             tokens_per_second=counted / seconds if seconds else 0.0,

@@ -55,6 +55,7 @@ class TextStream:
         """A stream of its own that goes on from here."""
         other = copy(self)
         other._window = list(self._window)
+        other._unread = list(self._unread)
         return other
 
     def finish(self) -> str:

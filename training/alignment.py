@@ -94,6 +94,8 @@ def align(
     with step("reading"):
         large = Bundle.open(teacher)
         network, stored = _open_small(source, large)
+        if texts is not None and texts < 2:
+            raise UsageError(f"texts {texts}: expected at least 2 prompts, one to train on and one to hold out.")
         prompts = read_prompts(Path(data), OPTION, read_backend(large), prompt_tokens)[:texts]
         if len(prompts) < 2:
             raise UsageError(

@@ -42,6 +42,11 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
     except (OSError, msgspec.DecodeError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"source {folder}: no readable {CONFIG} ({reason}). Give a checkpoint's folder.") from error
+    if config.get("is_encoder_decoder") is True and not encoder_decoders:
+        raise SourceError(
+            f"source {folder}: is an encoder-decoder ({config.get('model_type')}), expected a decoder. Give the "
+            "folder of a decoder's checkpoint."
+        )
     torch, transformers = load_library("torch"), load_library("transformers")
     reads = encoder_decoders and config.get("is_encoder_decoder") is True
     kind = transformers.AutoModelForSeq2SeqLM if reads else transformers.AutoModelForCausalLM

@@ -104,11 +104,17 @@ def tune_decoding(
             strategy="bild",
             draft=draft,
             early_exit=draft is None,
+            max_draft=max_draft,
             max_new_tokens=max_new_tokens,
             target=target,
             threads=threads,
         )
     with generator:
+        for number, example in enumerate(examples, 1):
+            try:
+                generator.encode(example.prompt)
+            except UsageError as error:
+                raise UsageError(f"--data {data}, text {number}: {error}") from error
         for each in tried:
             generator.method = each.strategy
             generator.write(examples[0].prompt).whole()  # buffers of new shapes are bound here
@@ -121,8 +127,7 @@ def tune_decoding(
         work = decoding_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)
         seconds = sum(result.seconds for result in tried[0].results)
         settings = [_setting(each, expected, seconds, work) for each in tried]
-    least = getattr(settings[0].quality, metric) - loss
-    best = min((each for each in settings if getattr(each.quality, metric) >= least), key=lambda each: each.seconds)
+    best = fastest(settings, metric, loss)
     return TunedDecoding(
         bundle=str(bundle),
         draft=str(draft) if draft else None,
@@ -134,6 +139,12 @@ def tune_decoding(
         best=best,
         options=_options(best, draft, max_draft),
     )
+
+
+def fastest(settings: Sequence[Setting], metric: str, loss: float) -> Setting:
+    """Of `settings` the fastest that loses at most `loss` points of `metric` against the first."""
+    least = getattr(settings[0].quality, metric) - loss
+    return min((each for each in settings if getattr(each.quality, metric) >= least), key=lambda each: each.seconds)
 
 
 def _expected(examples: Sequence[Example], plain: Sequence[Generated]) -> list[str]:
@@ -173,5 +184,5 @@ def _options(best: Setting, draft: str | Path | None, max_draft: int) -> str:
         return "--strategy greedy"
     options = f"--strategy {best.strategy} " + (f"--draft {shlex.quote(str(draft))}" if draft else "--early-exit")
     if best.strategy == "bild":
-        options += f" --fallback {best.fallback:g} --rollback {best.rollback:g} --max-draft {max_draft}"
+        options += f" --fallback {best.fallback} --rollback {best.rollback} --max-draft {max_draft}"
     return options

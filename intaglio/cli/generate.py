@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +93,10 @@ def generate_command(
 ) -> int:
     """Write the text that follows each of PROMPTS, a file, standard input, or a conversation.
 
-    The text appears as it is written, its speed after it on standard error; with --json one object per prompt. Ctrl-C
-    ends the text and keeps what there is. With --trace the text is green where the small model wrote it, or what else
-    drafts, blue where the large one did, and struck through where it was taken back; in a pipe, {+large+} and [-taken
-    back-].
+    One text appears as it is written, its speed after it on standard error. Texts of a batch, with --trace, and with
+    --json as one object per prompt, appear once they are written. Ctrl-C ends the text and keeps what there is. With
+    --trace the text is green where the small model wrote it, or what else drafts, blue where the large one did, and
+    struck through where it was taken back; in a pipe, {+large+} and [-taken back-].
     """
     from intaglio.progress import step
     from intaglio.runtime.generate import TextGenerator
@@ -105,6 +106,7 @@ def generate_command(
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
     with generator:
+        _check_prompts(generator, wanted)
         if isinstance(generator.method, Auto):
             click.echo(generator.method.forecast(), err=True)
         for start in range(0, len(wanted), generator.batch):
@@ -120,6 +122,17 @@ def generate_command(
             if any(result.stopped == "interrupted" for result in results):
                 return ERROR
     return 0
+
+
+def _check_prompts(generator: TextGenerator, prompts: Sequence[Prompt]) -> None:
+    """Refuse all of several prompts where one of them cannot be gone on with, and say which."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            generator.encode(prompt)
+        except UsageError as error:
+            if len(prompts) == 1:
+                raise
+            raise UsageError(f"prompt {number} of {len(prompts)}: {error}") from error
 
 
 def _write(batch: BatchRun, live: bool) -> int:
@@ -146,8 +159,7 @@ def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int,
         print_json(result)
         return
     if trace:
-        prompt = run.text.tokens[: result.prompt_tokens]
-        for passage in passages(generator.tokenizer, prompt, result.trace, result.text):
+        for passage in passages(generator.tokenizer, run.prompt, result.trace, result.text):
             show_passage(passage)
     else:
         show(result.text[shown:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +18,19 @@ force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help=
 
 
 def print_json(result: msgspec.Struct) -> None:
-    """Print `result` as one JSON object on one line."""
-    click.echo(msgspec.json.encode(result).decode())
+    """Print `result` as one JSON object on one line; JSON has no infinite numbers, so that they are "inf" or "-inf"."""
+    click.echo(msgspec.json.encode(_finite(msgspec.to_builtins(result))).decode())
+
+
+def _finite(value: Any) -> Any:
+    """`value` with text in the place of infinite numbers, and None in that of NaN."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)
+    return value
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -71,6 +72,8 @@ def tune_decoding_command(
 
     if (draft is None) != early_exit:
         raise UsageError("expected one of --draft BUNDLE and --early-exit, which says what drafts.")
+    if picture is not None and not picture.parent.is_dir():
+        raise UsageError(f"--picture {picture}: there is no folder {picture.parent}. Make it, or choose another place.")
     result = tune_decoding(
         bundle, draft, data, loss, metric, fallback or FALLBACKS, rollback or ROLLBACKS, max_draft, max_new_tokens,
         texts, target, threads,
@@ -94,7 +97,8 @@ def tune_decoding_command(
         for each in sorted(result.settings, key=lambda each: each.seconds)
     ]  # fmt: skip
     print_table(f"{result.texts} texts, {metric} against {result.reference}; calls and work for a token", columns, rows)
-    click.echo(f"The fastest that loses at most {loss:g} points: intaglio generate {bundle} {result.options}")
+    command = f"intaglio generate {shlex.quote(str(bundle))} {result.options}"
+    click.echo(f"The fastest that loses at most {loss:g} points: {command}")
     if picture is not None:
         click.echo(f"picture: {picture}")
 

@@ -22,6 +22,7 @@ from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import softmax
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 from intaglio.runtime.strategies.drafting import check_count
+from intaglio.runtime.token_tree import depths
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class DraftTree(Strategy):
             path, token = self._walk(text, tokens, parents, logits)
             large.keep(start, path)
             drafts = drafts_after(path, origins, large.drafts)
-            for place in path[1:]:
-                yield Written(tokens[place], "small")
-            for place in set(range(len(tokens))).difference(path):
-                yield Written(tokens[place], "small", rolled_back=True)
+            ahead = depths(parents)
+            # By depth, and of each first those that were not taken: a trace shows them where they would have stood.
+            for place in sorted(range(1, len(tokens)), key=lambda place: (ahead[place], place in path)):
+                yield Written(tokens[place], "small", rolled_back=place not in path)
 
     def _walk(self, text: Text, tokens: list[int], parents: list[int], logits: Logits) -> tuple[list[int], int]:
         """The places of the tokens to keep, from the first on, and the token that the model chooses after them."""

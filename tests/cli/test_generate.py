@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_decoders import VOCABULARY
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from intaglio.cli.generate import show, show_passage
+from intaglio.exporters import export
 from intaglio.interrupts import Interrupted
 from intaglio.runtime.text_stream import TextStream
 from intaglio.runtime.trace import Passage
@@ -243,3 +247,28 @@ def test_an_encoder_writes_no_text(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, err = intaglio("generate", tiny_bundle, "Hello")
     assert (code, out) == (2, "")
     assert "its task is 'embed', not 'generate'" in err
+
+
+def test_one_bad_prompt_of_several_is_named_before_any_text_is_shown(
+    intaglio: Run, trained_pair: tuple[Path, Path]
+) -> None:
+    code, out, err = intaglio("generate", trained_pair[1], "Hello", "", "-n", 4)
+    assert (code, out) == (2, "")
+    assert err.strip().endswith("prompt 2 of 2: the prompt is empty. Give at least one character.")
+
+
+def test_the_trace_of_an_encoder_decoder_is_its_text(
+    intaglio: Run, make_encoder_decoder: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Words that carry their space are decoded by what is before them, which is not the source."""
+    checkpoint = Path(shutil.copytree(make_encoder_decoder("t5")[0], tmp_path / "words"))
+    words = Tokenizer(models.WordLevel({f"▁{number}": number for number in range(VOCABULARY)}, "▁0"))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    words.save(str(checkpoint / "tokenizer.json"))
+    bundle = tmp_path / "bundle"
+    export(str(checkpoint), bundle, check=False)
+    options = ["-n", 6, "--ignore-eos", "--temperature", 1000, "--seed", 3]
+    command = ["generate", bundle, " ".join(map(str, range(20))), *options]
+    plain, traced = (intaglio(*command, *more)[1].strip("\n") for more in ([], ["--trace"]))
+    assert traced == "{+" + plain + "+}"
+    assert len(plain.split()) == 6

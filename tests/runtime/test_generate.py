@@ -171,7 +171,7 @@ def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], sa
     [
         ({"strategy": "bild"}, "strategy 'bild' needs a smaller decoder: add --draft BUNDLE, or --early-exit."),
         ({"strategy": "speculative"}, "strategy 'speculative' needs a smaller decoder"),
-        ({"strategy": "ngram", "draft": "same"}, "strategy 'ngram' takes no --draft. Leave it out."),
+        ({"strategy": "ngram", "draft": "same"}, "strategy 'ngram' takes no --draft. Leave it out, or choose"),
         ({"strategy": "sample", "draft": "same"}, "strategy 'sample' takes no --draft"),
         ({"strategy": "bild", "draft": "same", "fallback": 1.5}, "fallback 1.5: expected a probability, 0 to 1."),
         ({"strategy": "bild", "draft": "same", "fallback": math.nan}, "fallback nan: expected a probability"),
@@ -260,3 +260,35 @@ def test_prompts_that_come_from_a_generator_are_written_batch_by_batch(bundle: P
 def test_an_encoder_writes_no_text(make_encoder: Callable[..., Path]) -> None:
     with pytest.raises(BundleError, match="its task is 'unknown', not 'generate'"):
         one(make_encoder(), "Hello")
+
+
+def test_a_text_that_is_begun_ends_the_one_before_it(bundle: Path) -> None:
+    alone = one(bundle, "World", max_new_tokens=20)
+    with TextGenerator(bundle, max_new_tokens=20) as generator:
+        before = generator.write("Hello")
+        pieces = iter(before)
+        first = next(pieces)
+        after = generator.write("World")
+        assert list(pieces) == []
+        assert (before.result().text, before.result().stopped) == (first, "interrupted")
+        assert after.whole().tokens == alone.tokens
+
+
+def test_looking_at_a_result_changes_no_text(bundle: Path) -> None:
+    whole = one(bundle, "Hello", max_new_tokens=20)
+    stop = [whole.text[5:9]]
+    expected = one(bundle, "Hello", max_new_tokens=20, stop=stop)
+    with TextGenerator(bundle, max_new_tokens=20, stop=stop) as generator:
+        run = generator.write("Hello")
+        assert "".join(piece for piece in run if run.result().tokens) == expected.text == run.result().text
+
+
+def test_the_rate_leaves_out_all_tokens_of_the_first_pass(bundle: Path) -> None:
+    """Those that are drafted before it come at once."""
+    options: dict[str, Any] = {"strategy": "bild", "draft": bundle, "fallback": 0.0, "rollback": math.inf}
+    result = one(bundle, "Hello", max_new_tokens=8, max_draft=9, **options)
+    assert (result.calls.large, len(result.tokens)) == (1, 8)
+    assert result.tokens_per_second == pytest.approx(8 / result.seconds)
+    result = one(bundle, "Hello", max_new_tokens=8, max_draft=3, **options)
+    assert (result.calls.large, len(result.tokens)) == (2, 8)
+    assert result.tokens_per_second == pytest.approx(4 / (result.seconds - result.prompt_seconds))

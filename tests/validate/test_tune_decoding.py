@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from intaglio.bundle import Bundle
@@ -15,7 +17,7 @@ from intaglio.errors import UsageError
 from intaglio.model_file import load
 from intaglio.runtime.generate import generate
 from intaglio.validate.decoding_work import decoding_work
-from intaglio.validate.tune_decoding import TunedDecoding, tune_decoding
+from intaglio.validate.tune_decoding import TunedDecoding, fastest, tune_decoding
 from intaglio.validate.tune_decoding_picture import picture
 from intaglio.validate.work import work
 
@@ -52,8 +54,13 @@ def test_every_setting_was_run_and_the_plain_model_is_the_measure(tuned: TunedDe
 
 
 def test_the_pick_is_the_fastest_that_loses_no_more_than_allowed(tuned: TunedDecoding) -> None:
-    good = [each for each in tuned.settings if each.quality.bleu >= 95.0]
-    assert tuned.best == min(good, key=lambda each: each.seconds)
+    plain = tuned.settings[0]
+    settings = [
+        msgspec.structs.replace(plain, seconds=seconds, quality=msgspec.structs.replace(plain.quality, bleu=bleu))
+        for seconds, bleu in ((3.0, 90.0), (1.0, 88.9), (2.0, 89.0), (2.5, 95.0), (2.2, 90.0))
+    ]
+    assert [fastest(settings, "bleu", loss).seconds for loss in (0.0, 1.0, 2.0)] == [2.2, 2.0, 1.0]
+    assert tuned.best == fastest(tuned.settings, "bleu", tuned.loss)
     assert f"--strategy {tuned.best.strategy}" in tuned.options
 
 
@@ -147,6 +154,7 @@ def test_references_of_the_file_are_what_counts(
         ({"fallbacks": []}, "no thresholds"),
         ({"fallbacks": [1.5]}, "fallback 1.5"),
         ({"data": "missing.jsonl"}, "--data"),
+        ({"max_draft": 5000}, "max draft 5000: expected less than"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_run(
@@ -155,3 +163,13 @@ def test_mistakes_are_told_before_anything_is_run(
     small, large = trained_pair
     with pytest.raises(UsageError, match=said):
         tune_decoding(large, small, **{"data": data, **options})
+
+
+def test_a_prompt_that_is_too_long_is_named_before_any_text_is_written(
+    trained_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    small, large = trained_pair
+    long = tmp_path / "long.jsonl"
+    long.write_text(f'{{"prompt": "a"}}\n{{"prompt": "{"word " * 2000}"}}\n')
+    with pytest.raises(UsageError, match=rf"--data {re.escape(str(long))}, text 2: prompt of \d+ tokens"):
+        tune_decoding(large, small, long)
