@@ -72,6 +72,7 @@ class Speeds(msgspec.Struct):
 @click.option("--validation", type=click.Path(path_type=Path), help="Prompts to choose thresholds on, for --small.")
 @click.option("--metric", default="bleu", show_default=True, help="What quality is.")
 @click.option("--recipe", help="Compress the large model first, such as with rtn.")
+@click.option("--max-draft", default=10, show_default=True, help="BiLD's tokens between two reviews.")
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
 @click.option("--texts", type=click.IntRange(min=1), help="Take so many of --data.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads.  [default: all]")
@@ -86,6 +87,7 @@ def main(
     validation: Path | None,
     metric: str,
     recipe: str | None,
+    max_draft: int,
     max_new_tokens: int,
     texts: int | None,
     threads: int | None,
@@ -117,6 +119,7 @@ def main(
                 validation,
                 0.0,
                 metric,
+                max_draft=max_draft,
                 max_new_tokens=max_new_tokens,
                 threads=count,
             )
@@ -126,7 +129,7 @@ def main(
                 best = fastest(tuned, loss)
                 thresholds = {"fallback": best.fallback, "rollback": best.rollback}
                 name = f"bild, {loss:g} points lost (fallback {best.fallback:g}, rollback {best.rollback:g})"
-                ways.append(way(name, strategy="bild", draft=draft, **thresholds))
+                ways.append(way(name, strategy="bild", draft=draft, max_draft=max_draft, **thresholds))
         ways.append(way("ngram", strategy="ngram"))
         ways += [way(kind, kind, strategy=kind) for kind in DRAFTED if kind in bundles]
         rows = measure(ways, examples, metric)
