@@ -3,7 +3,7 @@
     python examples/train_text_to_text.py --out DIRECTORY
 
 Both are checkpoints as transformers reads them, with float16 weights; the large one has 27 times the parameters, and
-takes some two hours on two cores. Beside them lie pairs that were held out of the training, for judging, others of them
+takes 90 minutes on two cores. Beside them lie pairs that were held out of the training, for judging, others of them
 for choosing thresholds, a piece of the training's for calibration, and a README.md with what was measured.
 """
 
