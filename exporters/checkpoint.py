@@ -11,7 +11,7 @@ import msgspec
 
 from intaglio import early_exit
 from intaglio.bundle import Source
-from intaglio.drafts import MATRICES, RECORD, Drafts, read_drafts
+from intaglio.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.extras import load
@@ -92,7 +92,14 @@ class Checkpoint:
 
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts that were trained for this model of `depth` blocks, if any. Raises `SourceError`."""
-        return read_drafts(self.folder, depth)
+        record = read_drafts(self.folder, depth)
+        counted = {f"{matrix_path(step)}.weight" for step in range(record.steps if record else 0)}
+        if record and (strange := sorted(self.draft_tensors().keys() - counted)):
+            raise SourceError(
+                f"{self.folder}: {MATRICES} holds {strange[0]}, which {RECORD} with its {record.steps} steps does not "
+                "count. Copy the folder whole, or train the drafts again."
+            )
+        return record
 
     def early_exit(self, depth: int) -> early_exit.EarlyExit | None:
         """Where this model of `depth` blocks has early exits, if anywhere. Raises `SourceError`."""

@@ -30,7 +30,7 @@ class DraftTree(Strategy):
     """Every token is one that the model chose, so that a text is the model's, or is distributed as its texts are.
 
     With `typical`, drafted tokens are also taken that the model thinks likely enough: those of at least the lower one
-    of `typical` and sqrt(typical)·exp(-entropy) (Medusa's typical acceptance).
+    of `typical` and sqrt(typical)·exp(-entropy) (Medusa's typical acceptance), at a temperature of 1.
     """
 
     needs_draft: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class DraftTree(Strategy):
             chosen = text.sampler.choose(here, seen)
             children = {tokens[place]: place for place, parent in enumerate(parents) if parent == path[-1]}
             if chosen not in children and self.typical and children:
-                likely = softmax(here)
+                likely = softmax(text.sampler.penalised(here, seen))
                 best = max(children, key=lambda token: likely[token])
                 entropy = -float((likely * np.log(likely, where=likely > 0, out=np.zeros_like(likely))).sum())
                 if likely[best] >= min(self.typical, math.sqrt(self.typical) * math.exp(-entropy)):

@@ -155,7 +155,7 @@ def test_a_small_model_of_fewer_positions_and_a_narrower_table_ends_the_texts(
         ({"prompt_tokens": 0}, "prompt tokens 0: expected at least 1"),
         ({"max_new_tokens": 0}, "max new tokens 0: expected at least 1"),
         ({"texts": 0}, "texts 0: expected at least 1"),
-        ({"texts": 1}, "1 prompts, expected at least 2"),
+        ({"texts": 1}, "texts 1: expected at least 2 prompts"),
         ({"dtype": "int8"}, "dtype 'int8': expected one of float32, float16"),
         ({"learning_rate": -1.0}, "learning rate -1.0: expected a positive number"),
         ({"seed": -1}, "seed -1: expected at least 0"),
