@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -205,6 +205,16 @@ class TextGenerator:
             self._writing.end()
         self._writing = BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)])
         return self._writing
+
+    def check(self, prompts: Iterable[Prompt], called: Callable[[int], str] | None = None) -> None:
+        """Raise the `UsageError` that one of `prompts` would be refused with; `called` says which, of its number."""
+        for number, prompt in enumerate(prompts, 1):
+            try:
+                self.encode(prompt)
+            except UsageError as error:
+                if called is None:
+                    raise
+                raise UsageError(f"{called(number)}: {error}") from error
 
     def _begin(self, row: int, prompt: list[int]) -> Text:
         seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it

@@ -35,9 +35,9 @@ class TensorRTEngine(Engine):
         record = select(bundle, target, device, graph)
         trt = load(LIBRARIES[target])
         check_library(record, library_name(trt))
-        _, inputs, outputs, axes = bundle.graph(graph)
-        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self.axes = {**axes, **profiles.limits(self.inputs, record.profiles)}
+        whole = bundle.graph(graph)
+        self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
+        self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
         self._memory = DeviceMemory()
         try:
             self._log = logger(trt)

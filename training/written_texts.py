@@ -22,8 +22,7 @@ def write_texts(generator: TextGenerator, prompts: Sequence[str]) -> list[Writte
 
     Raises `UsageError`, before any is written, for a prompt that is longer than the models take.
     """
-    for prompt in prompts:
-        generator.encode(prompt)
+    generator.check(prompts)
     texts = []
     starts = range(0, len(prompts), generator.batch)
     for start in track(starts, "the large model is writing", total=len(starts)):

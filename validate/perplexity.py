@@ -21,7 +21,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder import DecoderSession, decoder_of
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.prompts import Example, read_examples
 from intaglio.runtime.tokenizer import read_backend
@@ -111,27 +111,31 @@ def perplexity(
     each window goes on by, by default half of it. Raises `UsageError` for a text that is too short, for windows that
     the model cannot take, and for two models that do not share their tokens; `BundleError` for one that does not write.
     """
+    kinds = {
+        (each.manifest.encoder is None, (each.manifest.decoder or decoder_of(each)).vocab_size)
+        for each in (bundle, against)
+        if each
+    }
+    texts = _texts(bundle, Path(text))
+    tokens = sum(len(each.tokens) for each in texts)
+    if tokens < MIN_TOKENS:
+        raise UsageError(
+            f"{OPTION} {text}: {tokens} tokens, expected at least {MIN_TOKENS}, and thousands for a "
+            "figure to rely on. Give a longer text."
+        )
+    if against is not None and (len(kinds) > 1 or _texts(against, Path(text)) != texts):
+        raise UsageError(
+            f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions cannot be "
+            "compared. Give the bundle that this one was made from."
+        )
     with step("opening the model"):
         model = open_session(bundle, target)
     with model:
-        texts = _texts(bundle, Path(text))
-        tokens = sum(len(each.tokens) for each in texts)
-        if tokens < MIN_TOKENS:
-            raise UsageError(
-                f"{OPTION} {text}: {tokens} tokens, expected at least {MIN_TOKENS}, and thousands for a "
-                "figure to rely on. Give a longer text."
-            )
         if against is None:
             return _measure(model, None, texts, context, stride)
         with step("opening the other model"):
             other = open_session(against)
         with other:
-            alike = type(other) is type(model) and other.decoder.vocab_size == model.decoder.vocab_size
-            if not alike or _texts(against, Path(text)) != texts:
-                raise UsageError(
-                    f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions "
-                    "cannot be compared. Give the bundle that this one was made from."
-                )
             return _measure(model, other, texts, context, stride)
 
 

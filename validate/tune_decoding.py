@@ -110,11 +110,7 @@ def tune_decoding(
             threads=threads,
         )
     with generator:
-        for number, example in enumerate(examples, 1):
-            try:
-                generator.encode(example.prompt)
-            except UsageError as error:
-                raise UsageError(f"--data {data}, text {number}: {error}") from error
+        generator.check((example.prompt for example in examples), lambda number: f"--data {data}, text {number}")
         for each in tried:
             generator.method = each.strategy
             generator.write(examples[0].prompt).whole()  # buffers of new shapes are bound here

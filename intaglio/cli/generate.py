@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +105,8 @@ def generate_command(
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
     with generator:
-        _check_prompts(generator, wanted)
+        if len(wanted) > 1:
+            generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")
         if isinstance(generator.method, Auto):
             click.echo(generator.method.forecast(), err=True)
         for start in range(0, len(wanted), generator.batch):
@@ -122,17 +122,6 @@ def generate_command(
             if any(result.stopped == "interrupted" for result in results):
                 return ERROR
     return 0
-
-
-def _check_prompts(generator: TextGenerator, prompts: Sequence[Prompt]) -> None:
-    """Refuse all of several prompts where one of them cannot be gone on with, and say which."""
-    for number, prompt in enumerate(prompts, 1):
-        try:
-            generator.encode(prompt)
-        except UsageError as error:
-            if len(prompts) == 1:
-                raise
-            raise UsageError(f"prompt {number} of {len(prompts)}: {error}") from error
 
 
 def _write(batch: BatchRun, live: bool) -> int:

@@ -23,7 +23,7 @@ def print_json(result: msgspec.Struct) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with text in the place of infinite numbers, and None in that of NaN."""
+    """`value` with text in the place of infinite numbers; NaN stays, which is written as null."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -224,11 +224,20 @@ def test_pairs_that_cannot_be_scored_are_refused_in_one_line(
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"prompt": "a"}\n')
     opened = Bundle.open(bundle)
-    for options, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"text": bare}, r'its lines have no "reference"'),
         ({"text": pairs, "context": 8}, "--context and --stride are of a decoder's windows"),
         ({"text": pairs, "against": Bundle.open(tiny_decoder)}, "has other tokens than"),
-    ):
+    )
+    for options, message in cases:
         with pytest.raises(UsageError, match=message) as caught:
-            perplexity(opened, **options)  # type: ignore[arg-type]
+            perplexity(opened, **options)
         assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_is_not_compared_with_an_encoder_decoder(
+    make_encoder_decoder: Make, tiny_decoder: Path, text: Path
+) -> None:
+    _, other = make_encoder_decoder("t5")
+    with pytest.raises(UsageError, match="has other tokens than"):
+        perplexity(Bundle.open(tiny_decoder), text, Bundle.open(other))
