@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -24,12 +24,9 @@ from intaglio.runtime.tokenizer import check_unicode, read_backend
 Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
 
 
-class Options(TypedDict, total=False):
-    """The options of `generate`, which are those of `TextGenerator`."""
+class StrategyOptions(TypedDict, total=False):
+    """The options of strategies, each for those that have a field of its name; None leaves it as it is by default."""
 
-    strategy: str | None
-    draft: str | Path | None
-    early_exit: bool
     fallback: float | None
     rollback: float | None
     max_draft: int | None
@@ -41,6 +38,14 @@ class Options(TypedDict, total=False):
     typical: float | None
     saturation: float | None
     decay: float | None
+
+
+class Options(StrategyOptions, total=False):
+    """The options of `generate`, which are those of `TextGenerator`."""
+
+    strategy: str | None
+    draft: str | Path | None
+    early_exit: bool
     max_new_tokens: int
     temperature: float | None
     top_k: int | None
@@ -88,17 +93,6 @@ class TextGenerator:
         strategy: str | None = None,
         draft: str | Path | None = None,
         early_exit: bool = False,
-        fallback: float | None = None,
-        rollback: float | None = None,
-        max_draft: int | None = None,
-        window: int | None = None,
-        ngram: int | None = None,
-        tree: int | None = None,
-        least: float | None = None,
-        origins: int | None = None,
-        typical: float | None = None,
-        saturation: float | None = None,
-        decay: float | None = None,
         max_new_tokens: int = 256,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -111,13 +105,13 @@ class TextGenerator:
         batch: int = 1,
         target: str = "ort-cpu",
         threads: int | None = None,
+        **options: Unpack[StrategyOptions],
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
         `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
-        (see `Sampling`), else "greedy". `fallback`, `rollback`, `max_draft`, `window`, `ngram`, `tree`, `least`,
-        `origins`, `typical`, `saturation`, `decay`: options of strategies, for those that have a field of that name.
+        (see `Sampling`), else "greedy"; `options` are its own.
         `seed`: the same one gives the same texts; by default they differ. `stop`: strings that end a text.
         `ignore_eos`: go on after the token that ends a text. `batch`: texts that are written side by side at most.
         `target`: as of `open_engine`.
@@ -128,11 +122,6 @@ class TextGenerator:
             raise UsageError(f"seed {seed}: expected 0 or more.")
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self.strategy, self._sampling = _choice(strategy, filters, repetition_penalty)
-        options = {
-            "fallback": fallback, "rollback": rollback, "max_draft": max_draft, "window": window, "ngram": ngram,
-            "tree": tree, "least": least, "origins": origins, "typical": typical, "saturation": saturation,
-            "decay": decay,
-        }  # fmt: skip
         if early_exit and draft is not None:
             raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
@@ -159,11 +148,6 @@ class TextGenerator:
             if self._draft is not None:
                 self.narrow(self._draft.limit, self._draft.vocabulary)
                 self._draft.vocabulary = self._model.vocabulary
-            for name, option in (("max draft", max_draft), ("window", window)):
-                if option is not None and option >= self.limit:
-                    raise UsageError(
-                        f"{name} {option}: expected less than the {self.limit} tokens that the models take."
-                    )
             self.method.prepare(self._model, self._draft)
             self._opened = opened.pop_all()
 
@@ -197,13 +181,14 @@ class TextGenerator:
         """
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
+        texts = [self.read_as(prompt) for prompt in prompts]
         encoded = [self.encode(prompt) for prompt in prompts]
         for session in (self._model, self._draft):
             if session:
                 session.rollback(0)
         if self._writing is not None:
             self._writing.end()
-        self._writing = BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)])
+        self._writing = BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)], texts)
         return self._writing
 
     def check(self, prompts: Iterable[Prompt], called: Callable[[int], str] | None = None) -> None:
@@ -240,19 +225,21 @@ class TextGenerator:
                 for text in texts:
                     text.counts.read("large" if session is self._model else "small", session.seconds - before)
 
+    def read_as(self, prompt: Prompt) -> str:
+        """The text that the model reads: a conversation becomes one by the chat template of the bundle."""
+        if isinstance(prompt, str):
+            return prompt
+        self._template = self._template or ChatTemplate.open(self._bundle)
+        return self._template.render(prompt)
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own.
 
         Raises `UsageError` as `write` does.
         """
-        is_text = isinstance(prompt, str)
-        if isinstance(prompt, str):
-            text = prompt
-        else:
-            self._template = self._template or ChatTemplate.open(self._bundle)
-            text = self._template.render(prompt)
+        text = self.read_as(prompt)
         check_unicode(text)
-        tokens = list(self.tokenizer.encode(text, add_special_tokens=is_text).ids) if text else []
+        tokens = list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
         if not tokens:
             raise UsageError("the prompt is empty. Give at least one character.")
         if len(tokens) >= self.limit and not isinstance(self._model, EncoderDecoderSession):
@@ -263,7 +250,7 @@ class TextGenerator:
         return tokens
 
 
-def _method(name: str, options: Mapping[str, float | int | None], drafting: str | None) -> Strategy:
+def _method(name: str, options: StrategyOptions, drafting: str | None) -> Strategy:
     """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take.
 
     `drafting`: the option that names a draft model, if one was given.

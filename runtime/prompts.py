@@ -1,4 +1,4 @@
-"""Prompts from a file: with what is expected after them, or windows of a text."""
+"""Prompts from a file: with what is expected, or was written, after them; or windows of a text."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Example(msgspec.Struct, frozen=True):
 
     prompt: str
     reference: str | None = None  # what should be written; None where nobody knows
+    text: str | None = None  # what a model wrote, as `intaglio generate --json` tells it
 
 
 def read_examples(path: Path, option: str) -> list[Example]:
@@ -38,11 +39,26 @@ def read_prompts(path: Path, option: str, tokenizer: Backend, tokens: int) -> li
     What is left at the end of a text, less than a window, is left out. Raises `UsageError` that names the line.
     """
     text = read_text(path, option)
-    if text.lstrip().startswith("{"):
+    if _is_lines(text):
         prompts = [example.prompt for example in _examples(text, f"{option} {path}")]
     else:
         prompts = [window for window in _windows(text, tokenizer, tokens) if window.strip()]
     return list(dict.fromkeys(prompts))
+
+
+def read_texts(path: Path, option: str) -> list[str]:
+    """The texts of a file: the whole of it, or if it begins with "{", each JSON line's prompt and what follows it.
+
+    That is the line's "text", what a model wrote, or else its "reference". Raises `UsageError` that names the line.
+    """
+    text = read_text(path, option)
+    if not _is_lines(text):
+        return [text]
+    return [each.prompt + (each.text or each.reference or "") for each in _examples(text, f"{option} {path}")]
+
+
+def _is_lines(text: str) -> bool:
+    return text.lstrip().startswith("{")
 
 
 def _examples(text: str, where: str) -> list[Example]:

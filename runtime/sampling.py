@@ -96,6 +96,18 @@ def softmax(logits: Logits) -> npt.NDArray[np.floating]:
     return np.asarray(weights / weights.sum())
 
 
+def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
+    """The `count` most probable tokens for logits [vocabulary], the likeliest first, and their probabilities.
+
+    Raises `EngineError` for NaN.
+    """
+    highest = logits[best(logits)]
+    tokens = np.flatnonzero(logits >= _kth_largest(logits, min(count, len(logits))))
+    tokens = tokens[np.argsort(-logits[tokens], kind="stable")][:count]
+    total = np.exp(logits - highest).sum()
+    return tokens.tolist(), (np.exp(logits[tokens] - highest) / total).tolist()
+
+
 def largest_probability(logits: Logits) -> float:
     """The probability of the most probable token for logits [vocabulary], at a temperature of 1."""
     return float(1 / np.exp(logits - logits.max()).sum())

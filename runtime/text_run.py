@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Generated(msgspec.Struct):
     """The text that was written after one prompt."""
 
+    prompt: str  # as the model read it, which of a conversation is what the chat template made
     text: str  # without the prompt, special tokens, and the stop string
     tokens: list[int]  # all that were chosen, the one that ends the text among them
     trace: list[Written]  # who wrote each of them, in order; between them those that were rolled back
@@ -39,11 +40,11 @@ class Generated(msgspec.Struct):
 class BatchRun:
     """Texts while they are written side by side: iterate once over their pieces; `texts` are they as far as written."""
 
-    def __init__(self, generator: TextGenerator, texts: Sequence[Text]):
-        """`texts`: not yet begun."""
+    def __init__(self, generator: TextGenerator, texts: Sequence[Text], prompts: Sequence[str]):
+        """`texts`: not yet begun; `prompts`: what comes before them, as `Generated` tells it."""
         self._generator = generator
         self._over = False
-        self.texts = [TextRun(generator, text, self) for text in texts]
+        self.texts = [TextRun(generator, text, prompt, self) for text, prompt in zip(texts, prompts, strict=True)]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Write the texts; yield what is certain of them, piece by piece, with the number of the text, from 0 on."""
@@ -76,9 +77,10 @@ class BatchRun:
 class TextRun:
     """One text while it is written: iterate over its pieces once; `result` is what there is so far."""
 
-    def __init__(self, generator: TextGenerator, text: Text, batch: BatchRun):
-        """`text`: not yet begun; `batch`: what writes it."""
+    def __init__(self, generator: TextGenerator, text: Text, prompt: str, batch: BatchRun):
+        """`text`: not yet begun; `prompt`: what comes before it; `batch`: what writes it."""
         self.text = text
+        self._prompt = prompt
         self._generator, self._batch = generator, batch
         self._start, self._length = len(text.tokens), text.room
         self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
@@ -154,6 +156,7 @@ class TextRun:
         counts = self.text.counts
         drafted = counts.accepted + counts.rolled_back
         return Generated(
+            prompt=self._prompt,
             text="".join(self._pieces) + rest,
             tokens=tokens,
             trace=list(self._trace),

@@ -20,23 +20,27 @@ from intaglio.runtime.draft_inputs import draft_inputs
 
 
 class Drafter(ABC):
-    """The matrices of drafts, 0 at first, for a frozen network of `transformers`, whose head they share."""
+    """The matrices of drafts, 0 at first, for a frozen network of `transformers`, whose head they share.
 
-    def __init__(self, network: Any, drafts: Drafts, width: int):
+    `precision`, a torch dtype's name, is that of the products, the network's own among them.
+    """
+
+    def __init__(self, network: Any, drafts: Drafts, width: int, precision: str):
         self._base, self._head = network.base_model, network.get_output_embeddings()
-        self._drafts = drafts
+        self._drafts, self._precision = drafts, getattr(torch, precision)
         self.matrices = matrices(drafts.steps, width)
         network.eval().requires_grad_(False)
 
     def logits(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """What the model predicts and what `step` predicts, [batch, tokens - step - 1, vocab] both.
+        """What the model predicts and what `step` predicts, float32 [batch, tokens - step - 1, vocab] both.
 
         windows  int64 [batch, tokens], with more than step + 1 tokens
         """
-        states, drafted = self._states(windows, step)
-        with torch.no_grad():
-            own = self._head(states[:, step + 1 :])
-        return own, self._head(drafted[:, : -step - 1])
+        with torch.autocast("cpu", self._precision, enabled=self._precision != torch.float32):
+            states, drafted = self._states(windows, step)
+            with torch.no_grad():
+                own = self._head(states[:, step + 1 :])
+            return own.float(), self._head(drafted[:, : -step - 1]).float()
 
     @abstractmethod
     def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -46,8 +50,8 @@ class Drafter(ABC):
 class MedusaDrafter(Drafter):
     """Begins as the model's own prediction of the next token."""
 
-    def __init__(self, network: Any, drafts: Drafts):
-        super().__init__(network, drafts, network.get_output_embeddings().in_features)
+    def __init__(self, network: Any, drafts: Drafts, precision: str):
+        super().__init__(network, drafts, network.get_output_embeddings().in_features, precision)
 
     def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -58,8 +62,8 @@ class MedusaDrafter(Drafter):
 class TransferDrafter(Drafter):
     """Begins with the tokens' own states as pseudo states."""
 
-    def __init__(self, network: Any, drafts: Drafts):
-        super().__init__(network, drafts, network.config.hidden_size)
+    def __init__(self, network: Any, drafts: Drafts, precision: str):
+        super().__init__(network, drafts, network.config.hidden_size, precision)
         self._window = getattr(network.config, "sliding_window", None)
 
     def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -79,6 +83,6 @@ class TransferDrafter(Drafter):
         return [torch.from_numpy(array) for array in (places, mask, places, *drafted)]
 
 
-def drafter_of(network: Any, drafts: Drafts) -> Drafter:
+def drafter_of(network: Any, drafts: Drafts, precision: str = "float32") -> Drafter:
     """New drafts for `network`."""
-    return (TransferDrafter if drafts.kind == HIDDEN_TRANSFER else MedusaDrafter)(network, drafts)
+    return (TransferDrafter if drafts.kind == HIDDEN_TRANSFER else MedusaDrafter)(network, drafts, precision)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from intaglio import drafts, early_exit
 from intaglio.errors import SourceError, UsageError, one_line, storage_errors
 from intaglio.extras import load as load_library
-from intaglio.files import atomic_directory, check_output_directory, read_text
+from intaglio.files import atomic_directory, check_output_directory
+from intaglio.runtime.prompts import read_texts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -102,12 +103,15 @@ def copy_files(source: Path, folder: Path, weights: bool = False) -> None:
 
 
 def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tuple[Windows, Windows]:
-    """The text in `data` as windows of `length` tokens: those to train on, and those held out from its end.
+    """The text in `data`, or the texts of its JSON lines one after the other, as windows of `length` tokens.
+
+    First those to train on, then those held out, which are the last.
 
     Raises `SourceError` for a folder without tokenizer, `UsageError` for a text of less than two windows.
     """
     tokenizer = read_tokenizer(folder)
-    ids = np.array(tokenizer.encode(read_text(Path(data), option)).ids, np.int64)
+    texts = tokenizer.encode_batch(read_texts(Path(data), option))
+    ids = np.array([token for text in texts for token in text.ids], np.int64)
     windows = ids[: len(ids) // length * length].reshape(-1, length)
     if len(windows) < 2:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -27,9 +27,10 @@ from intaglio.files import atomic_directory
 from intaglio.progress import step as shown
 from intaglio.progress import track
 from intaglio.training.language_model import check_output, copy_files, open_network, read_windows, shuffled
-from intaglio.training.options import check_numbers
+from intaglio.training.options import check_choices, check_numbers
 
 OPTION = "--data"
+Precision = Literal["float32", "bfloat16"]  # of the products
 
 
 class DraftStep(msgspec.Struct):
@@ -66,6 +67,7 @@ def train_hidden_transfer(
     max_tokens: int = 128,
     learning_rate: float = 2e-3,
     seed: int = 0,
+    precision: Precision = "float32",
 ) -> TrainedDrafts:
     """Train projections that make pseudo hidden states of the next tokens, for the model in the folder `source`.
 
@@ -74,13 +76,14 @@ def train_hidden_transfer(
     the remaining blocks and attend to the text up to that token, to the pseudo states of earlier steps and to
     themselves. Each projection is trained for `steps` steps of the optimiser, the first one first, with those before
     it frozen, to lower the KL divergence of its predictions from the model's own on the text in `data`. By default the
-    layers stand from the middle of the depth to 8/10 of it.
+    layers stand from the middle of the depth to 8/10 of it. `data` is a text, or the JSON lines of `read_texts`;
+    windows of it are trained and measured on. The matrices and their gradients are float32 in any `precision`.
 
     `output` becomes a folder with all that the checkpoint has, byte for byte, drafts.safetensors and drafts.json.
     Raises `SourceError` for a folder that is no causal language model with a tokenizer, `UsageError`, `GraphError`
     where training diverges, `StorageError`; nothing is left at `output` then.
     """
-    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed)
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision)
     return _train(HIDDEN_TRANSFER, Path(source), Path(output), data, layers, options)
 
 
@@ -94,13 +97,14 @@ def train_medusa(
     max_tokens: int = 128,
     learning_rate: float = 2e-3,
     seed: int = 0,
+    precision: Precision = "float32",
 ) -> TrainedDrafts:
     """Train Medusa heads for the model in the folder `source`: a residual block each, before the model's own head.
 
     Medusa-1, which leaves the model as it is, without heads of its own; as much training, of the same loss on the same
     text, and as many numbers as `train_hidden_transfer` has, to compare the two. Output and errors are as there.
     """
-    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed)
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision)
     return _train(MEDUSA, Path(source), Path(output), data, None, options)
 
 
@@ -111,12 +115,14 @@ class _Options(msgspec.Struct):
     max_tokens: int
     learning_rate: float
     seed: int
+    precision: Precision
 
 
 def _train(
     kind: Any, source: Path, output: Path, data: str | Path, layers: Sequence[int] | None, options: _Options
 ) -> TrainedDrafts:
     counts = {"steps ahead": options.steps_ahead, "steps": options.steps, "batch size": options.batch_size}
+    check_choices({"precision": (options.precision, get_args(Precision))})
     check_numbers(counts | {"max tokens": options.max_tokens}, options.learning_rate, options.seed)
     check_output(output)
     started = time.monotonic()
@@ -131,7 +137,7 @@ def _train(
             raise UsageError(f"windows of {length} tokens: {options.steps_ahead} steps ahead need more. Give longer.")
         drafts = _record(kind, options.steps_ahead, layers, network.config.num_hidden_layers)
         training, held_out = read_windows(source, data, OPTION, length)
-        drafter = drafter_of(network, drafts)
+        drafter = drafter_of(network, drafts, options.precision)
     made: list[DraftStep] = []
     for step in range(drafts.steps):
         before = agreement(drafter, step, held_out, options.batch_size)

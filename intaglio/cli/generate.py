@@ -23,6 +23,7 @@ Examples:
   intaglio generate gpt2 "Once upon a time"
   intaglio generate gpt2 --file story.txt --temperature 0.8 --top-p 0.95 --seed 1 -n 200
   git diff | intaglio generate coder --json > summary.json
+  intaglio generate gpt2 --data prompts.jsonl --batch 8 --json > texts.jsonl
   intaglio generate llama --chat "Why is the sky blue?" --system "Answer in one sentence."
   intaglio generate llama --messages talk.json --stop "###"
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
@@ -41,6 +42,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A UTF-8 file as one prompt; - for stdin."
 )
+@click.option("--data", type=click.Path(path_type=Path), help='Prompts as JSON lines, {"prompt": "..."} each.')
 @click.option("--chat", is_flag=True, help="The prompts are a user's messages: put them into the chat template.")
 @click.option("--system", help="A system message before each of them. Implies --chat.")
 @click.option(
@@ -83,6 +85,7 @@ def generate_command(
     bundle: Path,
     prompts: tuple[str, ...],
     files: tuple[Path, ...],
+    data: Path | None,
     chat: bool,
     system: str | None,
     messages: Path | None,
@@ -90,7 +93,7 @@ def generate_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write the text that follows each of PROMPTS, a file, standard input, or a conversation.
+    """Write the text that follows each of PROMPTS, those in a file, standard input, or a conversation.
 
     One text appears as it is written, its speed after it on standard error. Texts of a batch, with --trace, and with
     --json as one object per prompt, appear once they are written. Ctrl-C ends the text and keeps what there is. With
@@ -101,7 +104,7 @@ def generate_command(
     from intaglio.runtime.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
 
-    wanted = _prompts(prompts, files, messages, chat or system is not None, system)
+    wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
     with generator:
@@ -198,20 +201,30 @@ ENDS = {
 
 
 def _prompts(
-    texts: tuple[str, ...], files: tuple[Path, ...], messages: Path | None, chat: bool, system: str | None
+    texts: tuple[str, ...],
+    files: tuple[Path, ...],
+    data: Path | None,
+    messages: Path | None,
+    chat: bool,
+    system: str | None,
 ) -> list[Prompt]:
     """What to go on with: texts, or conversations. Raises `UsageError` where there is none, or several kinds."""
     from intaglio.runtime.chat import Message, read_messages
+    from intaglio.runtime.prompts import read_examples
 
-    given = [name for name, value in (("as arguments", texts), ("--file", files), ("--messages", messages)) if value]
+    kinds = (("as arguments", texts), ("with --file", files), ("with --data", data), ("with --messages", messages))
+    given = [name for name, value in kinds if value]
     if len(given) > 1:
         raise UsageError(f"prompts were given both {given[0]} and {given[1]}. Give one of the two.")
     if messages is not None:
         if chat:
             raise UsageError("--messages is a whole conversation: leave out --chat and --system.")
         return [read_messages(messages, "--messages")]
-    plain = list(texts)
-    if not texts:
+    if texts:
+        plain = list(texts)
+    elif data is not None:
+        plain = [example.prompt for example in read_examples(data, "--data")]
+    else:
         plain = [_read(file) for file in files or (Path("-"),)]
     if not chat:
         return list(plain)

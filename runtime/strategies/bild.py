@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.errors import UsageError
+from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.sampling import largest_probability, surprise
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
-from intaglio.runtime.strategies.drafting import check_count, settle
+from intaglio.runtime.strategies.drafting import check_count, check_fits, settle
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class BigLittleDecoder(Strategy):
         if not self.rollback >= 0:
             raise UsageError(f"rollback {self.rollback}: expected 0 or more nats, or inf.")
         check_count("max draft", self.max_draft)
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+        """See `Strategy`. Raises `UsageError` where the models take no such drafts."""
+        check_fits("max draft", self.max_draft, large, small)
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""

@@ -19,7 +19,7 @@ import numpy as np
 from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.errors import UsageError
 from intaglio.runtime.decoder import DecoderSession, Logits
-from intaglio.runtime.sampling import softmax
+from intaglio.runtime.sampling import likeliest, softmax
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 from intaglio.runtime.strategies.drafting import check_count
 from intaglio.runtime.token_tree import depths
@@ -137,7 +137,7 @@ def grow(root: int, drafts: Logits, most: int, least: float) -> tuple[list[int],
     `drafts`: [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other; `most`:
     tokens besides `root`; `least`: the probability of a path up to its last token. A token comes after its parent.
     """
-    steps = [_best(logits, most) for logits in drafts] if most > 0 else []
+    steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
     tokens, parents, found = [root], [-1], [1.0]
     # (probability up to here, negated; parent; its probability; step; place among that step's tokens)
     open_paths = [(-steps[0][1][0], 0, 1.0, 0, 0)] if steps else []
@@ -154,11 +154,3 @@ def grow(root: int, drafts: Logits, most: int, least: float) -> tuple[list[int],
         parents.append(parent)
         found.append(-negated)
     return tokens, parents, found
-
-
-def _best(logits: Logits, count: int) -> tuple[list[int], list[float]]:
-    """The `count` likeliest tokens for logits [vocab], the likeliest first, and their probabilities."""
-    likely = softmax(logits)
-    found = np.argpartition(-likely, min(count, len(likely) - 1))[:count]
-    found = found[np.argsort(-likely[found], kind="stable")]
-    return found.tolist(), likely[found].tolist()

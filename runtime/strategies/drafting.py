@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import Logits
+from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import Probabilities
 from intaglio.runtime.strategies.contract import Steps, Text, Written
 
@@ -16,6 +16,13 @@ def check_count(option: str, count: int) -> None:
     """Refuse a number of tokens below 1."""
     if count < 1:
         raise UsageError(f"{option} {count}: expected at least 1.")
+
+
+def check_fits(option: str, count: int, large: DecoderSession, small: DecoderSession | None) -> None:
+    """Refuse to draft more tokens at a time than the models take."""
+    limit = min(session.limit for session in (large, small) if session)
+    if count >= limit:
+        raise UsageError(f"{option} {count}: expected less than the {limit} tokens that the models take.")
 
 
 def verify(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
-from intaglio.runtime.strategies.drafting import check_count, settle, verify
+from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
 from intaglio.runtime.strategies.windows import FixedWindow, Window
 
 
@@ -25,6 +26,10 @@ class NGram(Strategy):
     def __post_init__(self) -> None:
         check_count("ngram", self.ngram)
         check_count("window", self.window)
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+        """See `Strategy`. Raises `UsageError` where the models take no such drafts."""
+        check_fits("window", self.window, large, small)
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.sampling import Probabilities
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
-from intaglio.runtime.strategies.drafting import check_count, settle, verify
+from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
 from intaglio.runtime.strategies.windows import AdaptiveWindow, FixedWindow, Window
 
 
@@ -21,6 +22,10 @@ class Speculative(Strategy):
     def __post_init__(self) -> None:
         if self.window is not None:
             check_count("window", self.window)
+
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+        """See `Strategy`. Raises `UsageError` where the models take no such drafts."""
+        check_fits("window", self.window or 0, large, small)
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""

@@ -52,11 +52,14 @@ def test_a_prompt_is_the_same_wherever_it_comes_from(
     written: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     (tmp_path / "prompt.txt").write_text("two\nlines\n")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "two\\nlines"}\n')
     (expected,) = written("two\nlines")
+    assert expected["prompt"] == "two\nlines"
     for found in (
         written("--file", tmp_path / "prompt.txt"),
         written(stdin="two\nlines\n"),
         written("--file", "-", stdin="two\nlines"),
+        written("--data", tmp_path / "prompts.jsonl"),
     ):
         assert [each["tokens"] for each in found] == [expected["tokens"]]
 
@@ -67,6 +70,9 @@ def test_a_chat_is_the_same_by_option_and_by_file(written: Callable[..., list[di
     (expected,) = written("<system>Short.<user>Why?>")
     assert written("--chat", "Why?", "--system", "Short.")[0]["tokens"] == expected["tokens"]
     assert written("--messages", tmp_path / "talk.json")[0]["tokens"] == expected["tokens"]
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Why?"}\n')
+    (found,) = written("--data", tmp_path / "prompts.jsonl", "--system", "Short.")
+    assert (found["prompt"], found["tokens"]) == (expected["prompt"], expected["tokens"])
 
 
 def test_text_is_on_standard_output_and_its_speed_on_standard_error(
@@ -88,7 +94,9 @@ def test_text_is_on_standard_output_and_its_speed_on_standard_error(
         (["x" * 64], "prompt of 64 tokens: the model takes at most 64"),
         ([""], "the prompt is empty"),
         ([], "the prompt is empty"),
-        (["a", "--file", "b"], "given both as arguments and --file"),
+        (["a", "--file", "b"], "given both as arguments and with --file"),
+        (["--data", "/no/file", "--file", "b"], "given both with --file and with --data"),
+        (["--data", "/no/file"], "--data /no/file: No such file"),
         (["--messages", "b", "--chat"], "leave out --chat"),
         (["--messages", "/no/file"], "--messages /no/file: No such file"),
         (["--file", "/no/file"], "--file /no/file: No such file"),

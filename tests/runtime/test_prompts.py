@@ -11,7 +11,7 @@ from tiny_decoders import write_byte_tokenizer
 from tokenizers import Tokenizer
 
 from intaglio.errors import UsageError
-from intaglio.runtime.prompts import read_examples, read_prompts
+from intaglio.runtime.prompts import read_examples, read_prompts, read_texts
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,14 @@ def test_lines_are_taken_once_whatever_their_references(tokenizer: Tokenizer, tm
         read_examples(tmp_path / "lines", "--data")
 
 
+def test_texts_are_a_whole_file_or_prompts_with_what_was_written_after_them(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a\nb\n")
+    assert read_texts(tmp_path / "text", "--data") == ["a\nb\n"]
+    written = '{"prompt": "a", "text": " b", "tokens": [1]}\n{"prompt": "c", "reference": " d"}\n{"prompt": "e"}\n'
+    (tmp_path / "lines").write_text(written)
+    assert read_texts(tmp_path / "lines", "--data") == ["a b", "c d", "e"]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -60,6 +68,7 @@ def test_bad_lines_are_named(lines: str, said: str, tokenizer: Tokenizer, tmp_pa
     for read in (
         lambda: read_examples(tmp_path / "lines", "--data"),
         lambda: read_prompts(tmp_path / "lines", "--data", tokenizer, 2),
+        lambda: read_texts(tmp_path / "lines", "--data"),
     ):
         with pytest.raises(UsageError, match=said) as raised:
             read()  # type: ignore[no-untyped-call]

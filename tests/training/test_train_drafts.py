@@ -56,6 +56,25 @@ def test_drafts_trained_anew_replace_those_of_the_source(checkpoint: Path, text:
 
 
 @pytest.mark.parametrize("train", TRAININGS)
+def test_products_in_bfloat16_train_nearly_the_same(train: Any, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    made = {name: train(checkpoint, tmp_path / name, text, **SHORT, precision=name) for name in ("float32", "bfloat16")}
+    exact, rounded = ([step.kl_divergence for step in result.steps] for result in made.values())
+    assert rounded != exact
+    np.testing.assert_allclose(rounded, exact, rtol=0.02)
+    tensors = load_file(tmp_path / "bfloat16" / MATRICES)
+    assert all(tensor.dtype == np.float32 and np.abs(tensor).max() > 0 for tensor in tensors.values())
+
+
+def test_what_the_model_wrote_is_trained_on_as_its_text_would_be(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    whole = text.read_text()
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"prompt": whole[:20], "text": whole[20:], "tokens": [1]}) + "\n")
+    made = [
+        train_medusa(checkpoint, tmp_path / data.stem, data, **SHORT).steps for data in (text, tmp_path / "texts.jsonl")
+    ]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("train", TRAININGS)
 def test_training_lowers_the_divergence_of_every_step(train: Any, text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01)
     options = SHORT | {"steps": 40, "learning_rate": 1e-2}
@@ -110,6 +129,7 @@ def test_what_is_trained_is_what_the_models_own_attention_makes_of_it(family: st
         ({"layers": [0, 2]}, r"transfer layers \[0, 2\], expected 0 to 1"),
         ({"max_tokens": 3}, "windows of 3 tokens: 2 steps ahead need more"),
         ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
+        ({"precision": "float8"}, "precision 'float8': expected one of float32, bfloat16"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -34,7 +34,12 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
     options = [
         click.argument("source", type=click.Path(path_type=Path)),
         click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make."),
-        click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out."),
+        click.option(
+            "--data",
+            required=True,
+            type=click.Path(path_type=Path),
+            help="UTF-8 text, or what generate --json printed: best the model's own texts. A tenth is held out.",
+        ),
         click.option(
             "--steps-ahead", default=3, show_default=True, help="Tokens that are drafted, after the next one."
         ),
@@ -43,6 +48,13 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window."),
         click.option("--learning-rate", default=2e-3, show_default=True, help="Of Adam, at its highest."),
         click.option("--seed", default=0, show_default=True, help="Of the order of the windows."),
+        click.option(
+            "--precision",
+            type=click.Choice(["float32", "bfloat16"]),
+            default="float32",
+            show_default=True,
+            help="Of the products; bfloat16 is twice as fast on processors that have it.",
+        ),
         json_option,
     ]
     for option in reversed(options):
@@ -66,6 +78,7 @@ def hidden_transfer_command(
     max_tokens: int,
     learning_rate: float,
     seed: int,
+    precision: Literal["float32", "bfloat16"],
     as_json: bool,
 ) -> None:
     """Train projections with which the causal language model in the folder SOURCE drafts tokens itself.
@@ -78,7 +91,7 @@ def hidden_transfer_command(
 
     chosen = None if layers is None else _numbers(layers, "--layers")
     result = train_hidden_transfer(
-        source, output, data, steps_ahead, chosen, steps, batch_size, max_tokens, learning_rate, seed
+        source, output, data, steps_ahead, chosen, steps, batch_size, max_tokens, learning_rate, seed, precision
     )
     _print_drafts(result, as_json)
 
@@ -95,6 +108,7 @@ def medusa_command(
     max_tokens: int,
     learning_rate: float,
     seed: int,
+    precision: Literal["float32", "bfloat16"],
     as_json: bool,
 ) -> None:
     """Train Medusa heads with which the causal language model in the folder SOURCE drafts tokens itself.
@@ -104,7 +118,9 @@ def medusa_command(
     """
     from intaglio.training import train_medusa
 
-    result = train_medusa(source, output, data, steps_ahead, steps, batch_size, max_tokens, learning_rate, seed)
+    result = train_medusa(
+        source, output, data, steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision
+    )
     _print_drafts(result, as_json)
 
 
