@@ -12,7 +12,7 @@ from abc import abstractmethod
 import onnx_ir as ir
 
 from intaglio.bundle import Decoder
-from intaglio.drafts import HIDDEN_TRANSFER, Drafts, matrix_path
+from intaglio.drafts import HEAD_ROWS, HIDDEN_TRANSFER, Drafts, matrix_path, rows_after
 from intaglio.exporters.decoder_graph import DecoderGraph, Frequencies
 from intaglio.exporters.decoder_weights import CheckpointWeights
 from intaglio.exporters.early_exit_graph import EarlyExitGraph
@@ -51,7 +51,7 @@ class DraftGraph(DecoderGraph):
 
     def head_input(self, x: ir.Value, width: int) -> ir.Value:
         """See `DecoderGraph`."""
-        return self.op("Concat", [super().head_input(x, width), self.drafted(x, width)], axis=1)
+        return self.joined([super().head_input(x, width), self.drafted(x, width)], HEAD_ROWS, width)
 
     def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
         """See `DecoderGraph`."""
@@ -62,6 +62,12 @@ class DraftGraph(DecoderGraph):
         drafted = self.op("Reshape", [last, each])
         shape: list[str | int] = ["batch", "drafting", steps, vocabulary]
         return [*super().head_outputs(first, matrix), named(drafted, "draft_logits", shape)]
+
+    def joined(self, parts: list[ir.Value], rows: str, width: int) -> ir.Value:
+        """States [batch, rows, width] of several parts; without a name the sum of their rows would have a new one."""
+        states = self.op("Concat", parts, axis=1)
+        states.type, states.shape = ir.TensorType(self.dtype), ir.Shape(["batch", rows, width])
+        return states
 
     def sliced(self, x: ir.Value, start: ir.Value, end: ir.Value | None = None) -> ir.Value:
         """Of the second axis the places from `start` up to `end`, which are int64 [1]."""
@@ -110,7 +116,7 @@ class HiddenTransferGraph(DraftGraph):
             self.op("Concat", [angles, *(pieces[step] for step in steps)], axis=1)
             for angles, pieces in zip(self._angles, self._step_angles, strict=True)
         ]
-        return self.op("Concat", [x, *pseudo], axis=1)
+        return self.joined([x, *pseudo], rows_after(steps[-1] + 1), width)
 
     def drafted(self, x: ir.Value, width: int) -> ir.Value:
         """See `DraftGraph`; the last states are ordered by step."""

@@ -35,6 +35,20 @@ class Drafts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[int, ...] = ()  # of hidden transfer: the block, from 0, that each step stands before
 
 
+HEAD_ROWS = "head_rows"  # the axis of what goes through the head: the tokens that logits are wanted of, and the drafts
+
+
+def rows_after(steps: int) -> str:
+    """The axis of a graph's states once so many steps of hidden transfer stand behind the tokens."""
+    return f"rows_after_{steps}"
+
+
+def draft_axes(drafts: int, tokens: int, wanted: int, drafting: int) -> dict[str, int]:
+    """The lengths of the axes that graphs have for drafts, where they draft after `drafting` of the tokens."""
+    after = {rows_after(steps): tokens + steps * drafting for steps in range(1, drafts + 1)}
+    return after | {HEAD_ROWS: wanted + drafts * drafting, "drafting": drafting, "drafted": drafts * drafting}
+
+
 def matrix_path(step: int) -> str:
     """The path of the linear layer of a step, from 0; its weight [outputs, inputs] lies under `<path>.weight`."""
     return f"drafts.{step}"

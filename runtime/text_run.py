@@ -31,6 +31,7 @@ class Generated(msgspec.Struct):
     rolled_back: int  # of trees of drafts all tokens but those of the path that was taken
     acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
     blocks: float | None  # that computed a token, mean; None for strategies that leave none out
+    origins: int  # tokens that a model which drafts itself did so after, in all passes
     stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
     prompt_tokens: int
     prompt_seconds: float  # until the first tokens
@@ -169,6 +170,7 @@ class TextRun:
             rolled_back=counts.rolled_back,
             acceptance=counts.accepted / drafted if drafted else None,
             blocks=counts.blocks / len(tokens) if counts.blocks else None,
+            origins=counts.origins,
             stopped=self._stopped,
             prompt_tokens=len(self.text.source) or self._start,
             prompt_seconds=reading,

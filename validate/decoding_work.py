@@ -10,12 +10,13 @@ from functools import cache
 import msgspec
 
 from intaglio.bundle import Bundle
+from intaglio.drafts import draft_axes
 from intaglio.model_file import load
 from intaglio.runtime.decoder import needed_outputs
 from intaglio.runtime.early_exit import exit_outputs
-from intaglio.runtime.strategies.contract import Author
+from intaglio.runtime.strategies.contract import Author, Calls, Tokens
 from intaglio.runtime.text_run import Generated
-from intaglio.validate.work import work
+from intaglio.validate.work import Work, work
 
 Counted = Callable[[Generated], tuple[float, float]]  # operations and bytes of what a part of a model did for a text
 
@@ -26,6 +27,26 @@ class DecodingWork(msgspec.Struct):
     operations: float
     bytes: float
     intensity: float  # operations for each byte
+
+
+class ComparedWork(msgspec.Struct):
+    """What texts took, and what the same texts take that the large model writes alone."""
+
+    run: DecodingWork
+    alone: DecodingWork
+
+
+def compared_work(large: Bundle, small: Bundle | None) -> Callable[[Sequence[Generated]], ComparedWork]:
+    """As `decoding_work`, of the texts as they were written and as the large model alone would write them."""
+    count = decoding_work(large, small)
+
+    def alone(result: Generated) -> Generated:
+        passes = len(result.tokens)
+        before = 1 if large.manifest.encoder else result.prompt_tokens  # the first pass reads it
+        calls, processed = Calls(large=passes), Tokens(large=before + passes - 1)
+        return msgspec.structs.replace(result, calls=calls, processed=processed, origins=0)
+
+    return lambda results: ComparedWork(count(results), count([alone(result) for result in results]))
 
 
 def decoding_work(large: Bundle, small: Bundle | None) -> Callable[[Sequence[Generated]], DecodingWork]:
@@ -55,14 +76,13 @@ def decoding_work(large: Bundle, small: Bundle | None) -> Callable[[Sequence[Gen
 def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) -> Counted:
     """The passes of a decoder, all of the same length: what they take is linear in each of the lengths."""
     model = load(bundle.model_path, mapped=True)
-    corners = {
-        (tokens, capacity, source): work(
-            model,
-            {"batch": 1, "tokens": tokens, "capacity": capacity, "source": source, "positions_wanted": tokens},
-            outputs,
-        )
-        for tokens, capacity, source in itertools.product((1, 2), repeat=3)
-    }
+    drafts = bundle.manifest.decoder.drafts if bundle.manifest.decoder else 0
+
+    def at_lengths(tokens: int, capacity: int, source: int, drafting: int) -> Work:
+        axes = {"batch": 1, "tokens": tokens, "positions_wanted": tokens, "capacity": capacity, "source": source}
+        return work(model, axes | draft_axes(drafts, tokens, tokens, drafting), outputs)
+
+    corners = {corner: at_lengths(*corner) for corner in itertools.product((1, 2), repeat=4)}
 
     def counted(result: Generated) -> tuple[float, float]:
         calls = getattr(result.calls, author)
@@ -73,7 +93,8 @@ def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) ->
         length = written if bundle.manifest.encoder else read + written
         operations = moved = 0.0
         for corner, found in corners.items():
-            at = zip(corner, (getattr(result.processed, author) / calls, length, read), strict=True)
+            lengths = getattr(result.processed, author) / calls, length, read, result.origins / calls
+            at = zip(corner, lengths, strict=True)
             part = math.prod(value - 1 if place == 2 else 2 - value for place, value in at)
             operations += part * found.operations
             moved += part * found.bytes

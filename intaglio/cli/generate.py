@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio.cli import ERROR
-from intaglio.cli.output import json_option, print_json
+from intaglio.cli.output import json_option, print_json, print_table, size
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 
@@ -78,6 +78,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts to go on with at a time.")
 @click.option("--trace", is_flag=True, help="Show who wrote what, in colours, once a text is written.")
+@click.option("--work", is_flag=True, help="Tell the operations and bytes of a token, and those without drafts.")
 @click.option("--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ...")
 @click.option("--threads", type=click.IntRange(1), help="Processor threads, for ort-cpu.  [default: all]")
 @json_option
@@ -90,6 +91,7 @@ def generate_command(
     system: str | None,
     messages: Path | None,
     trace: bool,
+    work: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -98,7 +100,8 @@ def generate_command(
     One text appears as it is written, its speed after it on standard error. Texts of a batch, with --trace, and with
     --json as one object per prompt, appear once they are written. Ctrl-C ends the text and keeps what there is. With
     --trace the text is green where the small model wrote it, or what else drafts, blue where the large one did, and
-    struck through where it was taken back; in a pipe, {+large+} and [-taken back-].
+    struck through where it was taken back; in a pipe, {+large+} and [-taken back-]. With --work a table comes last, of
+    all texts; with --json it is one more object.
     """
     from intaglio.progress import step
     from intaglio.runtime.generate import TextGenerator
@@ -112,6 +115,7 @@ def generate_command(
             generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")
         if isinstance(generator.method, Auto):
             click.echo(generator.method.forecast(), err=True)
+        done: list[Generated] = []
         for start in range(0, len(wanted), generator.batch):
             if start and not as_json:
                 click.echo()
@@ -122,9 +126,12 @@ def generate_command(
                 if number and not as_json:
                     click.echo()
                 _tell(generator, run, result, shown, as_json, trace)
+            done += results
             if any(result.stopped == "interrupted" for result in results):
-                return ERROR
-    return 0
+                break
+    if work and any(result.tokens for result in done):
+        _tell_work(bundle, options["draft"], done, as_json)
+    return ERROR if any(result.stopped == "interrupted" for result in done) else 0
 
 
 def _write(batch: BatchRun, live: bool) -> int:
@@ -170,6 +177,26 @@ def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int,
         )
     if result.blocks is not None:
         click.echo(f"A token went through {result.blocks:.1f} blocks of the model on average.", err=True)
+
+
+def _tell_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
+    """Print what all the texts took, and what the large model alone would have taken, as figure C.2 of the thesis."""
+    from intaglio.bundle import Bundle
+    from intaglio.validate.decoding_work import compared_work
+
+    compared = compared_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)(results)
+    if as_json:
+        print_json(compared)
+        return
+    run, alone = compared.run, compared.alone
+    rows = [
+        ("this run", run.operations, size(int(run.bytes)), run.intensity),
+        ("the model alone", alone.operations, size(int(alone.bytes)), alone.intensity),
+        ("in units of it", *(getattr(run, name) / getattr(alone, name) for name in run.__struct_fields__)),
+    ]
+    print_table(
+        "Work of a token, the prompts' reading included", ["", "operations", "bytes", "operations a byte"], rows
+    )
 
 
 def show(piece: str) -> None:

@@ -52,9 +52,11 @@ class Counts(msgspec.Struct):
     accepted: int = 0  # drafted tokens that stand in the text
     rolled_back: int = 0  # drafted tokens that do not
     blocks: int = 0  # that computed the written tokens, all together; 0: the strategy leaves none out
+    origins: int = 0  # tokens that the large model itself drafted after, in all passes
 
-    def called(self, author: Author, tokens: int, seconds: float) -> None:
+    def called(self, author: Author, tokens: int, seconds: float, origins: int = 0) -> None:
         """Count a forward pass of a decoder."""
+        self.origins += origins
         for counts, more in ((self.calls, 1), (self.processed, tokens), (self.seconds, seconds)):
             setattr(counts, author, getattr(counts, author) + more)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from intaglio.runtime.decoder import DecoderSession
@@ -16,7 +16,7 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a model's steps, for one text."""
+    """Seconds of a model's steps, for as many texts side by side as it was opened for."""
 
     small: float  # one token of what drafts; 0 where that is not a model
     large: tuple[float, ...]  # 1, 2, 3, ... tokens of the large model at once
@@ -54,23 +54,19 @@ class StepTimes:
 
 
 def _median(session: DecoderSession, context: int, tokens: int) -> float:
-    """Seconds of a step of so many tokens after `context` others, in the first text of the batch."""
-    ids = _first(session, [0] * tokens)
+    """Seconds of a step of so many tokens after `context` others, in each text of the batch."""
     session.rollback(0)
-    session.append(_first(session, [0] * context), [1] * session.batch)
+    session.append([[0] * context] * session.batch, [1] * session.batch)
 
     def step() -> None:
-        session.truncate(0, context)
-        session.append(ids, [tokens] * session.batch)
+        for row in range(session.batch):
+            session.truncate(row, context)
+        session.append([[0] * tokens] * session.batch, [tokens] * session.batch)
 
     step()  # the first time binds buffers
     seconds = statistics.median(_timed(step) for _ in range(REPEATS))
     session.rollback(0)
     return seconds
-
-
-def _first(session: DecoderSession, tokens: Sequence[int]) -> list[Sequence[int]]:
-    return [tokens, *([()] * (session.batch - 1))]
 
 
 def _timed(call: Callable[[], None]) -> float:

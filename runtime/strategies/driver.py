@@ -54,13 +54,14 @@ def _answers(asked: Sequence[Waiting]) -> list[Logits]:
     trees: list[Sequence[int]] = [()] * session.batch
     origins: list[Sequence[int]] = [()] * session.batch
     wanted = [0] * session.batch
-    for _, _, (model, new, count, parents, after) in asked:
-        row = model.row
-        tokens[row], wanted[row], trees[row], origins[row] = new, count, parents, after
+    for _, _, request in asked:
+        row = request.model.row
+        tokens[row], wanted[row], trees[row], origins[row] = request[1:]
     before = session.seconds
     branched = any(trees)
     logits = session.append(tokens, wanted, trees if branched else None, origins if branched else None)
     for text, _, request in asked:
         request.model.drafts = session.draft_logits[request.model.row]
-        text.counts.called(request.model.author, len(request.tokens), session.seconds - before)
+        after = len(request.origins) or 1 if session.decoder.drafts else 0
+        text.counts.called(request.model.author, len(request.tokens), session.seconds - before, after)
     return [logits[request.model.row] for _, _, request in asked]

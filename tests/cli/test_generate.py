@@ -88,6 +88,19 @@ def test_text_is_on_standard_output_and_its_speed_on_standard_error(
     assert err.startswith("8 tokens, ")
 
 
+def test_work_is_told_after_all_texts(intaglio: Run, tiny_decoder: Path) -> None:
+    arguments = ("generate", tiny_decoder, "abcabcabc", "two", "-n", 8, "--strategy", "ngram", "--work")
+    code, out, _ = intaglio(*arguments)
+    assert code == 0
+    run, alone, ratio = (line.split() for line in out.splitlines()[-4:-1])
+    assert (run[:2], alone[:3], ratio[:4]) == (["this", "run"], ["the", "model", "alone"], ["in", "units", "of", "it"])
+    code, out, err = intaglio(*arguments, "--json")
+    first, second, work = (json.loads(line) for line in out.splitlines())
+    assert (code, err) == (0, "") and first.keys() == second.keys() >= KEYS
+    assert work["run"]["operations"] >= work["alone"]["operations"] > 0
+    assert work["run"]["bytes"] <= work["alone"]["bytes"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -12,14 +12,10 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.model_file import load
 from intaglio.runtime.generate import generate
-from intaglio.validate.decoding_work import decoding_work
 from intaglio.validate.tune_decoding import TunedDecoding, fastest, tune_decoding
 from intaglio.validate.tune_decoding_picture import picture
-from intaglio.validate.work import work
 
 
 @pytest.fixture(scope="module")
@@ -69,41 +65,6 @@ def test_drafting_reads_fewer_bytes_for_more_operations(tuned: TunedDecoding) ->
     assert speculative.work.bytes < plain.work.bytes
     assert speculative.work.operations > plain.work.operations
     assert speculative.work.intensity > plain.work.intensity
-
-
-def test_the_work_of_a_text_is_that_of_its_passes(trained_pair: tuple[Path, Path]) -> None:
-    _, large = trained_pair
-    (result,) = generate(large, "The import statement", max_new_tokens=1)
-    model, tokens = load(Bundle.open(large).model_path), result.prompt_tokens
-    found = decoding_work(Bundle.open(large), None)([result])
-    lengths = {"batch": 1, "tokens": tokens, "positions_wanted": tokens}
-    short, long = (work(model, {**lengths, "capacity": tokens + more}) for more in (0, 1))
-    assert found.operations == pytest.approx((short.operations + long.operations) / 2)
-    assert found.bytes == pytest.approx((short.bytes + long.bytes) / 2)
-
-
-def test_the_work_of_an_early_exit_is_that_of_its_blocks(exiting: Path, trained_pair: tuple[Path, Path]) -> None:
-    _, large = trained_pair
-    bundle = Bundle.open(exiting)
-    options: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
-    plain, whole = (next(generate(path, "The import statement", **options)) for path in (large, exiting))
-    (bild,) = generate(exiting, "The import statement", strategy="bild", early_exit=True, fallback=0.0, **options)
-    assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(large), None)([plain])
-    small, large_calls = bild.calls.small, bild.calls.large
-    table = 1536 * 256 * 4  # bytes of the head's matrix, float32, which both read; a block is 12 · 256²
-    read = decoding_work(bundle, None)([bild]).bytes * 8
-    blocks = 12 * 256 * 256 * 4
-    assert read == pytest.approx(small * (blocks + table) + large_calls * (3 * blocks + table), rel=0.05)
-
-
-def test_the_work_of_an_encoder_decoder_grows_with_the_source(
-    make_encoder_decoder: Callable[..., tuple[Path, Path]],
-) -> None:
-    bundle = Bundle.open(make_encoder_decoder("t5")[1])
-    short, long = generate(bundle.path, ["ab", "ab" * 20], max_new_tokens=1)
-    few, many = (decoding_work(bundle, None)([result]) for result in (short, long))
-    assert many.operations > 5 * few.operations
-    assert many.bytes > few.bytes
 
 
 def test_an_early_exit_is_tuned_as_a_smaller_model_is(

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from drafts import save_drafts
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -29,6 +31,32 @@ def four_bit(trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("four_bit") / "large"
     compress(trained_pair[1], path, "rtn")
     return path
+
+
+@pytest.fixture(scope="session")
+def trained_drafting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that gives the large trained model with drafts that are often right: kind -> bundle.
+
+    The projections are 0, so that a pseudo state begins as the state of the token before it, and repeats it: which is
+    what the model does, too, in lines and tables.
+    """
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            from safetensors.numpy import load_file, save_file
+
+            folder = tmp_path_factory.mktemp("trained")
+            checkpoint = save_drafts(language_models / "large", folder / "checkpoint", kind, (1, 1, 2), width=256)
+            matrices = {
+                name: np.zeros_like(each) for name, each in load_file(checkpoint / "drafts.safetensors").items()
+            }
+            save_file(matrices, checkpoint / "drafts.safetensors")
+            export(str(checkpoint), folder / "bundle", check=False)
+            made[kind] = folder / "bundle"
+        return made[kind]
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,37 @@ import pytest
 
 from intaglio.runtime import decoder as module
 from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.early_exit import EarlyExitSession
 from intaglio.runtime.generate import TextGenerator
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
     "speculative": {"strategy": "speculative"},
     "ngram": {"strategy": "ngram"},
+    "early exit": {"strategy": "bild", "early_exit": True, "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
+    "hidden transfer": {"strategy": "hidden-transfer", "least": 0.01},
+    "medusa": {"strategy": "medusa", "least": 0.01},
 }
 methods = pytest.mark.parametrize("method", METHODS)
+Open = Callable[..., TextGenerator]
 
 
-def opened(method: str, pair: tuple[Path, Path], **options: Any) -> TextGenerator:
-    draft = {} if method == "ngram" else {"draft": pair[0]}
-    return TextGenerator(pair[1], **METHODS[method], **draft, ignore_eos=True, threads=1, **options)
+@pytest.fixture
+def opened(trained_pair: tuple[Path, Path], exiting: Path, trained_drafting: Callable[[str], Path]) -> Open:
+    """A function that opens the bundles of one of the METHODS."""
+
+    def opened(method: str, **options: Any) -> TextGenerator:
+        strategy, large = METHODS[method]["strategy"], trained_pair[1]
+        draft: dict[str, Any] = {}
+        if method in ("bild", "speculative"):
+            draft = {"draft": trained_pair[0]}
+        elif method == "early exit":
+            large = exiting
+        elif method != "ngram":
+            large = trained_drafting(strategy)
+        return TextGenerator(large, **METHODS[method], **draft, ignore_eos=True, threads=1, **options)
+
+    return opened
 
 
 def sessions(generator: TextGenerator) -> list[DecoderSession]:
@@ -38,7 +56,7 @@ def addresses(generator: TextGenerator) -> list[int]:
 @methods
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
-    method: str, batch: int, trained_pair: tuple[Path, Path], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+    method: str, batch: int, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 tokens with many rollbacks, in a cache that grows by 64 slots."""
     monkeypatch.setattr(module, "CAPACITY_STEP", 64)
@@ -50,14 +68,15 @@ def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
         allocate(session, capacity)
 
     monkeypatch.setattr(DecoderSession, "_allocate", counted)
-    with opened(method, trained_pair, max_new_tokens=200, batch=batch) as generator:
+    with opened(method, max_new_tokens=200, batch=batch) as generator:
         seen: dict[tuple[int, ...], list[int]] = {}
         run = generator.write_batch([prompt[:20] for prompt in prompts[:batch]])
         for _ in run:
             capacities = tuple(session.capacity for session in sessions(generator))
             assert seen.setdefault(capacities, addresses(generator)) == addresses(generator)
         for session in sessions(generator):
-            assert [capacity for which, capacity in allocated if which is session] == [64, 128, 192, 256]
+            own = [capacity for which, capacity in allocated if which is session]
+            assert own == ([] if isinstance(session, EarlyExitSession) else [64, 128, 192, 256])
         assert sum(text.result().rolled_back for text in run.texts) > 20
 
 
@@ -68,9 +87,9 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-def peak(method: str, pair: tuple[Path, Path], prompt: str) -> int:
+def peak(generator: TextGenerator, prompt: str) -> int:
     """Bytes of arrays and objects, at most at a time, while 60 tokens are written into caches that hold them all."""
-    with opened(method, pair, max_new_tokens=60) as generator:
+    with generator:
         generator.write(prompt).whole()  # binds the buffers of every shape
         before = addresses(generator)
         tracemalloc.reset_peak()
@@ -84,14 +103,14 @@ def peak(method: str, pair: tuple[Path, Path], prompt: str) -> int:
 
 @methods
 def test_what_steps_allocate_does_not_grow_with_the_cache(
-    method: str, trained_pair: tuple[Path, Path], prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
+    method: str, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
 ) -> None:
     """The cache of the second run is 15 times as large; a copy of one layer's keys would be 4 MB of 5 more."""
     width = 256 * 4  # bytes of a token's keys in a layer of the large model
     found = []
     for capacity in (256, 3840):
         monkeypatch.setattr(module, "CAPACITY_STEP", capacity)
-        found.append(peak(method, trained_pair, prompts[0]))
+        found.append(peak(opened(method, max_new_tokens=60), prompts[0]))
     assert found[1] - found[0] < 0.1 * (3840 - 256) * width
     assert found[1] < 0.5 * 3840 * width
 

@@ -45,32 +45,6 @@ def make_drafting(
     return make
 
 
-@pytest.fixture(scope="session")
-def trained(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A function that gives the large trained model with drafts that are often right: kind -> bundle.
-
-    The projections are 0, so that a pseudo state begins as the state of the token before it, and repeats it: which is
-    what the model does, too, in lines and tables.
-    """
-    made: dict[str, Path] = {}
-
-    def make(kind: str) -> Path:
-        if kind not in made:
-            from safetensors.numpy import load_file, save_file
-
-            folder = tmp_path_factory.mktemp("trained")
-            checkpoint = save_drafts(language_models / "large", folder / "checkpoint", kind, (1, 1, 2), width=256)
-            matrices = {
-                name: np.zeros_like(each) for name, each in load_file(checkpoint / "drafts.safetensors").items()
-            }
-            save_file(matrices, checkpoint / "drafts.safetensors")
-            export(str(checkpoint), folder / "bundle", check=False)
-            made[kind] = folder / "bundle"
-        return made[kind]
-
-    return make
-
-
 def texts(bundle: Path, prompts: list[str], count: int, **options: Any) -> list[Generated]:
     return list(generate(bundle, prompts, max_new_tokens=count, **options))
 
@@ -81,18 +55,20 @@ def tokens(results: list[Generated]) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_trained_model_writes_its_own_text(
-    kind: str, trained: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
+    kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts, 40)
     for options in ({}, {"tree": 3, "least": 0.01}, {"tree": 16, "least": 0.001, "batch": 3, "origins": 5}):
-        found = texts(trained(kind), prompts, 40, strategy=kind, **options)
+        found = texts(trained_drafting(kind), prompts, 40, strategy=kind, **options)
         assert tokens(found) == tokens(expected)
         assert sum(result.accepted for result in found) > 0
         assert all(result.calls.large <= len(result.tokens) - result.accepted + 1 for result in found)
 
 
-def test_four_bits_write_their_own_text_too(trained: Callable[[str], Path], prompts: list[str], tmp_path: Path) -> None:
-    compress(trained("hidden-transfer"), tmp_path / "four", "rtn")
+def test_four_bits_write_their_own_text_too(
+    trained_drafting: Callable[[str], Path], prompts: list[str], tmp_path: Path
+) -> None:
+    compress(trained_drafting("hidden-transfer"), tmp_path / "four", "rtn")
     expected = texts(tmp_path / "four", prompts[:8], 40)
     found = texts(tmp_path / "four", prompts[:8], 40, strategy="hidden-transfer", least=0.01)
     assert tokens(found) == tokens(expected)
@@ -166,9 +142,9 @@ def test_sampled_texts_are_distributed_as_the_models(
 
 
 def test_typical_acceptance_takes_more_and_every_token_is_likely(
-    trained: Callable[[str], Path], prompts: list[str]
+    trained_drafting: Callable[[str], Path], prompts: list[str]
 ) -> None:
-    bundle = trained("hidden-transfer")
+    bundle = trained_drafting("hidden-transfer")
     exact = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01)
     found = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01, typical=0.05)
     assert sum(result.accepted for result in found) > sum(result.accepted for result in exact)
