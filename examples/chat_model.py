@@ -22,8 +22,8 @@ from pathlib import Path
 import click
 import msgspec
 import torch
-from prose import pairs, paragraphs
-from python_text import documents, is_held_out
+from prose import pairs, split_paragraphs
+from python_text import documents
 from train_language_models import check_output, run_command, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -85,10 +85,7 @@ def opened(path: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
 
 def questions(seed: int) -> tuple[list[str], list[str]]:
     """Those to train on, and those held out, each about another passage."""
-    found = documents()
-    training = paragraphs([document for document in found if not is_held_out(document.subject)])
-    known = set(training)
-    held_out = [text for text in paragraphs([d for d in found if is_held_out(d.subject)]) if text not in known]
+    training, held_out = split_paragraphs(documents())
     return _asked(training, seed), _asked(held_out, seed)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from python_text import Document
+from python_text import Document, is_held_out
 
 LEAST, MOST = 40, 240  # characters of a passage
 LETTERS = 0.8  # of a paragraph's characters letters or spaces: prose, not a table or an example
@@ -44,6 +44,14 @@ def paragraphs(documents: Sequence[Document]) -> list[str]:
                 if _is_prose(line):
                     found[line] = None
     return list(found)
+
+
+def split_paragraphs(documents: Sequence[Document]) -> tuple[list[str], list[str]]:
+    """The paragraphs to train on, and those held out; one that stands in both kinds of documents is trained on."""
+    training = paragraphs([document for document in documents if not is_held_out(document.subject)])
+    known = set(training)
+    held_out = paragraphs([document for document in documents if is_held_out(document.subject)])
+    return training, [text for text in held_out if text not in known]
 
 
 def passages(paragraph: str) -> list[str]:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 import torch
 import transformers
 from language_model import GRADIENT_NORM, rate
-from prose import Pair, pairs, paragraphs
-from python_text import documents, is_held_out
+from prose import Pair, pairs, split_paragraphs
+from python_text import documents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from train_language_models import check_output, run_command, save
@@ -112,10 +112,7 @@ def command(out: Path, steps: int | None, seed: int, as_json: bool) -> None:
 
 def train_pair(out: Path, steps: int | None = None, seed: int = 0) -> Figures:
     """Train both models and write the directory `out`, whole or not at all; `steps` a model instead of their own."""
-    found = [*documents(), *documents(sources=True)]
-    training = paragraphs([document for document in found if not is_held_out(document.subject)])
-    known = set(training)
-    held_out = [text for text in paragraphs([d for d in found if is_held_out(d.subject)]) if text not in known]
+    training, held_out = split_paragraphs([*documents(), *documents(sources=True)])
     tokenizer = word_tokenizer(list(pairs(training, seed)))
     judged = list(pairs(held_out, seed))
     judging, validation = judged[:JUDGED], judged[JUDGED : 2 * JUDGED]

@@ -182,7 +182,7 @@ class TextGenerator:
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
         texts = [self.prompt_text(prompt) for prompt in prompts]
-        encoded = [self.encode(prompt) for prompt in prompts]
+        encoded = [self._tokens(text, prompt) for text, prompt in zip(texts, prompts, strict=True)]
         for session in (self._model, self._draft):
             if session:
                 session.rollback(0)
@@ -237,7 +237,10 @@ class TextGenerator:
 
         Raises `UsageError` as `write` does.
         """
-        text = self.prompt_text(prompt)
+        return self._tokens(self.prompt_text(prompt), prompt)
+
+    def _tokens(self, text: str, prompt: Prompt) -> list[int]:
+        """See `encode`; `text` is what the model reads of `prompt`."""
         check_unicode(text)
         tokens = list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
         if not tokens:

@@ -1,0 +1,116 @@
+"""A mistake that is put into a kernel is found: the emulation fails, or its numbers are not the reference's."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from kernel_cases import launch_of, outputs_of
+from operator_cases import Case, indices, int8
+
+from intaglio.errors import EngineError
+from intaglio.plugins import OPS
+from intaglio.plugins.cuda.emulator import emulate
+from intaglio.plugins.cuda.geometry import PLUGINS
+
+MUTATIONS = {
+    "no barrier before a stage is read": ("cuda/gemm.cuh", "__syncthreads();  // this tile", "// this tile"),
+    "no wait for the copies": ("cuda/gemm.cuh", "async_copy::wait<STAGES - 2>();", ""),
+    "no guard of the last columns": ("cuda/epilogue.cuh", "if (i < count) to[i]", "to[i]"),
+    "no guard of the last rows": ("cuda/gemm.cuh", "if (row >= problem.m) continue;", ""),
+    "no zeros beyond the last k": (
+        "cuda/gemm.cuh",
+        "problem.n, problem.k - first_k, problem",
+        "problem.n, TILE_K, problem",
+    ),
+    "one swizzle wrong": ("cuda/gemm.cuh", "(column ^ (row / 2 % 4 * 16))", "column"),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mistake_in_the_matrix_product_is_found(tmp_path, mutation):
+    header, old, new = MUTATIONS[mutation]
+    (tmp_path / "cuda").mkdir()
+    shutil.copy(PLUGINS / "int_linear" / "kernel.cu", tmp_path)
+    text = (PLUGINS / header).read_text()
+    assert text.count(old) == 1
+    (tmp_path / header).write_text(text.replace(old, new))
+    assert any(is_wrong(str(tmp_path), k, n, seed) for k, n in [(208, 144), (200, 131)] for seed in range(2))
+
+
+def is_wrong(folder, k, n, seed):
+    random = np.random.default_rng(0)
+    return fails_in(
+        folder, Case("IntLinear", (int8(random, 70, k), int8(random, k, n), np.zeros(n, np.int32)), {"bits": 32}), seed
+    )
+
+
+def fails_in(folder, case, seed):
+    """Whether the kernels in `folder` end with an error, or with other numbers than the reference's; sums are exact."""
+    try:
+        (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed)
+    except EngineError as error:
+        assert "error:" not in str(error), "it does not compile"
+        return True
+    return not np.array_equal(got, OPS[case.operator].reference(case.inputs, case.attributes)[0])
+
+
+PACKED = "cuda/packed_product.cuh"
+PACKED_MUTATIONS = {
+    "no barrier before a stage is read": (PACKED, "__syncthreads();  // this tile", "// this tile"),
+    "no wait for the copies": (PACKED, "async_copy::wait<Shape::STAGES - 2>();", ""),
+    "no guard of the last channels": (PACKED, "if (i < count) to[i]", "to[i]"),
+    "no guard of the last rows": (PACKED, "if (row >= problem.rows) continue;", ""),
+    "no barrier before the sums of warps": (PACKED, "    __syncthreads();\n    const int row", "    const int row"),
+    "a warp's sums left out": (PACKED, "for (int other = 0; other < WARPS", "for (int other = 1; other < WARPS"),
+    "x not swizzled where it is read": (
+        PACKED,
+        "(64 * (first + chunk) + 16 * t) ^ (g % 2 * 64)",
+        "64 * (first + chunk) + 16 * t",
+    ),
+    "bytes of the wrong nibbles": ("cuda/packed_numbers.cuh", "numbers << 2 & 0x3f003f00", "numbers << 2 & 0x3f003e00"),
+}
+
+
+@pytest.mark.parametrize("mutation", PACKED_MUTATIONS)
+def test_a_mistake_in_the_product_with_packed_weights_is_found(tmp_path, mutation):
+    header, old, new = PACKED_MUTATIONS[mutation]
+    (tmp_path / "cuda").mkdir()
+    source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
+    kernel = source.index('extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2')
+    (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
+    (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
+    shutil.copy(PLUGINS / PACKED, tmp_path / "cuda")
+    text = (PLUGINS / header).read_text()
+    assert text.count(old) == 1
+    (tmp_path / header).write_text(text.replace(old, new))
+    random = np.random.default_rng(0)
+    wrong = []
+    for rows, seed in [(5, 0), (70, 0), (5, 1), (70, 1)]:
+        x = random.integers(-4, 5, (rows, 1312)).astype(np.float16)
+        packed, lut = indices(random, 131, 1312, 3), random.integers(-2, 3, (131, 8)).astype(np.float16)
+        wrong.append(fails_in(str(tmp_path), Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed))
+    assert any(wrong)
+
+
+SPARSE_MUTATIONS = {
+    "a thread's part left out": ("thread <= to; ++thread", "thread < to; ++thread"),
+    "a row of the next window": ("row_offsets[candidate] < place", "row_offsets[candidate] <= place"),
+    "no barrier before the parts are added": ("    __syncthreads();\n    for (int32_t m", "    for (int32_t m"),
+    "one row too few searched": ("candidate < high && int64_t", "candidate < high - 1 && int64_t"),
+}
+
+
+@pytest.mark.parametrize("mutation", SPARSE_MUTATIONS)
+def test_a_mistake_in_the_sparse_product_is_found(tmp_path, mutation):
+    old, new = SPARSE_MUTATIONS[mutation]
+    text = (PLUGINS / "csr_matmul" / "kernel.cu").read_text()
+    assert text.count(old) == 1
+    (tmp_path / "kernel.cu").write_text(text.replace(old, new))
+    random = np.random.default_rng(0)
+    counts = [0, 900, 0, 3, 605, 1, 2, 507, 4, 0]  # windows of the rows 0-1, 2-4, 5-7, 8-9
+    columns = np.concatenate([np.sort(random.choice(1000, count, replace=False)) for count in counts]).astype(np.int32)
+    x, values, y = (random.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 1000), len(columns), (3, 10)))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    case = Case("CsrMatMul", (x, values, columns, offsets, y), {})
+    assert any(fails_in(str(tmp_path), case, seed) for seed in range(2))
