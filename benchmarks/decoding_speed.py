@@ -131,7 +131,9 @@ def main(
                 name = f"bild, {loss:g} points lost (fallback {best.fallback:g}, rollback {best.rollback:g})"
                 ways.append(way(name, strategy="bild", draft=draft, max_draft=max_draft, **thresholds))
         ways.append(way("ngram", strategy="ngram"))
-        ways += [way(kind, kind, strategy=kind) for kind in DRAFTED if kind in bundles]
+        for kind in DRAFTED:
+            if kind in bundles:
+                ways += [way(kind, kind, strategy=kind), way(f"{kind}, no copies", kind, strategy=kind, ngram=0)]
         rows = measure(ways, examples, metric)
         opened.close()  # the peers run alone
         if peers:

@@ -59,10 +59,18 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
     "--rollback", type=float, help="bild: a token is taken back beyond this distance, in nats; or inf.  [default: 2]"
 )
 @click.option("--max-draft", type=int, help="bild: tokens between two reviews of the large model.  [default: 10]")
-@click.option("--window", type=int, help="speculative, ngram: tokens drafted at a time.  [default: adaptive; 10]")
-@click.option("--ngram", type=int, help="ngram: last tokens to look for in the text before.  [default: 3]")
+@click.option(
+    "--window",
+    type=int,
+    help="speculative, ngram: tokens drafted at a time.  [default: adaptive; at most 10]",
+)
+@click.option(
+    "--ngram",
+    type=int,
+    help="ngram, hidden-transfer, medusa: last tokens to look for in the text before.  [default: 6]",
+)
 @click.option("--tree", type=int, help="hidden-transfer, medusa: tokens verified at a time.  [default: 8]")
-@click.option("--least", type=float, help="hidden-transfer, medusa: probability of a path to try.  [default: 0.05]")
+@click.option("--least", type=float, help="ngram, hidden-transfer, medusa: chance of what is tried.  [default: 0.05]")
 @click.option("--origins", type=int, help="hidden-transfer, medusa: tokens to draft after at a time.  [default: 1]")
 @click.option("--typical", type=float, help="hidden-transfer, medusa: take tokens as likely as this, too.")
 @click.option("--saturation", type=float, help="calm: how alike a state stays for its token to leave.  [default: 0.9]")

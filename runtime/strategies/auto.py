@@ -15,7 +15,8 @@ from intaglio.runtime.strategies.windows import CostWindow
 
 @dataclass
 class Auto(Strategy):
-    """Speculative sampling with a draft model, n-gram drafting without one, each with the window of the cost model.
+    """Speculative sampling with a draft model, n-gram drafting without one, as many tokens at a time as pay by the
+    cost model.
 
     Greedy texts are the large model's; sampled ones are distributed as its texts, but not the same for the same seed,
     as the windows depend on what was measured.
@@ -30,13 +31,15 @@ class Auto(Strategy):
 
     def forecast(self) -> str:
         """What drafting can win at best, in a sentence."""
-        window = self.times.best_window(1.0)
+        always = self.times.kept_alike(1.0)
+        window = self.times.best_window(always)
         if not window:
             return "Drafting cannot win: the draft model takes too long for that. The large model writes alone."
-        best = self.times.speedup(1.0, window)
+        best = self.times.speedup(always[:window])
         return f"Drafting can make it {best:.1f} times as fast, if all of {window} drafted tokens are always kept."
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
-        window = CostWindow(self.times)
-        return speculate(text, window) if text.draft else copy_ahead(text, NGram.ngram, window)
+        if text.draft:
+            return speculate(text, CostWindow(self.times))
+        return copy_ahead(text, NGram.ngram, self.times.longest, self.times.best_window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from intaglio.runtime.decoder import DecoderSession
@@ -38,19 +38,25 @@ class StepTimes:
         """The longest draft whose review was measured, in tokens."""
         return len(self.large) - 1
 
-    def speedup(self, acceptance: float, window: int) -> float:
+    def speedup(self, chances: Sequence[float]) -> float:
         """How many times as fast as the large model alone drafting is expected to write.
 
-        `acceptance`: the probability that a drafted token is kept, each on its own; `window`: tokens drafted at a time,
-        0 for none. A draft then gives (1 - a^(w+1)) / (1 - a) tokens (Leviathan et al. 2023, equation 1), in the time
-        of w small steps and one large step of w + 1 tokens.
+        `chances`: of each drafted token, the probability that it is kept, and so those before it. Such a draft gives
+        1 + their sum tokens, in the time of as many small steps and one large step of one token more.
         """
-        tokens = sum(acceptance**place for place in range(window + 1))
-        return tokens * self.large[0] / (window * self.small + self.large[window])
+        drafted = len(chances)
+        return (1 + sum(chances)) * self.large[0] / (drafted * self.small + self.large[drafted])
 
-    def best_window(self, acceptance: float) -> int:
-        """The window of the highest speedup at an acceptance: 0 where drafting cannot win."""
-        return max(range(self.longest + 1), key=lambda window: self.speedup(acceptance, window))
+    def best_window(self, chances: Sequence[float]) -> int:
+        """How many of the first tokens of a draft to review for the highest speedup: 0 where drafting cannot win."""
+        return max(range(min(len(chances), self.longest) + 1), key=lambda window: self.speedup(chances[:window]))
+
+    def kept_alike(self, acceptance: float) -> list[float]:
+        """The chances in the longest draft, where each token is kept with one probability once those before it are.
+
+        With 1 they add up to (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
+        """
+        return [acceptance**place for place in range(1, self.longest + 1)]
 
 
 def _median(session: DecoderSession, context: int, tokens: int) -> float:

@@ -3,7 +3,8 @@
 Each pass gives the model's own distribution after every token of the tree; the path that the model agrees with is
 kept, and the drafts after its last token make the next tree (Hidden Transfer, section 3.4). The paper drafts after
 every token of the tree. Here it is after the few that are likely to be the last of the path: on a CPU the pseudo states
-of the others cost more time than they save.
+of the others cost more time than they save. Paths go on with copies, too, of what followed their last tokens earlier in
+the text: the model drafts two or three tokens ahead, a copy reaches as far as the text repeats itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from intaglio.errors import UsageError
 from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import likeliest, softmax
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
-from intaglio.runtime.strategies.drafting import check_count
+from intaglio.runtime.strategies.copies import Copies
+from intaglio.runtime.strategies.drafting import check_count, check_probability
 from intaglio.runtime.token_tree import depths
+
+COPIED = -1  # the rank of a token that is no draft of the model's
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,17 @@ class DraftTree(Strategy):
     tree: int = 8  # drafted tokens in a tree at most
     least: float = 0.05  # probability, by the drafts, of a path that is tried
     origins: int = 1  # tokens of a tree that are drafted after: the likeliest to be the last of the path
+    ngram: int = 6  # last tokens at most that are looked for in the text, for what followed them there; 0: none are
     typical: float | None = None
 
     def __post_init__(self) -> None:
         check_count("tree", self.tree)
         check_count("origins", self.origins)
-        for option, value in (("least", self.least), ("typical", self.typical)):
-            if value is not None and not 0 < value <= 1:
-                raise UsageError(f"{option} {value}: expected a probability, more than 0 and at most 1.")
+        if self.ngram < 0:
+            raise UsageError(f"ngram {self.ngram}: expected at least 0.")
+        check_probability("least", self.least)
+        if self.typical is not None:
+            check_probability("typical", self.typical)
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` for a model that does not draft in this way."""
@@ -59,15 +66,18 @@ class DraftTree(Strategy):
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
         large, sampler = text.large, text.sampler
+        copies = Copies(self.ngram)
         logits = yield large.follow(text.tokens)
         token, drafts = sampler.choose(logits[0], text.tokens), large.drafts[0]
         while True:
             yield Written(token, "large")
-            tokens, parents, likely = grow(token, drafts, min(self.tree, text.room - 1), self.least)
+            copies.read(text.tokens)
+            tokens, parents, likely = grow(token, drafts, min(self.tree, text.room - 1), self.least, copies)
             origins, start = likely_ends(parents, likely, self.origins), large.length
             logits = yield large.append_tree(tokens, parents, origins)
             path, token = self._walk(text, tokens, parents, logits)
             large.keep(start, path)
+            copies.observe([*(tokens[place] for place in path[1:]), token])
             drafts = drafts_after(path, origins, large.drafts)
             ahead = depths(parents)
             # By depth, and of each first those that were not taken: a trace shows them where they would have stood.
@@ -130,27 +140,47 @@ def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: Logits) ->
     return drafts[0, :0]
 
 
-def grow(root: int, drafts: Logits, most: int, least: float) -> tuple[list[int], list[int], list[float]]:
+def grow(
+    root: int, drafts: Logits, most: int, least: float, copies: Copies
+) -> tuple[list[int], list[int], list[float]]:
     """The tree of `root` and the likeliest paths after it: its tokens, the places of their parents, and how likely
     each path is up to there.
 
-    `drafts`: [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other; `most`:
-    tokens besides `root`; `least`: the probability of a path up to its last token. A token comes after its parent.
+    drafts  [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other
+    most    tokens besides `root`
+    least   the probability of a path up to its last token
+    copies  what may follow the text, and each path; of a token that is both drafted and copied the higher chance counts
+
+    A token comes after its parent.
     """
     steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
-    tokens, parents, found = [root], [-1], [1.0]
-    # (probability up to here, negated; parent; its probability; step; place among that step's tokens)
-    open_paths = [(-steps[0][1][0], 0, 1.0, 0, 0)] if steps else []
-    while open_paths and len(tokens) <= most:
-        negated, parent, before, step, rank = heapq.heappop(open_paths)
+    tokens, parents, found, paths = [root], [-1], [1.0], [list[int]()]
+    # Tokens that may be next: (probability of the path to them, negated; parent; token; rank among the step's drafts)
+    ahead: list[tuple[float, int, int, int]] = []
+
+    def draft(parent: int, rank: int) -> None:
+        step = len(paths[parent])
+        if step < len(steps) and rank < len(steps[step][0]):
+            candidates, chances = steps[step]
+            heapq.heappush(ahead, (-found[parent] * chances[rank], parent, candidates[rank], rank))
+
+    def branch(parent: int) -> None:
+        draft(parent, 0)
+        if copy := copies.after(paths[parent]):
+            heapq.heappush(ahead, (-found[parent] * copy.chance, parent, copy.token, COPIED))
+
+    branch(0)
+    while ahead and len(tokens) <= most:
+        negated, parent, token, rank = heapq.heappop(ahead)
         if -negated < least:
             break
-        candidates, likely = steps[step]
-        if rank + 1 < len(candidates):
-            heapq.heappush(open_paths, (-before * likely[rank + 1], parent, before, step, rank + 1))
-        if step + 1 < len(steps):
-            heapq.heappush(open_paths, (negated * steps[step + 1][1][0], len(tokens), -negated, step + 1, 0))
-        tokens.append(candidates[rank])
-        parents.append(parent)
-        found.append(-negated)
+        if rank != COPIED:
+            draft(parent, rank + 1)
+        path = [*paths[parent], token]
+        if path not in paths:
+            tokens.append(token)
+            parents.append(parent)
+            found.append(-negated)
+            paths.append(path)
+            branch(len(tokens) - 1)
     return tokens, parents, found

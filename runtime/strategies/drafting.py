@@ -18,6 +18,12 @@ def check_count(option: str, count: int) -> None:
         raise UsageError(f"{option} {count}: expected at least 1.")
 
 
+def check_probability(option: str, value: float) -> None:
+    """Refuse what is no probability, or 0."""
+    if not 0 < value <= 1:
+        raise UsageError(f"{option} {value}: expected a probability, more than 0 and at most 1.")
+
+
 def check_fits(option: str, count: int, large: DecoderSession, small: DecoderSession | None) -> None:
     """Refuse to draft more tokens at a time than the models take."""
     limit = min(session.limit for session in (large, small) if session)

@@ -1,31 +1,34 @@
-"""N-gram drafting: what followed the last few tokens before, in the prompt or the text, may follow again."""
+"""N-gram drafting: the text itself is what is copied from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
-from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
-from intaglio.runtime.strategies.windows import FixedWindow, Window
+from intaglio.runtime.strategies.copies import Copies
+from intaglio.runtime.strategies.drafting import check_count, check_fits, check_probability, settle, verify
 
 
 @dataclass(frozen=True)
 class NGram(Strategy):
     """Drafts are copied from the text itself, or from what an encoder read; no second model is needed.
 
-    Saxena 2023, prompt lookup.
-    The text is distributed as the model's alone, see `verify`.
+    As many as are likely to be kept, by how well earlier ones did: a wrong one costs the time of its review. The text
+    is distributed as the model's alone, see `verify`.
     """
 
     needs_draft: ClassVar[bool] = False
-    ngram: int = 3  # last tokens that are looked for at most; if they never occurred, fewer are
-    window: int = 10  # tokens drafted at a time
+    ngram: int = 6  # last tokens that are looked for at most; if they never occurred, fewer are
+    window: int = 10  # tokens drafted at a time, at most
+    least: float = 0.05  # chance that a drafted token is kept, and those before it
 
     def __post_init__(self) -> None:
         check_count("ngram", self.ngram)
         check_count("window", self.window)
+        check_probability("least", self.least)
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` where the models take no such drafts."""
@@ -33,34 +36,20 @@ class NGram(Strategy):
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
-        return copy_ahead(text, self.ngram, FixedWindow(self.window))
+        return copy_ahead(text, self.ngram, self.window, lambda chances: sum(each >= self.least for each in chances))
 
 
-def copy_ahead(text: Text, ngram: int, window: Window) -> Steps:
-    """Write the text, as many tokens copied at a time as `window` says, where `ngram` tokens or fewer occurred."""
-    places = _Places(ngram)
+def copy_ahead(text: Text, ngram: int, most: int, enough: Callable[[Sequence[float]], int]) -> Steps:
+    """Write the text with drafts of at most `most` tokens, copied from where up to `ngram` last ones occurred before.
+
+    `enough`: how many of a draft to review, by the chances that each of its tokens is kept, and those before it.
+    """
+    copies = Copies(ngram)
     while True:
-        before = [*text.source, *text.tokens]
-        start = places.after_the_last(before)
-        draft = before[start : start + min(window.size(), text.room - 1)] if start else []
+        copies.read([*text.source, *text.tokens])
+        draft, chances = copies.chain(min(most, text.room - 1))
+        draft = draft[: enough(chances)]
         logits = yield text.large.follow(text.tokens + draft, len(draft) + 1)
         kept, token = verify(text, draft, [None] * len(draft), logits)
-        window.observe(len(draft), kept)
+        copies.observe([*draft[:kept], token])
         yield from settle(text, draft, kept, token)
-
-
-@dataclass
-class _Places:
-    """Where each n-gram of a growing text, of 1 to `longest` tokens, occurred last with something after it."""
-
-    longest: int
-    ends: dict[tuple[int, ...], int] = field(default_factory=dict)  # n-gram -> place of the token after it
-    known: int = 0  # tokens of the text whose n-grams are in `ends`
-
-    def after_the_last(self, tokens: list[int]) -> int | None:
-        """The place after the last earlier occurrence of the text's end, as long a piece of it as occurred."""
-        for end in range(self.known + 1, len(tokens)):
-            self.ends.update({tuple(tokens[end - size : end]): end for size in range(1, min(self.longest, end) + 1)})
-        self.known = len(tokens) - 1
-        sizes = range(min(self.longest, len(tokens)), 0, -1)
-        return next((self.ends[gram] for size in sizes if (gram := tuple(tokens[-size:])) in self.ends), None)

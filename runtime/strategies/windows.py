@@ -64,9 +64,9 @@ class CostWindow:
 
     def size(self) -> int:
         """See `Window`. Where drafting could win with other texts, it is tried again now and then."""
-        if window := self.times.best_window(self.acceptance):
+        if window := self.times.best_window(self.times.kept_alike(self.acceptance)):
             return window
-        return int(self.waited >= LOOK_AGAIN and self.times.best_window(1.0) > 0)
+        return int(self.waited >= LOOK_AGAIN and self.times.best_window(self.times.kept_alike(1.0)) > 0)
 
     def observe(self, drafted: int, kept: int) -> None:
         """See `Window`. The token that was not kept counts, those after it say nothing."""

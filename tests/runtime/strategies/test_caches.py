@@ -18,7 +18,7 @@ from intaglio.runtime.generate import TextGenerator
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
     "speculative": {"strategy": "speculative"},
-    "ngram": {"strategy": "ngram"},
+    "ngram": {"strategy": "ngram", "least": 1e-3},
     "early exit": {"strategy": "bild", "early_exit": True, "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
     "hidden transfer": {"strategy": "hidden-transfer", "least": 0.01},
     "medusa": {"strategy": "medusa", "least": 0.01},

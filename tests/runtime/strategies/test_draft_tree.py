@@ -22,6 +22,7 @@ from intaglio.graph_passes import compress
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.sampling import Sampling, distribution, softmax
+from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.draft_tree import drafts_after, grow, likely_ends
 from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
@@ -167,6 +168,7 @@ def test_a_model_that_does_not_draft_so_is_refused(
         ({"tree": 0}, "tree 0"),
         ({"least": 0.0}, "least 0.0"),
         ({"origins": 0}, "origins 0"),
+        ({"ngram": -1}, "ngram -1"),
         ({"typical": 1.5}, "typical 1.5"),
         ({"window": 3}, "--window"),
     ],
@@ -201,7 +203,7 @@ def test_the_nearest_drafts_are_taken_as_far_as_they_reach(path: list[int], row:
     least=st.sampled_from([0.001, 0.1, 0.3]),
 )
 def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> None:
-    found, parents, probabilities = grow(7, logits, most, least)
+    found, parents, probabilities = grow(7, logits, most, least, Copies(0))
     likely = [softmax(row) for row in logits]
 
     def path(place: int) -> tuple[int, ...]:
@@ -220,3 +222,50 @@ def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> 
     np.testing.assert_allclose(
         sorted((weights[each] for each in paths), reverse=True)[: len(possible)], possible[:most], rtol=1e-4
     )
+
+
+@settings(max_examples=60)
+@given(
+    logits=arrays.arrays(np.float32, st.tuples(st.integers(0, 2), st.just(3)), elements=st.floats(-4, 4, width=16)),
+    text=st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    most=st.integers(0, 8),
+    least=st.sampled_from([0.01, 0.2]),
+)
+def test_a_tree_goes_on_with_copies(logits: Any, text: list[int], most: int, least: float) -> None:
+    copies = Copies(3)
+    copies.read(text)
+    found, parents, probabilities = grow(text[-1], logits, most, least, copies)
+    drafted = [softmax(row) for row in logits]
+
+    def chance(path: tuple[int, ...]) -> float:
+        """Of the last token of `path`, after those before it."""
+        *before, token = path
+        copy = copies.after(before)
+        copied = copy.chance if copy and copy.token == token else 0.0
+        return max(copied, float(drafted[len(before)][token]) if len(before) < len(drafted) else 0.0)
+
+    def path(place: int) -> tuple[int, ...]:
+        return (*path(parents[place]), found[place]) if place > 0 else ()
+
+    def likely(each: tuple[int, ...]) -> float:
+        return float(np.prod([chance(each[: end + 1]) for end in range(len(each))]))
+
+    paths = [path(place) for place in range(len(found))]
+    assert len(set(paths)) == len(paths) <= most + 1
+    np.testing.assert_allclose(probabilities, [likely(each) for each in paths], rtol=1e-4)
+    # What was left out is no likelier than what was taken, or than `least` where there was room.
+    bound = min(probabilities) if len(paths) == most + 1 else least
+    beside = {(*each, token) for each in paths for token in range(3)} - set(paths)
+    assert all(likely(each) <= bound * (1 + 1e-4) for each in beside)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_save_passes_where_a_text_repeats_itself(
+    kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path]
+) -> None:
+    prompt = ["The list of lists: one, two, three, one, two, three, one,"]
+    expected = texts(trained_pair[1], prompt, 30)
+    alone = texts(trained_drafting(kind), prompt, 30, strategy=kind, ngram=0)
+    copying = texts(trained_drafting(kind), prompt, 30, strategy=kind)
+    assert tokens(copying) == tokens(alone) == tokens(expected)
+    assert copying[0].calls.large < alone[0].calls.large

@@ -26,17 +26,18 @@ def test_the_predicted_speed_is_that_of_simulated_drafts(acceptance: float, wind
     kept = (random.random((20_000, window)) < acceptance).cumprod(axis=1).sum(axis=1)
     seconds = window * FAST.small + FAST.large[window]
     simulated = (kept + 1).mean() * FAST.large[0] / seconds
-    assert FAST.speedup(acceptance, window) == pytest.approx(simulated, rel=0.02)
+    assert FAST.speedup(FAST.kept_alike(acceptance)[:window]) == pytest.approx(simulated, rel=0.02)
 
 
 @given(acceptance=st.floats(0, 1))
 def test_no_window_is_better_than_the_best(acceptance: float) -> None:
-    best = FAST.speedup(acceptance, FAST.best_window(acceptance))
-    assert best >= max(FAST.speedup(acceptance, window) for window in range(5))
+    chances = FAST.kept_alike(acceptance)
+    best = FAST.speedup(chances[: FAST.best_window(chances)])
+    assert best >= max(FAST.speedup(chances[:window]) for window in range(5))
 
 
 def test_a_slow_draft_model_is_not_asked() -> None:
-    assert SLOW.best_window(1.0) == 0
+    assert SLOW.best_window(SLOW.kept_alike(1.0)) == 0
     window = CostWindow(SLOW)
     for _ in range(3 * LOOK_AGAIN):
         assert window.size() == 0
