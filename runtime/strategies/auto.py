@@ -8,6 +8,7 @@ from typing import ClassVar
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.cost_model import StepTimes
+from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
 from intaglio.runtime.strategies.ngram import NGram, copy_ahead
 from intaglio.runtime.strategies.speculative import speculate
 from intaglio.runtime.strategies.windows import CostWindow
@@ -15,8 +16,8 @@ from intaglio.runtime.strategies.windows import CostWindow
 
 @dataclass
 class Auto(Strategy):
-    """Speculative sampling with a draft model, n-gram drafting without one, as many tokens at a time as pay by the
-    cost model.
+    """Speculative sampling with a draft model; without one the model's own drafts, where it makes some, or n-gram
+    drafting; as many tokens at a time as pay by the cost model.
 
     Greedy texts are the large model's; sampled ones are distributed as its texts, but not the same for the same seed,
     as the windows depend on what was measured.
@@ -42,4 +43,6 @@ class Auto(Strategy):
         """See `Strategy`."""
         if text.draft:
             return speculate(text, CostWindow(self.times))
+        if kind := text.large.session.decoder.draft_kind:
+            return DRAFT_TREES[kind]().write_trees(text, self.times.best_window)
         return copy_ahead(text, NGram.ngram, self.times.longest, self.times.best_window)

@@ -9,9 +9,8 @@ the text: the model drafts two or three tokens ahead, a copy reaches as far as t
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,13 +19,12 @@ import numpy as np
 from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.errors import UsageError
 from intaglio.runtime.decoder import DecoderSession, Logits
-from intaglio.runtime.sampling import likeliest, softmax
+from intaglio.runtime.sampling import softmax
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.drafting import check_count, check_probability
+from intaglio.runtime.strategies.tree_growth import Tree, grow
 from intaglio.runtime.token_tree import depths
-
-COPIED = -1  # the rank of a token that is no draft of the model's
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,10 @@ class DraftTree(Strategy):
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
+        return self.write_trees(text, len)
+
+    def write_trees(self, text: Text, enough: Callable[[Sequence[float]], int]) -> Steps:
+        """Write the text. `enough`: how many of a tree's tokens to review, by the chances that they are kept."""
         large, sampler = text.large, text.sampler
         copies = Copies(self.ngram)
         logits = yield large.follow(text.tokens)
@@ -72,25 +74,26 @@ class DraftTree(Strategy):
         while True:
             yield Written(token, "large")
             copies.read(text.tokens)
-            tokens, parents, likely = grow(token, drafts, min(self.tree, text.room - 1), self.least, copies)
-            origins, start = likely_ends(parents, likely, self.origins), large.length
-            logits = yield large.append_tree(tokens, parents, origins)
-            path, token = self._walk(text, tokens, parents, logits)
+            tree = grow(token, drafts, min(self.tree, text.room - 1), self.least, copies)
+            tree = tree.first(enough(tree.chances[1:]))
+            origins, start = tree.likely_ends(self.origins), large.length
+            logits = yield large.append_tree(tree.tokens, tree.parents, origins)
+            path, token = self._walk(text, tree, logits)
             large.keep(start, path)
-            copies.observe([*(tokens[place] for place in path[1:]), token])
+            copies.observe([*(tree.tokens[place] for place in path[1:]), token])
             drafts = drafts_after(path, origins, large.drafts)
-            ahead = depths(parents)
+            ahead = depths(tree.parents)
             # By depth, and of each first those that were not taken: a trace shows them where they would have stood.
-            for place in sorted(range(1, len(tokens)), key=lambda place: (ahead[place], place in path)):
-                yield Written(tokens[place], "small", rolled_back=place not in path)
+            for place in sorted(range(1, len(ahead)), key=lambda place: (ahead[place], place in path)):
+                yield Written(tree.tokens[place], "small", rolled_back=place not in path)
 
-    def _walk(self, text: Text, tokens: list[int], parents: list[int], logits: Logits) -> tuple[list[int], int]:
+    def _walk(self, text: Text, tree: Tree, logits: Logits) -> tuple[list[int], int]:
         """The places of the tokens to keep, from the first on, and the token that the model chooses after them."""
         path, seen = [0], list(text.tokens)
         while True:
             here = logits[path[-1]]
             chosen = text.sampler.choose(here, seen)
-            children = {tokens[place]: place for place, parent in enumerate(parents) if parent == path[-1]}
+            children = {tree.tokens[place]: place for place, parent in enumerate(tree.parents) if parent == path[-1]}
             if chosen not in children and self.typical and children:
                 likely = softmax(text.sampler.penalised(here, seen))
                 best = max(children, key=lambda token: likely[token])
@@ -117,16 +120,7 @@ class Medusa(DraftTree):
     kind: ClassVar[str] = MEDUSA
 
 
-def likely_ends(parents: Sequence[int], likely: Sequence[float], most: int) -> list[int]:
-    """The places, ascending, of the tokens of a tree that are the likeliest to be the last ones which are kept.
-
-    `likely`: the probability of the path to each, which goes on in one of its children, or ends.
-    """
-    ends = list(likely)
-    for parent, each in zip(parents, likely, strict=True):
-        if parent >= 0:
-            ends[parent] -= each
-    return sorted(sorted(range(len(ends)), key=lambda place: -ends[place])[:most])
+DRAFT_TREES: Mapping[str, type[DraftTree]] = {tree.kind: tree for tree in (HiddenTransfer, Medusa)}
 
 
 def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: Logits) -> Logits:
@@ -138,49 +132,3 @@ def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: Logits) ->
         if place in origins:
             return drafts[origins.index(place), ahead:]
     return drafts[0, :0]
-
-
-def grow(
-    root: int, drafts: Logits, most: int, least: float, copies: Copies
-) -> tuple[list[int], list[int], list[float]]:
-    """The tree of `root` and the likeliest paths after it: its tokens, the places of their parents, and how likely
-    each path is up to there.
-
-    drafts  [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other
-    most    tokens besides `root`
-    least   the probability of a path up to its last token
-    copies  what may follow the text, and each path; of a token that is both drafted and copied the higher chance counts
-
-    A token comes after its parent.
-    """
-    steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
-    tokens, parents, found, paths = [root], [-1], [1.0], [list[int]()]
-    # Tokens that may be next: (probability of the path to them, negated; parent; token; rank among the step's drafts)
-    ahead: list[tuple[float, int, int, int]] = []
-
-    def draft(parent: int, rank: int) -> None:
-        step = len(paths[parent])
-        if step < len(steps) and rank < len(steps[step][0]):
-            candidates, chances = steps[step]
-            heapq.heappush(ahead, (-found[parent] * chances[rank], parent, candidates[rank], rank))
-
-    def branch(parent: int) -> None:
-        draft(parent, 0)
-        if copy := copies.after(paths[parent]):
-            heapq.heappush(ahead, (-found[parent] * copy.chance, parent, copy.token, COPIED))
-
-    branch(0)
-    while ahead and len(tokens) <= most:
-        negated, parent, token, rank = heapq.heappop(ahead)
-        if -negated < least:
-            break
-        if rank != COPIED:
-            draft(parent, rank + 1)
-        path = [*paths[parent], token]
-        if path not in paths:
-            tokens.append(token)
-            parents.append(parent)
-            found.append(-negated)
-            paths.append(path)
-            branch(len(tokens) - 1)
-    return tokens, parents, found

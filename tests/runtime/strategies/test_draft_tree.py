@@ -22,8 +22,11 @@ from intaglio.graph_passes import compress
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.sampling import Sampling, distribution, softmax
+from intaglio.runtime.strategies import Auto
 from intaglio.runtime.strategies.copies import Copies
-from intaglio.runtime.strategies.draft_tree import drafts_after, grow, likely_ends
+from intaglio.runtime.strategies.cost_model import StepTimes
+from intaglio.runtime.strategies.draft_tree import drafts_after
+from intaglio.runtime.strategies.tree_growth import Tree, grow
 from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
@@ -182,7 +185,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], said: str, ti
     ("most", "expected"), [(1, [3]), (2, [3, 4]), (3, [0, 3, 4]), (9, [0, 1, 2, 3, 4])]
 )  # the path ends after each with 0.2, 0.1, 0.1, 0.35, 0.25
 def test_drafts_are_made_after_the_likeliest_ends(most: int, expected: list[int]) -> None:
-    assert likely_ends([-1, 0, 0, 1, 2], [1.0, 0.45, 0.35, 0.35, 0.25], most) == expected
+    assert Tree([5] * 5, [-1, 0, 0, 1, 2], [1.0, 0.45, 0.35, 0.35, 0.25]).likely_ends(most) == expected
 
 
 @pytest.mark.parametrize(
@@ -269,3 +272,19 @@ def test_copies_save_passes_where_a_text_repeats_itself(
     copying = texts(trained_drafting(kind), prompt, 30, strategy=kind)
     assert tokens(copying) == tokens(alone) == tokens(expected)
     assert copying[0].calls.large < alone[0].calls.large
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_takes_the_models_own_drafts(
+    kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    expected = texts(trained_pair[1], prompts[:4], 40)
+    with TextGenerator(trained_drafting(kind), max_new_tokens=40, strategy="auto") as generator:
+        assert isinstance(generator.method, Auto)
+        generator.method.times = StepTimes(0.0, (1.0, 1.02, 1.04, 1.06, 1.08))
+        found = [generator.write(prompt).whole() for prompt in prompts[:4]]
+        generator.method.times = StepTimes(0.0, (1.0, 2.5, 4.0, 5.5, 7.0))
+        alone = [generator.write(prompt).whole() for prompt in prompts[:4]]
+    assert tokens(found) == tokens(alone) == tokens(expected)
+    assert sum(result.calls.large for result in found) < sum(len(result.tokens) for result in found)
+    assert all(result.calls.large >= len(result.tokens) for result in alone)  # nothing that costs so much is tried
