@@ -36,7 +36,7 @@ from intaglio.progress import step
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import Example, read_examples
 from intaglio.validate.text_quality import TextQuality, text_quality
-from intaglio.validate.tune_decoding import Setting, TunedDecoding, tune_decoding
+from intaglio.validate.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
 
 DRAFTED = ("hidden-transfer", "medusa")
 
@@ -70,7 +70,7 @@ class Speeds(msgspec.Struct):
 @click.option("--medusa", type=click.Path(path_type=Path), help="--large with drafts that were trained so.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Prompts to judge by.")
 @click.option("--validation", type=click.Path(path_type=Path), help="Prompts to choose thresholds on, for --small.")
-@click.option("--metric", default="bleu", show_default=True, help="What quality is.")
+@click.option("--metric", type=click.Choice(METRICS), default="bleu", show_default=True, help="What quality is.")
 @click.option("--recipe", help="Compress the large model first, such as with rtn.")
 @click.option("--max-draft", default=10, show_default=True, help="BiLD's tokens between two reviews.")
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
@@ -134,7 +134,7 @@ def main(
         for kind in DRAFTED:
             if kind in bundles:
                 ways += [way(kind, kind, strategy=kind), way(f"{kind}, no copies", kind, strategy=kind, ngram=0)]
-        rows = measure(ways, examples, metric)
+        rows = measure(ways, examples)
         opened.close()  # the peers run alone
         if peers:
             rows += beside(large, small, examples, max_new_tokens, count)
@@ -177,7 +177,7 @@ def fastest(tuned: TunedDecoding, loss: float) -> Setting:
     return min(good, key=lambda each: each.seconds) if good else max(settings, key=lambda each: score[id(each)])
 
 
-def measure(ways: Sequence[Way], examples: Sequence[Example], metric: str) -> list[Row]:
+def measure(ways: Sequence[Way], examples: Sequence[Example]) -> list[Row]:
     """Write every text in every way in turn."""
     write_in_turn(ways, [example.prompt for example in examples])
     plain = ways[0].results

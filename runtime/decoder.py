@@ -97,7 +97,7 @@ class DecoderSession:
         self._most = engine.axes.get("capacity", Axis()).maximum  # slots that the engine takes; None: any number
         if self._most is not None:  # TensorRT's caches have one length
             self._allocate(self._most)
-            self.limit = min(self.limit, self._most)
+            self.limit = max(min(self.limit, self._most - drafted(decoder, 1)), 1)
 
     @classmethod
     def open(
@@ -197,7 +197,20 @@ class DecoderSession:
         A step is as wide as its widest row: what is not real of the others lies beyond their ends.
         """
         widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
-        return widest if self._most is None else min(widest, max(self._most - max(self.lengths), 1))
+        return widest if self._most is None else min(widest, max(self._free() - drafted(self.decoder, 1), 1))
+
+    def _free(self) -> int:
+        """The slots of a cache of one length behind the longest text."""
+        assert self._most is not None, "a cache that grows has no end"
+        return self._most - max(self.lengths)
+
+    def tree_room(self, origins: int) -> int:
+        """The most tokens of a tree that the next step takes, at least 1; it drafts after at most `origins` of them."""
+        limits = [self.engine.axes.get(name, Axis()).maximum for name in ("tokens", "positions_wanted")]
+        if self._most is not None:
+            free, slots = self._free(), drafted(self.decoder, 1)
+            limits.append(max(free - slots * origins, free // (1 + slots)))  # the latter drafts after all of fewer
+        return max(min((limit for limit in limits if limit is not None), default=PREFILL_TOKENS), 1)
 
     def _append(
         self,

@@ -112,7 +112,8 @@ class TextGenerator:
         `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
         (see `Sampling`), else "greedy"; `options` are its own.
-        `seed`: the same one gives the same texts; by default they differ. `stop`: strings that end a text.
+        `seed`: the same one gives the same texts, but with the strategy auto; by default they differ.
+        `stop`: strings that end a text.
         `ignore_eos`: go on after the token that ends a text. `batch`: texts that are written side by side at most.
         `target`: as of `open_engine`.
         """
@@ -261,7 +262,9 @@ def _method(name: str, options: StrategyOptions, drafting: str | None) -> Strate
     kind = STRATEGIES[name]
     if kind.needs_draft not in (None, drafting is not None):
         needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
-        said = f"takes no {drafting}. Leave it out, or choose --strategy bild or speculative" if drafting else needed
+        said = (
+            f"takes no {drafting}. Leave it out, or choose --strategy bild, speculative or auto" if drafting else needed
+        )
         raise UsageError(f"strategy {name!r} {said}.")
     given = {option: value for option, value in options.items() if value is not None}
     known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,14 @@ class BatchRun:
         """`texts`: not yet begun; `prompts`: what comes before them, as `Generated` tells it."""
         self._generator = generator
         self._over = False
+        self._pieces = self._write()
         self.texts = [TextRun(generator, text, prompt, self) for text, prompt in zip(texts, prompts, strict=True)]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Write the texts; yield what is certain of them, piece by piece, with the number of the text, from 0 on."""
+        """What is certain of the texts, piece by piece, each with the number of its text, from 0 on."""
+        return self._pieces
+
+    def _write(self) -> Iterator[tuple[int, str]]:
         if self._over:
             return
         numbers = {id(run.text): number for number, run in enumerate(self.texts)}
@@ -76,7 +81,10 @@ class BatchRun:
 
 
 class TextRun:
-    """One text while it is written: iterate over its pieces once; `result` is what there is so far."""
+    """One text while it is written: iterate over its pieces; `result` is what there is so far.
+
+    Pieces of other texts that come meanwhile wait for whoever iterates over those.
+    """
 
     def __init__(self, generator: TextGenerator, text: Text, prompt: str, batch: BatchRun):
         """`text`: not yet begun; `prompt`: what comes before it; `batch`: what writes it."""
@@ -87,6 +95,7 @@ class TextRun:
         self._stream = TextStream(generator.tokenizer, text.tokens, generator.stop)
         self._trace: list[Written] = []
         self._pieces: list[str] = []
+        self._waiting: deque[str] = deque()  # pieces that came while another text of the batch was read
         self._put_off = False  # whether tokens become text at the end only
         self._stopped = "interrupted"
         self._begun = self._first = self._last = 0.0  # seconds: before the prompt, after the first pass, the last
@@ -94,7 +103,14 @@ class TextRun:
 
     def __iter__(self) -> Iterator[str]:
         """Write the text, and those beside it, and yield what is certain of it, piece by piece, none of them empty."""
-        return (piece for number, piece in self._batch if self._batch.texts[number] is self)
+        while self._waiting:
+            yield self._waiting.popleft()
+        for number, piece in self._batch:
+            text = self._batch.texts[number]
+            if text is self:
+                yield piece
+            else:
+                text._waiting.append(piece)
 
     def begin(self) -> None:
         """Look at the clock: the reading of the prompt comes next."""

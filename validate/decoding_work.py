@@ -93,8 +93,9 @@ def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) ->
         length = written if bundle.manifest.encoder else read + written
         operations = moved = 0.0
         for corner, found in corners.items():
-            lengths = getattr(result.processed, author) / calls, length, read, result.origins / calls
-            at = zip(corner, lengths, strict=True)
+            # A draft model that has drafts of its own makes them once a pass, though nobody asks for them.
+            origins = result.origins / calls if author == "large" else 1.0
+            at = zip(corner, (getattr(result.processed, author) / calls, length, read, origins), strict=True)
             part = math.prod(value - 1 if place == 2 else 2 - value for place, value in at)
             operations += part * found.operations
             moved += part * found.bytes

@@ -92,6 +92,8 @@ def tune_decoding(
         raise UsageError(f"metric {metric!r}: expected one of {', '.join(METRICS)}.")
     if not 0 <= loss <= 100:
         raise UsageError(f"loss {loss}: expected 0 to 100 points.")
+    if texts is not None and texts < 1:
+        raise UsageError(f"texts {texts}: expected at least 1.")
     if not fallbacks or not rollbacks:
         raise UsageError("no thresholds to try. Give at least one fallback and one rollback threshold.")
     examples = read_examples(Path(data), "--data")[:texts]
@@ -133,7 +135,7 @@ def tune_decoding(
         loss=loss,
         settings=settings,
         best=best,
-        options=_options(best, draft, max_draft),
+        options=_options(best, draft, max_draft, target, threads),
     )
 
 
@@ -174,11 +176,13 @@ def _setting(
     )
 
 
-def _options(best: Setting, draft: str | Path | None, max_draft: int) -> str:
-    """What to give to `intaglio generate`."""
-    if best.strategy == "greedy":
-        return "--strategy greedy"
-    options = f"--strategy {best.strategy} " + (f"--draft {shlex.quote(str(draft))}" if draft else "--early-exit")
+def _options(best: Setting, draft: str | Path | None, max_draft: int, target: str, threads: int | None) -> str:
+    """What to give to `intaglio generate`, so that it does what was measured."""
+    options = f"--strategy {best.strategy}"
+    if best.strategy != "greedy":
+        options += f" --draft {shlex.quote(str(draft))}" if draft else " --early-exit"
     if best.strategy == "bild":
         options += f" --fallback {best.fallback} --rollback {best.rollback} --max-draft {max_draft}"
-    return options
+    if target != "ort-cpu":
+        options += f" --target {target}"
+    return options if threads is None else f"{options} --threads {threads}"

@@ -69,7 +69,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
     type=int,
     help="ngram, hidden-transfer, medusa: last tokens to look for in the text before.  [default: 6]",
 )
-@click.option("--tree", type=int, help="hidden-transfer, medusa: tokens verified at a time.  [default: 8]")
+@click.option("--tree", type=int, help="hidden-transfer, medusa: tokens drafted at a time.  [default: 8]")
 @click.option("--least", type=float, help="ngram, hidden-transfer, medusa: chance of what is tried.  [default: 0.05]")
 @click.option("--origins", type=int, help="hidden-transfer, medusa: tokens to draft after at a time.  [default: 1]")
 @click.option("--typical", type=float, help="hidden-transfer, medusa: take tokens as likely as this, too.")
@@ -81,7 +81,7 @@ CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *rang
 @click.option("--top-p", type=float, help="Sample from the fewest tokens whose probabilities add up to it.")
 @click.option("--min-p", type=float, help="Sample from tokens of at least this part of the highest probability.")
 @click.option("--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred rarer.")
-@click.option("--seed", type=int, help="The same seed gives the same text.")
+@click.option("--seed", type=int, help="The same seed gives the same text, but with auto.")
 @click.option("--stop", multiple=True, help="End the text before this string. May be given several times.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts to go on with at a time.")
@@ -115,6 +115,8 @@ def generate_command(
     from intaglio.runtime.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
 
+    if work and options["strategy"] == "calm":
+        raise UsageError("--work counts whole passes, of which strategy 'calm' leaves blocks out. Leave --work out.")
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.cost_model import StepTimes
-from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
+from intaglio.runtime.strategies.draft_tree import DRAFT_TREES, DraftTree
 from intaglio.runtime.strategies.ngram import NGram, copy_ahead
 from intaglio.runtime.strategies.speculative import speculate
 from intaglio.runtime.strategies.windows import CostWindow
@@ -25,17 +25,20 @@ class Auto(Strategy):
 
     needs_draft: ClassVar[bool | None] = None
     times: StepTimes = field(init=False)
+    most: int = field(init=False)  # tokens that are drafted at a time
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
         """See `Strategy`."""
         self.times = StepTimes.measure(large, small)
+        self.most = DraftTree.tree if large.decoder.draft_kind and not small else self.times.longest
 
     def forecast(self) -> str:
-        """What drafting can win at best, in a sentence."""
-        always = self.times.kept_alike(1.0)
+        """What drafting can win at best, in a sentence; of a model that drafts itself, over passes that do so, too."""
+        always = self.times.kept_alike(1.0)[: self.most]
         window = self.times.best_window(always)
         if not window:
-            return "Drafting cannot win: the draft model takes too long for that. The large model writes alone."
+            slow = "the draft model takes" if self.times.small else "to review several tokens takes"
+            return f"Drafting cannot win: {slow} too long for that. The large model writes alone."
         best = self.times.speedup(always[:window])
         return f"Drafting can make it {best:.1f} times as fast, if all of {window} drafted tokens are always kept."
 
@@ -45,4 +48,4 @@ class Auto(Strategy):
             return speculate(text, CostWindow(self.times))
         if kind := text.large.session.decoder.draft_kind:
             return DRAFT_TREES[kind]().write_trees(text, self.times.best_window)
-        return copy_ahead(text, NGram.ngram, self.times.longest, self.times.best_window)
+        return copy_ahead(text, NGram.ngram, self.most, self.times.best_window)

@@ -56,7 +56,7 @@ class Counts(msgspec.Struct):
 
     def called(self, author: Author, tokens: int, seconds: float, origins: int = 0) -> None:
         """Count a forward pass of a decoder."""
-        self.origins += origins
+        self.origins += origins if author == "large" else 0
         for counts, more in ((self.calls, 1), (self.processed, tokens), (self.seconds, seconds)):
             setattr(counts, author, getattr(counts, author) + more)
 
@@ -109,6 +109,10 @@ class CachedModel:
         Its answer are the logits after each of them.
         """
         return Forward(self, tokens, len(tokens), parents, origins)
+
+    def tree_room(self, origins: int) -> int:
+        """The most tokens of a tree that can be read next, if at most `origins` of them are drafted after."""
+        return self.session.tree_room(origins)
 
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of what the cache holds from `start` on, keep the tokens at `places`: a path through a tree."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MEMORY = 0.9  # of what is thought of n-grams of a length: what an observation leaves of those before it
+from intaglio.runtime.strategies.windows import learn
 
 
 @dataclass
@@ -49,17 +49,18 @@ class Copies:
         """`longest`: tokens that are looked for at most; 0: nothing is proposed."""
         self._places = Places(longest)
         self._chances = [size / (size + 2) for size in range(longest + 1)]
-        self._tokens: Sequence[int] = ()
+        self._tokens: Sequence[int] = ()  # read so far
+        self._end: Sequence[int] = ()  # of them the last ones that are looked for
 
     def read(self, tokens: Sequence[int]) -> None:
         """Look at what was added to the text, which is now `tokens`."""
         self._places.read(tokens)
-        self._tokens = tuple(tokens)
+        self._tokens = tokens  # which only grow
+        self._end = tokens[max(len(tokens) - self._places.longest, 0) :]
 
     def after(self, path: Sequence[int]) -> Copy | None:
         """What may follow the text that was read and the tokens `path` after it."""
-        longest = self._places.longest
-        if found := self._places.after([*self._tokens[-longest:], *path]):
+        if found := self._places.after([*self._end, *path]):
             place, size = found
             return Copy(self._tokens[place], self._chances[size], size)
         return None
@@ -76,4 +77,4 @@ class Copies:
         """Learn from the tokens that were written after the text that was read."""
         for ahead, token in enumerate(written):
             if copy := self.after(written[:ahead]):
-                self._chances[copy.size] = MEMORY * copy.chance + (1 - MEMORY) * (copy.token == token)
+                self._chances[copy.size] = learn(copy.chance, copy.token == token)

@@ -54,7 +54,7 @@ class StepTimes:
     def kept_alike(self, acceptance: float) -> list[float]:
         """The chances in the longest draft, where each token is kept with one probability once those before it are.
 
-        With 1 they add up to (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
+        1 and the first w of them add up to (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
         """
         return [acceptance**place for place in range(1, self.longest + 1)]
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from intaglio.bundle import Axis
 from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.errors import UsageError
 from intaglio.runtime.decoder import DecoderSession, Logits
@@ -38,7 +39,7 @@ class DraftTree(Strategy):
     needs_draft: ClassVar[bool] = False
     kind: ClassVar[str]
     tree: int = 8  # drafted tokens in a tree at most
-    least: float = 0.05  # probability, by the drafts, of a path that is tried
+    least: float = 0.05  # chance of a path that is tried
     origins: int = 1  # tokens of a tree that are drafted after: the likeliest to be the last of the path
     ngram: int = 6  # last tokens at most that are looked for in the text, for what followed them there; 0: none are
     typical: float | None = None
@@ -60,6 +61,9 @@ class DraftTree(Strategy):
                 f"strategy {self.kind!r}: the bundle's model {drafts}. "
                 f"Train it (intaglio train {self.kind}), export what that makes, and generate with that bundle."
             )
+        most = large.engine.axes.get("drafting", Axis()).maximum
+        if most is not None and self.origins > most:
+            raise UsageError(f"origins {self.origins}: the engine drafts after at most {most} tokens at a time.")
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
@@ -74,7 +78,8 @@ class DraftTree(Strategy):
         while True:
             yield Written(token, "large")
             copies.read(text.tokens)
-            tree = grow(token, drafts, min(self.tree, text.room - 1), self.least, copies)
+            most = min(self.tree, text.room - 1, large.tree_room(self.origins) - 1)
+            tree = grow(token, drafts, most, self.least, copies)
             tree = tree.first(enough(tree.chances[1:]))
             origins, start = tree.likely_ends(self.origins), large.length
             logits = yield large.append_tree(tree.tokens, tree.parents, origins)

@@ -9,8 +9,13 @@ from intaglio.runtime.strategies.cost_model import StepTimes
 
 FIRST, MOST = 5, 20  # tokens
 FIRST_ACCEPTANCE = 0.7  # what is thought of a draft model before anything is known of it
-MEMORY = 0.9  # of the observed acceptance: what a drafted token leaves of those before it
+MEMORY = 0.9  # of how often drafts are kept: what an observation leaves of those before it
 LOOK_AGAIN = 32  # tokens without a draft after which one of a single token is tried
+
+
+def learn(chance: float, kept: bool) -> float:
+    """What is thought of a chance once it was seen whether a drafted token was kept: a running mean."""
+    return MEMORY * chance + (1 - MEMORY) * kept
 
 
 class Window(Protocol):
@@ -72,4 +77,4 @@ class CostWindow:
         """See `Window`. The token that was not kept counts, those after it say nothing."""
         self.waited = 0 if drafted else self.waited + 1
         for place in range(min(kept + 1, drafted)):
-            self.acceptance = MEMORY * self.acceptance + (1 - MEMORY) * (place < kept)
+            self.acceptance = learn(self.acceptance, place < kept)

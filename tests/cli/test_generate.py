@@ -250,6 +250,7 @@ def test_a_terminal_shows_colours(
         (["--strategy", "bild", "--draft", "SELF", "--max-draft", "99"], "max draft 99: expected less than the 64"),
         (["--strategy", "ngram", "--window", "0"], "window 0: expected at least 1"),
         (["--strategy", "speculative", "--draft", "OTHER"], "its vocabulary is not that of"),
+        (["--strategy", "calm", "--work"], "--work counts whole passes"),
         (["--batch", "0"], "Invalid value for '--batch'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -238,6 +239,29 @@ def test_a_text_by_itself_in_a_batch_is_written_piece_by_piece(bundle: Path) -> 
         run = generator.write("Hello")
         assert "".join(run) == expected.text
         assert run.result().tokens == expected.tokens
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "ngram"])
+def test_a_text_goes_on_where_its_reader_stopped(strategy: str, bundle: Path) -> None:
+    options: dict[str, Any] = {"strategy": strategy, "max_new_tokens": 20}
+    expected = one(bundle, "abcabcabc", **options)
+    with TextGenerator(bundle, **options) as generator:
+        for count in range(0, len(expected.tokens), 4):
+            run = generator.write("abcabcabc")
+            pieces = list(itertools.islice(run, count))
+            result = run.whole()
+            assert result.text.startswith("".join(pieces))
+            assert (result.text, result.tokens) == (expected.text, expected.tokens)
+            assert list(run) == []
+            assert run.whole().tokens == expected.tokens
+
+
+def test_texts_side_by_side_can_be_read_one_after_the_other(bundle: Path) -> None:
+    expected = [one(bundle, prompt, max_new_tokens=20) for prompt in ("Hello", "abc")]
+    with TextGenerator(bundle, batch=2, max_new_tokens=20) as generator:
+        batch = generator.write_batch(["Hello", "abc"])
+        assert ["".join(run) for run in batch.texts] == [result.text for result in expected]
+        assert [run.result().tokens for run in batch.texts] == [result.tokens for result in expected]
 
 
 def test_prompts_that_come_from_a_generator_are_written_batch_by_batch(bundle: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,20 @@ import numpy as np
 import pytest
 from chi_squared import follows
 from drafts import save_drafts
+from fixed_engine import FixedEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from intaglio.bundle import Bundle
+from intaglio.bundle import Axis, Bundle
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder import DecoderSession, decoder_of
 from intaglio.runtime.generate import TextGenerator, generate
-from intaglio.runtime.sampling import Sampling, distribution, softmax
-from intaglio.runtime.strategies import Auto
+from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.sampling import Sampler, Sampling, distribution, softmax
+from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, Text, drive
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import drafts_after
@@ -148,10 +151,26 @@ def test_sampled_texts_are_distributed_as_the_models(
 def test_typical_acceptance_takes_more_and_every_token_is_likely(
     trained_drafting: Callable[[str], Path], prompts: list[str]
 ) -> None:
-    bundle = trained_drafting("hidden-transfer")
+    bundle, typical = trained_drafting("hidden-transfer"), 0.05
     exact = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01)
-    found = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01, typical=0.05)
+    found = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01, typical=typical)
     assert sum(result.accepted for result in found) > sum(result.accepted for result in exact)
+    others = 0
+    with DecoderSession.open(bundle) as session:
+        for result in found:
+            prompt = read_backend(Bundle.open(bundle)).encode(result.prompt).ids
+            session.rollback(0)
+            (logits,) = session.append([[*prompt, *result.tokens[:-1]]], [len(result.tokens)])
+            kept = [written for written in result.trace if not written.rolled_back]
+            for row, written in zip(logits, kept, strict=True):
+                likely = softmax(row.astype(np.float64))
+                if written.token != row.argmax():
+                    others += 1
+                    entropy = -float(likely @ np.log(np.maximum(likely, 1e-300)))
+                    bound = min(typical, math.sqrt(typical) * math.exp(-entropy))
+                    assert written.by == "small"
+                    assert likely[written.token] >= bound * (1 - 1e-3)
+    assert others > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -281,10 +300,65 @@ def test_auto_takes_the_models_own_drafts(
     expected = texts(trained_pair[1], prompts[:4], 40)
     with TextGenerator(trained_drafting(kind), max_new_tokens=40, strategy="auto") as generator:
         assert isinstance(generator.method, Auto)
-        generator.method.times = StepTimes(0.0, (1.0, 1.02, 1.04, 1.06, 1.08))
+        generator.method.times = StepTimes(0.0, (1.0,) * 9)  # what costs nothing is all reviewed
         found = [generator.write(prompt).whole() for prompt in prompts[:4]]
         generator.method.times = StepTimes(0.0, (1.0, 2.5, 4.0, 5.5, 7.0))
         alone = [generator.write(prompt).whole() for prompt in prompts[:4]]
     assert tokens(found) == tokens(alone) == tokens(expected)
-    assert sum(result.calls.large for result in found) < sum(len(result.tokens) for result in found)
+    drafting = texts(trained_drafting(kind), prompts[:4], 40, strategy=kind)
+    assert [result.trace for result in found] == [result.trace for result in drafting]
     assert all(result.calls.large >= len(result.tokens) for result in alone)  # nothing that costs so much is tried
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_repetition_penalty_counts_the_tokens_of_the_path(
+    kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    expected = texts(trained_pair[1], prompts[:6], 30, repetition_penalty=1.7)
+    found = texts(trained_drafting(kind), prompts[:6], 30, strategy=kind, least=0.01, repetition_penalty=1.7)
+    assert tokens(found) == tokens(expected)
+    assert tokens(found) != tokens(texts(trained_pair[1], prompts[:6], 30))
+    assert sum(result.accepted for result in found) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("capacity", [40, 41])
+def test_trees_fit_into_a_cache_of_one_length(
+    kind: str, capacity: int, make_drafting: Callable[..., tuple[Path, Path]]
+) -> None:
+    """As TensorRT's: beside a text at its end others go on, with trees as wide as there is room for."""
+    plain, drafting = make_drafting("gpt2", kind)
+    strategy = STRATEGIES[kind](tree=12, least=1e-9, origins=2)
+    prompts = [[1] * 30, [2] * 3, [3] * 12]
+    with OnnxRuntimeEngine(Bundle.open(drafting)) as engine:
+        session = DecoderSession(FixedEngine(engine, capacity, 7), decoder_of(Bundle.open(drafting)), 3)
+        assert session.limit == capacity - (session.decoder.drafts if kind == "hidden-transfer" else 0)
+        written = [
+            Text(
+                tokens=list(prompt),
+                room=session.limit - len(prompt),
+                ends=frozenset(),
+                sampler=Sampler(Sampling()),
+                large=CachedModel(session, row, "large"),
+            )
+            for row, prompt in enumerate(prompts)
+        ]
+        for text, _ in drive(strategy, written):
+            text.ended = not text.room
+    with DecoderSession.open(plain) as straight:
+        for text, prompt in zip(written, prompts, strict=True):
+            straight.rollback(0)
+            count = len(text.tokens) - len(prompt)
+            (logits,) = straight.append([text.tokens[:-1]], [count])
+            assert logits.argmax(axis=1).tolist() == text.tokens[len(prompt) :]
+            assert len(text.tokens) == session.limit
+    assert sum(text.counts.rolled_back for text in written) > 0
+
+
+def test_an_engine_that_drafts_after_fewer_tokens_says_so(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
+    bundle = Bundle.open(make_drafting("gpt2", "medusa")[1])
+    with OnnxRuntimeEngine(bundle) as engine:
+        fixed = FixedEngine(engine, 40, 7)
+        fixed.axes["drafting"] = Axis(1, 2)
+        with pytest.raises(UsageError, match="origins 3: the engine drafts after at most 2 tokens at a time"):
+            STRATEGIES["medusa"](origins=3).prepare(DecoderSession(fixed, decoder_of(bundle)), None)

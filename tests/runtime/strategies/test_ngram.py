@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generate import generate
+from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.strategies.ngram import NGram
+from intaglio.runtime.text_run import Generated
 
 
 def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -> None:
@@ -34,3 +36,26 @@ def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -
 def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=f"^{said}"):
         NGram(**options)
+
+
+def drafted(results: Iterable[Generated]) -> int:
+    return sum(result.accepted + result.rolled_back for result in results)
+
+
+def test_what_is_not_likely_enough_is_not_drafted(trained_pair: tuple[Path, Path], prompts: list[str]) -> None:
+    counts = [
+        drafted(generate(trained_pair[1], prompts[:4], strategy="ngram", least=least, max_new_tokens=40))
+        for least in (1e-6, 0.2, 1.0)
+    ]
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
+def test_where_copies_prove_wrong_no_more_are_drafted(tiny_decoder: Path) -> None:
+    """Of random tokens, of which each has occurred before: at first one of three is thought to go on as before."""
+    with TextGenerator(
+        tiny_decoder, strategy="ngram", ngram=1, least=0.3, max_new_tokens=50, temperature=50.0, top_k=12, seed=0,
+        ignore_eos=True,
+    ) as generator:  # fmt: skip
+        result = generator.write("Hello").whole()
+    assert drafted([result]) > 0
+    assert all(written.by == "large" for written in result.trace[-30:])

@@ -104,3 +104,19 @@ def test_auto_writes_the_large_models_text_and_says_what_to_expect(
     assert [result.tokens for result in found] == expected
     assert any(result.calls.small for result in found) == (times is FAST)
     assert ("cannot win" in said) == (times is SLOW)
+
+
+@pytest.mark.parametrize(
+    ("large", "said"),
+    [
+        ((1.0,) * 13, "13.0 times as fast, if all of 12 drafted"),
+        ((1.0, 3.0, 5.0), "cannot win: to review several tokens takes too long"),
+    ],
+)
+def test_without_a_draft_model_reviewing_is_what_costs(
+    large: tuple[float, ...], said: str, trained_pair: tuple[Path, Path]
+) -> None:
+    with TextGenerator(trained_pair[1], strategy="auto", max_new_tokens=5) as generator:
+        assert isinstance(generator.method, Auto)
+        generator.method.times = StepTimes(0.0, large)
+        assert said in generator.method.forecast()
