@@ -34,7 +34,7 @@ from intaglio.early_exit import EVERY, RECORD, read_early_exit
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.progress import step
-from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import read_prompts
 from intaglio.runtime.tokenizer import read_backend

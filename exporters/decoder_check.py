@@ -73,7 +73,8 @@ def _compared(file: Path, dtype: str, expected: list[Logits]) -> Checked:
 
 def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:
     """The logits [tokens, vocab] of every text of a batch, through the cache; `early`: those of the early exit."""
-    from intaglio.runtime.decoder import DecoderSession, needed_outputs
+    from intaglio.runtime.decoder import DecoderSession
+    from intaglio.runtime.decoder_graph import needed_outputs
     from intaglio.runtime.early_exit import EarlyExitSession, exit_outputs
     from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 

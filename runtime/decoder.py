@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.early_exit import NEVER
-from intaglio.errors import BundleError, UsageError
+from intaglio.errors import UsageError
 from intaglio.runtime.causal_mask import seen_slots
+from intaglio.runtime.decoder_graph import BLOCKS_RUN, DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, needed_outputs
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array, Engine, open_engine, zeros
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
@@ -34,10 +35,6 @@ Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
-LOGITS = "logits"
-DRAFT_LOGITS = "draft_logits"  # the output of graphs that draft
-EXIT_LOGITS = "exit_logits"  # the output of graphs with an early exit
-EXIT_THRESHOLDS, BLOCKS_RUN = "exit_thresholds", "blocks_run"  # of graphs that stop computing saturated tokens
 KEPT_SHAPES = 64  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
 
 
@@ -435,23 +432,3 @@ class DecoderSession:
                 array[:] = given[name]
 
         return run
-
-
-def needed_outputs(decoder: Decoder) -> list[str] | None:
-    """The outputs that a session of the whole model takes; None: all that the graph has."""
-    return [LOGITS, *cache_outputs(decoder.layers)] if decoder.exit_layer else None
-
-
-def cache_outputs(layers: int) -> list[str]:
-    """The outputs that are the caches of the first `layers` blocks."""
-    return [f"present_{kind}_{index}" for index in range(layers) for kind in ("key", "value")]
-
-
-def decoder_of(bundle: Bundle) -> Decoder:
-    """The decoder that a bundle holds. Raises `BundleError` when it holds something else."""
-    if bundle.manifest.decoder is None or bundle.manifest.encoder is not None:
-        raise BundleError(
-            f"bundle {bundle.path}: its task is {bundle.manifest.task or 'unknown'!r}, not 'generate'. "
-            "Export a decoder, such as GPT2LMHeadModel or LlamaForCausalLM."
-        )
-    return bundle.manifest.decoder

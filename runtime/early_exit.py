@@ -12,7 +12,8 @@ import msgspec
 
 from intaglio.bundle import Bundle, Decoder
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import EXIT_LOGITS, DecoderSession, cache_outputs
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import EXIT_LOGITS, cache_outputs
 from intaglio.runtime.draft_model import draft_threads
 from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 

@@ -12,7 +12,8 @@ from typing import Self, TypedDict, Unpack
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.chat import ChatTemplate, Message
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.draft_model import check_draft, draft_threads
 from intaglio.runtime.early_exit import EarlyExitSession
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session

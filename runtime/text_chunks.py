@@ -12,7 +12,7 @@ from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
 from intaglio.runtime.causal_mask import fill_mask
-from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed

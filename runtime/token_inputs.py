@@ -11,7 +11,7 @@ import numpy.typing as npt
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import sha256
-from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.engine import Array, check_arrays
 from intaglio.runtime.inputs import InputsUsed, load_inputs, read_arrays
 from intaglio.runtime.text_chunks import chunk_feeds, load_chunks

@@ -13,7 +13,7 @@ from intaglio.errors import GraphError, UsageError
 from intaglio.extras import load as load_library
 from intaglio.model_file import load
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.sensitivity_file import Observed, SensitivityWriter
 

@@ -12,7 +12,7 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.drafts import draft_axes
 from intaglio.model_file import load
-from intaglio.runtime.decoder import needed_outputs
+from intaglio.runtime.decoder_graph import needed_outputs
 from intaglio.runtime.early_exit import exit_outputs
 from intaglio.runtime.strategies.contract import Author, Calls, Tokens
 from intaglio.runtime.text_run import Generated

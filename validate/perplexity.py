@@ -21,7 +21,8 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.prompts import Example, read_examples
 from intaglio.runtime.tokenizer import read_backend

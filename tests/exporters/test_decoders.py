@@ -22,7 +22,8 @@ from intaglio.exporters.decoder_check import STEPS, pieces, stepwise_logits
 from intaglio.exporters.rotary import frequencies
 from intaglio.model_file import load
 from intaglio.runtime import build, run
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]

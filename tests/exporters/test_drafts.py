@@ -20,7 +20,7 @@ from intaglio.exporters.draft_check import stepwise_drafts
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.runtime import build
-from intaglio.runtime.decoder import decoder_of
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.draft_inputs import draft_feeds
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.text_chunks import chunk_feeds

@@ -23,7 +23,8 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.runtime import build
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.engine import open_engine
 from intaglio.runtime.text_chunks import chunk_feeds
 from intaglio.validate import validate

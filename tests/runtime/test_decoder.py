@@ -17,7 +17,8 @@ from tiny_decoders import VOCABULARY
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime import decoder as module
-from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession, decoder_of
+from intaglio.runtime.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 60).tolist()

@@ -21,7 +21,8 @@ from intaglio.bundle import Axis, Bundle
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sampling import Sampler, Sampling, distribution, softmax

@@ -11,7 +11,8 @@ import pytest
 from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
-from intaglio.runtime.decoder import DecoderSession, decoder_of
+from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sampling import Sampler, Sampling
