@@ -91,11 +91,12 @@ def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) ->
         read = result.prompt_tokens
         written = len(result.tokens) / 2  # in the mean of the passes
         length = written if bundle.manifest.encoder else read + written
+        # A draft model that has drafts of its own makes them once a pass, though nobody asks for them.
+        origins = result.origins / calls if author == "large" else 1.0
+        lengths = getattr(result.processed, author) / calls, length, read, origins
         operations = moved = 0.0
         for corner, found in corners.items():
-            # A draft model that has drafts of its own makes them once a pass, though nobody asks for them.
-            origins = result.origins / calls if author == "large" else 1.0
-            at = zip(corner, (getattr(result.processed, author) / calls, length, read, origins), strict=True)
+            at = zip(corner, lengths, strict=True)
             part = math.prod(value - 1 if place == 2 else 2 - value for place, value in at)
             operations += part * found.operations
             moved += part * found.bytes

@@ -47,8 +47,7 @@ class DraftTree(Strategy):
     def __post_init__(self) -> None:
         check_count("tree", self.tree)
         check_count("origins", self.origins)
-        if self.ngram < 0:
-            raise UsageError(f"ngram {self.ngram}: expected at least 0.")
+        check_count("ngram", self.ngram, least=0)
         check_probability("least", self.least)
         if self.typical is not None:
             check_probability("typical", self.typical)

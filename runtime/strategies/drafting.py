@@ -12,10 +12,10 @@ from intaglio.runtime.sampling import Probabilities
 from intaglio.runtime.strategies.contract import Steps, Text, Written
 
 
-def check_count(option: str, count: int) -> None:
-    """Refuse a number of tokens below 1."""
-    if count < 1:
-        raise UsageError(f"{option} {count}: expected at least 1.")
+def check_count(option: str, count: int, least: int = 1) -> None:
+    """Refuse a number of tokens below `least`."""
+    if count < least:
+        raise UsageError(f"{option} {count}: expected at least {least}.")
 
 
 def check_probability(option: str, value: float) -> None:

@@ -32,10 +32,15 @@ def test_a_mistake_in_the_matrix_product_is_found(tmp_path, mutation):
     header, old, new = MUTATIONS[mutation]
     (tmp_path / "cuda").mkdir()
     shutil.copy(PLUGINS / "int_linear" / "kernel.cu", tmp_path)
-    text = (PLUGINS / header).read_text()
-    assert text.count(old) == 1
-    (tmp_path / header).write_text(text.replace(old, new))
+    (tmp_path / header).write_text(mutated(header, old, new))
     assert any(is_wrong(str(tmp_path), k, n, seed) for k, n in [(208, 144), (200, 131)] for seed in range(2))
+
+
+def mutated(source, old, new):
+    """The text of a file of the plugins with `new` in the place of `old`, which stands there once."""
+    text = (PLUGINS / source).read_text()
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def is_wrong(folder, k, n, seed):
@@ -81,9 +86,7 @@ def test_a_mistake_in_the_product_with_packed_weights_is_found(tmp_path, mutatio
     (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
     (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
     shutil.copy(PLUGINS / PACKED, tmp_path / "cuda")
-    text = (PLUGINS / header).read_text()
-    assert text.count(old) == 1
-    (tmp_path / header).write_text(text.replace(old, new))
+    (tmp_path / header).write_text(mutated(header, old, new))
     random = np.random.default_rng(0)
     wrong = []
     for rows, seed in [(5, 0), (70, 0), (5, 1), (70, 1)]:
@@ -104,9 +107,7 @@ SPARSE_MUTATIONS = {
 @pytest.mark.parametrize("mutation", SPARSE_MUTATIONS)
 def test_a_mistake_in_the_sparse_product_is_found(tmp_path, mutation):
     old, new = SPARSE_MUTATIONS[mutation]
-    text = (PLUGINS / "csr_matmul" / "kernel.cu").read_text()
-    assert text.count(old) == 1
-    (tmp_path / "kernel.cu").write_text(text.replace(old, new))
+    (tmp_path / "kernel.cu").write_text(mutated("csr_matmul/kernel.cu", old, new))
     random = np.random.default_rng(0)
     counts = [0, 900, 0, 3, 605, 1, 2, 507, 4, 0]  # windows of the rows 0-1, 2-4, 5-7, 8-9
     columns = np.concatenate([np.sort(random.choice(1000, count, replace=False)) for count in counts]).astype(np.int32)
