@@ -94,24 +94,27 @@ class Figures(msgspec.Struct):
     held_out_paragraphs: int
     judged: int
     words_alone: TextQuality  # what writing down the words as they are would give
-    small: ModelFigures
-    large: ModelFigures
+    models: dict[str, ModelFigures]
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
+@click.option("--model", "names", type=click.Choice(list(SHAPES)), multiple=True, help="Train only this one.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train each model for, instead of its own number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
-def command(out: Path, steps: int | None, seed: int, as_json: bool) -> None:
+def command(out: Path, names: tuple[str, ...], steps: int | None, seed: int, as_json: bool) -> None:
     """Train, judge, write and print."""
     check_output(out)
-    figures = train_pair(out, steps, seed)
+    figures = train_models(out, names or tuple(SHAPES), steps, seed)
     click.echo(msgspec.json.encode(figures).decode() if as_json else readme(figures))
 
 
-def train_pair(out: Path, steps: int | None = None, seed: int = 0) -> Figures:
-    """Train both models and write the directory `out`, whole or not at all; `steps` a model instead of their own."""
+def train_models(out: Path, names: Sequence[str], steps: int | None = None, seed: int = 0) -> Figures:
+    """Train the models `names` of `SHAPES` and write the directory `out`, whole or not at all.
+
+    `steps`: for each model, instead of its own number.
+    """
     training, held_out = split_paragraphs([*documents(), *documents(sources=True)])
     tokenizer = word_tokenizer(list(pairs(training, seed)))
     judged = list(pairs(held_out, seed))
@@ -134,8 +137,7 @@ def train_pair(out: Path, steps: int | None = None, seed: int = 0) -> Figures:
             held_out_paragraphs=len(held_out),
             judged=len(judging),
             words_alone=text_quality([pair.words for pair in judging], [pair.prose for pair in judging]),
-            small=run.train("small", SHAPES["small"], steps, directory),
-            large=run.train("large", SHAPES["large"], steps, directory),
+            models={name: run.train(name, SHAPES[name], steps, directory) for name in names},
         )
         (directory / "README.md").write_text(readme(figures), encoding="utf-8")
     return figures
@@ -343,19 +345,21 @@ def readme(figures: Figures) -> str:
         f"| `{label}/` | {model.encoder_layers} + {model.decoder_layers} × {model.width} | {model.parameters:,} "
         f"| {model.steps:,} | {model.seconds:.0f} s | {math.exp(model.loss):.3f} | {model.quality.bleu:.2f} "
         f"| {model.quality.rouge_l:.2f} |"
-        for label, model in (("small", figures.small), ("large", figures.large))
+        for label, model in figures.models.items()
     ]
-    return README.format(rows="\n".join(rows), **{name: getattr(figures, name) for name in figures.__struct_fields__})
+    chosen = "".join(f" --model {label}" for label in figures.models) if len(figures.models) < len(SHAPES) else ""
+    fields = {name: getattr(figures, name) for name in figures.__struct_fields__}
+    return README.format(rows="\n".join(rows), chosen=chosen, **fields)
 
 
 README = """\
-# A small and a large T5 that write prose from its words
+# T5s that write prose from its words
 
-Two T5 checkpoints with float16 weights and one byte-level BPE tokenizer, trained on {training_paragraphs} paragraphs of
+T5 checkpoints with float16 weights and one byte-level BPE tokenizer, trained on {training_paragraphs} paragraphs of
 prose from Python's manual, docstrings and comments. The input is the words of a passage, the output the passage as it
 was written, with punctuation and markup. Made by
 
-    python examples/train_text_to_text.py --seed {seed} --out DIRECTORY
+    python examples/train_text_to_text.py{chosen} --seed {seed} --out DIRECTORY
 
 | | encoder + decoder layers × width | parameters | steps | training | perplexity | BLEU | ROUGE-L |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from intaglio.bounds import BOUNDS
+from intaglio.bounds import Bounds
 from intaglio.errors import EngineError
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
@@ -32,10 +32,11 @@ class Checked(msgspec.Struct):
     max_abs: float
     cosine: float
     passed: bool
+    limit: float  # what `max_abs` is held to
 
 
-def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:
-    """Run the ONNX file `model` on `feeds` and compare with `expected`, by the bounds of `dtype`.
+def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:
+    """Run the ONNX file `model` on `feeds` and compare with `expected`.
 
     One entry of `feeds` and `expected` is a batch: input name -> array, output name -> array.
     """
@@ -49,21 +50,21 @@ def check_graph(model: Path, dtype: str, feeds: list[Batch], expected: list[Batc
             raise EngineError(f"the exported graph does not run: {reason}")
         actual = [_load(Path(folder) / f"outputs-{index}.npz") for index in range(len(feeds))]
     masks = [batch["attention_mask"] for batch in feeds]
-    return {name: _compare(name, dtype, masks, actual, expected) for name in expected[0]}
+    return {name: _compare(name, bounds, masks, actual, expected) for name in expected[0]}
 
 
-def _compare(name: str, dtype: str, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:
+def _compare(name: str, bounds: Bounds, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:
     found = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
     wanted = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
-    return compared(found, wanted, dtype)
+    return compared(found, wanted, bounds)
 
 
-def compared(found: Array, wanted: Array, dtype: str) -> Checked:
-    """How far `found` is from `wanted`, float arrays of one shape, by the bounds of `dtype`."""
+def compared(found: Array, wanted: Array, bounds: Bounds) -> Checked:
+    """How far `found` is from `wanted`, float arrays of one shape."""
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
-    bounds = BOUNDS[dtype]
-    largest = float(np.abs(wanted).max(initial=0.0))
-    return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
+    limit = bounds.output.limit(float(np.abs(wanted).max(initial=0.0)))
+    alike = bounds.cosine is None or similarity >= bounds.cosine.value
+    return Checked(error, similarity, error <= limit and alike, limit)
 
 
 def _load(path: Path) -> Batch:

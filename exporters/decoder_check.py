@@ -19,12 +19,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bounds import BOUNDS
+from intaglio.bounds import Bounds
 from intaglio.bundle import Decoder
 from intaglio.errors import EngineError
-from intaglio.exporters.check import Checked
+from intaglio.exporters.check import Checked, compared
 from intaglio.exporters.draft_check import stepwise_drafts
-from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
@@ -45,9 +44,9 @@ def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
 
 
 def check_decoder(
-    model: Path, decoder: Decoder, dtype: str, batches: list[Batch], expected: Mapping[str, list[Logits]]
+    model: Path, decoder: Decoder, bounds: Bounds, batches: list[Batch], expected: Mapping[str, list[Logits]]
 ) -> dict[str, Checked]:
-    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`, by the bounds of `dtype`.
+    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`.
 
     `expected` holds, by the name of the output, float32 [tokens, ..., vocab] for every text of every batch in turn.
     """
@@ -58,17 +57,12 @@ def check_decoder(
         if child.returncode != 0:
             reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
             raise EngineError(f"the exported graph does not run: {reason}")
-        return {name: _compared(Path(folder) / f"{name}.npz", dtype, arrays) for name, arrays in expected.items()}
+        return {name: _compared(Path(folder) / f"{name}.npz", bounds, arrays) for name, arrays in expected.items()}
 
 
-def _compared(file: Path, dtype: str, expected: list[Logits]) -> Checked:
+def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:
     with np.load(file, allow_pickle=False) as arrays:
-        found = np.concatenate(list(arrays.values()))
-    wanted = np.concatenate(expected)
-    error, similarity = max_abs(found, wanted), cosine(found, wanted)
-    bounds = BOUNDS[dtype]
-    largest = float(np.abs(wanted).max(initial=0.0))
-    return Checked(error, similarity, error <= bounds.output.limit(largest) and similarity >= bounds.cosine.value)
+        return compared(np.concatenate(list(arrays.values())), np.concatenate(expected), bounds)
 
 
 def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:

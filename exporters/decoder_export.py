@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 import intaglio
+from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.early_exit import EVERY, EarlyExit
@@ -29,9 +30,9 @@ GENERATION = "generation_config.json"
 
 
 def export_decoder(
-    checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft, check: bool
+    checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
 ) -> dict[str, Checked]:
-    """Fill `draft` with the decoder of `checkpoint`; with `check`, compare its logits with the source model's.
+    """Fill `draft` with the decoder of `checkpoint`; with `bounds`, hold its logits to the source model's.
 
     Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
     """
@@ -45,7 +46,7 @@ def export_decoder(
     decoder = _with_drafts(with_ends(described, checkpoint, config), drafts)
     decoder = _with_exits(decoder, checkpoint.early_exit(described.layers))
     graph = _graph(checkpoint, family, decoder, config, dtype, drafts)
-    if not check:
+    if bounds is None:
         _write(graph, checkpoint, family, dtype, draft)
         return {}
     batches = token_batches(draft.path, decoder)
@@ -53,7 +54,7 @@ def export_decoder(
         expected = _source_outputs(checkpoint, family, decoder, batches)
     _write(graph, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
-        return check_decoder(draft.model_path, decoder, dtype, batches, expected)
+        return check_decoder(draft.model_path, decoder, bounds, batches, expected)
 
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.bounds import Bounds
 from intaglio.bundle import MODEL, Decoder, Encoder
 from intaglio.errors import EngineError
 from intaglio.exporters.check import Checked, compared
@@ -53,11 +54,11 @@ def check_encoder_decoder(
     folder: Path,
     decoder: Decoder,
     encoder: Encoder,
-    dtype: str,
+    bounds: Bounds,
     batches: list[list[Pair]],
     expected: list[dict[str, Floats]],
 ) -> dict[str, Checked]:
-    """Run the two ONNX files in `folder` on `batches`; compare with `expected`, by the bounds of `dtype`.
+    """Run the two ONNX files in `folder` on `batches`; compare with `expected`.
 
     `expected` holds for every pair, in order, the arrays of `outputs_of`.
     """
@@ -70,7 +71,7 @@ def check_encoder_decoder(
             raise EngineError(f"the exported graphs do not run: {reason}")
         with np.load(Path(scratch) / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in OUTPUTS}
-    return {name: compared(found[name], joined(expected, name), dtype) for name in OUTPUTS}
+    return {name: compared(found[name], joined(expected, name), bounds) for name in OUTPUTS}
 
 
 def joined(outputs: list[dict[str, Floats]], name: str) -> Floats:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import intaglio
+from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked
@@ -27,9 +28,9 @@ SHARED = "shared.data"  # weights that both graphs use, which is the embedding o
 
 
 def export_encoder_decoder(
-    checkpoint: Checkpoint, family: EncoderDecoderFamily, dtype: str, draft: Draft, check: bool
+    checkpoint: Checkpoint, family: EncoderDecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
 ) -> dict[str, Checked]:
-    """Fill `draft` with the two graphs of `checkpoint`; with `check`, compare what they give with the source model's.
+    """Fill `draft` with the two graphs of `checkpoint`; with `bounds`, hold what they give to the source's.
 
     Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
     """
@@ -40,7 +41,7 @@ def export_encoder_decoder(
     graphs = _graphs(checkpoint, family, config, dtype)
     decoder, encoder = graphs.decoder.decoder, _record(checkpoint, config, graphs.encoder)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
-    if not check:
+    if bounds is None:
         _write(graphs, encoder, checkpoint, family, dtype, draft)
         return {}
     batches = pair_batches(draft.path, encoder)
@@ -48,7 +49,7 @@ def export_encoder_decoder(
         expected = _source_outputs(checkpoint, family, batches)
     _write(graphs, encoder, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
-        return check_encoder_decoder(draft.path, decoder, encoder, dtype, batches, expected)
+        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batches, expected)
 
 
 class _Graphs(NamedTuple):

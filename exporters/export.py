@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 import intaglio
+from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
@@ -30,6 +31,7 @@ from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
 DTYPES = ("float32", "float16")
+BOUNDED = ("relative", "max_abs", "min_cosine")  # what can be given a bound
 CHECKED_SENTENCES = 16
 CHECK_BATCH = 4  # small, as its activations add to the peak memory
 
@@ -53,17 +55,23 @@ def export(
     revision: str | None = None,
     force: bool = False,
     check: bool = True,
+    max_abs: float | None = None,
+    min_cosine: float | None = None,
+    bound: Mapping[str, float] | None = None,
 ) -> Exported:
     """Trace the checkpoint `source` (a folder, a hub id, or an .onnx file) into a new bundle at `output`.
 
     `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, the graph is run by
     ONNX Runtime on real sentences and compared with the source model in float32; `passed` says whether it stays
-    within the bounds of `intaglio.bounds`. Raises `SourceError`, `UsageError`, `StorageError`; nothing is left
-    at `output` then.
+    within the bounds of `intaglio.bounds` for the dtype, relative to the largest magnitude of each output. `bound` maps
+    "relative", "max_abs" and "min_cosine" to bounds that take their place; the latter two have short forms.
+
+    Raises `SourceError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     start = time.perf_counter()
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
+    bounds = _bounds(dtype, given_bounds(bound, max_abs, min_cosine), check)
     check_output_directory(Path(output), force)
     source = str(source)
     if source.endswith(".onnx"):
@@ -76,20 +84,31 @@ def export(
         checkpoint = Checkpoint.open(source, revision)
         write = _writer(checkpoint, dtype)
         with create(output, force) as draft:
-            outputs = write(draft, check)
+            outputs = write(draft, bounds)
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs)
 
 
-def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, bool], dict[str, Checked]]:
-    """What fills a draft, and checks it if asked. Raises `SourceError` for an architecture that is not supported."""
+def _bounds(dtype: str, given: Mapping[str, float], check: bool) -> Bounds | None:
+    """What the graph is held to; None where it is not compared."""
+    if given and not check:
+        raise UsageError("a bound holds the graph to the source model, which --no-check leaves out. Leave one out.")
+    check_given(given, BOUNDED)
+    return bounds_for(dtype, given) if check else None
+
+
+def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, Bounds | None], dict[str, Checked]]:
+    """What fills a draft, and holds it to bounds if there are any.
+
+    Raises `SourceError` for an architecture that is not supported.
+    """
     if decoder := find_decoder(checkpoint.config):
-        return lambda draft, check: export_decoder(checkpoint, decoder, dtype, draft, check)
+        return lambda draft, bounds: export_decoder(checkpoint, decoder, dtype, draft, bounds)
     if both := find_encoder_decoder(checkpoint.config):
-        return lambda draft, check: export_encoder_decoder(checkpoint, both, dtype, draft, check)
+        return lambda draft, bounds: export_encoder_decoder(checkpoint, both, dtype, draft, bounds)
     plan = _plan(checkpoint, dtype)
-    return lambda draft, check: _export(plan, draft, check)
+    return lambda draft, bounds: _export(plan, draft, bounds)
 
 
 @dataclass(frozen=True)
@@ -115,14 +134,14 @@ def _plan(checkpoint: Checkpoint, dtype: str) -> _Plan:
     return _Plan(checkpoint, family, architecture, head, dtype, axes)
 
 
-def _export(plan: _Plan, draft: Draft, check: bool) -> dict[str, Checked]:
+def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Checked]:
     """The steps in order; what one of them needs in memory is gone when the next begins."""
     write_tokenizer(plan.checkpoint, draft.path)
     with step("loading the libraries"):
         load("torch")
         load("transformers")
         importlib.import_module("intaglio.exporters.trace")
-    if not check:
+    if bounds is None:
         _write_graph(plan, draft)
         return {}
     feeds = _real_feeds(plan, draft.path)
@@ -130,7 +149,7 @@ def _export(plan: _Plan, draft: Draft, check: bool) -> dict[str, Checked]:
         expected = _source_outputs(plan, feeds)
     _write_graph(plan, draft)
     with step("checking against the source model"):
-        return check_graph(draft.model_path, plan.dtype, feeds, expected)
+        return check_graph(draft.model_path, bounds, feeds, expected)
 
 
 def _real_feeds(plan: _Plan, folder: Path) -> list[Batch]:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.bundle import Calibration
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.files import temporary_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
@@ -55,6 +56,7 @@ class Calibrate:
     """
 
     name: ClassVar[str] = "calibrate"
+    effect: ClassVar[Effect] = Effect.EXACT
     needs_calibration: ClassVar[Literal[True]] = True
     method: Method = "absmax"
     percentile: float = 99.99

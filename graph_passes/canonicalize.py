@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import Names, add_initializer, all_nodes, infer_shapes, opset, replace_value
 from intaglio.graph_passes.rewrites.gelu import GELU
@@ -31,6 +32,7 @@ class Canonicalize:
     """
 
     name: ClassVar[str] = "canonicalize"
+    effect: ClassVar[Effect] = Effect.EXACT
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

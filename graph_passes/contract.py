@@ -1,6 +1,7 @@
 """The pass contract.
 
-A pass is a frozen dataclass: its fields are its options, its class attribute `name` is what recipes call it.
+A pass is a frozen dataclass: its fields are its options, its class attribute `name` is what recipes call it, and
+`effect` says what it does to the numbers that a model computes: validation chooses its bounds by it.
 Calling it with a model rewrites the model in place and returns it with `Counts`: what was rewritten, and the
 reasons why the candidates that were looked at were left. A pass never leaves a model that fails the checker.
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+
+from intaglio.effect import Effect
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -44,6 +47,11 @@ class GraphPass(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def effect(self) -> Effect:
+        """What it does to the numbers: a class attribute, or a property where it depends on the options."""
+        ...
+
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model` and return it with what was done."""
         ...
@@ -54,6 +62,12 @@ class CalibratedPass(Protocol):
     """ONNX -> ONNX, in place, with the help of real inputs; it shows its own progress."""
 
     name: ClassVar[str]
+
+    @property
+    def effect(self) -> Effect:
+        """What it does to the numbers: a class attribute, or a property where it depends on the options."""
+        ...
+
     needs_calibration: ClassVar[Literal[True]]
 
     def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
@@ -66,6 +80,12 @@ class SensitivePass(Protocol):
     """ONNX -> ONNX, in place, with a file that says which weights matter; it shows its own progress."""
 
     name: ClassVar[str]
+
+    @property
+    def effect(self) -> Effect:
+        """What it does to the numbers: a class attribute, or a property where it depends on the options."""
+        ...
+
     takes_sensitivities: ClassVar[Literal[True]]
 
     def __call__(self, model: ir.Model, sensitivities: Sensitivities | None) -> tuple[ir.Model, Counts]:
@@ -78,6 +98,12 @@ class CompensatingPass(Protocol):
     """ONNX -> ONNX, in place, with a file that says which weights matter, and real inputs to make errors good on."""
 
     name: ClassVar[str]
+
+    @property
+    def effect(self) -> Effect:
+        """What it does to the numbers: a class attribute, or a property where it depends on the options."""
+        ...
+
     takes_sensitivities: ClassVar[Literal[True]]
 
     @property

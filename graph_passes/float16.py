@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import (
@@ -48,6 +49,7 @@ class Float16:
     """
 
     name: ClassVar[str] = "float16"
+    effect: ClassVar[Effect] = Effect.FLOAT16
     keep: tuple[str, ...] = ()
     keep_io: bool = False
 

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import (
     Array,
@@ -49,6 +50,7 @@ class FoldConstants:
     """
 
     name: ClassVar[str] = "fold_constants"
+    effect: ClassVar[Effect] = Effect.EXACT
     max_bytes: int = 1 << 20
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.function_body import FunctionBody
@@ -27,6 +28,11 @@ class Inline:
 
     name: ClassVar[str] = "inline"
     arithmetic: Literal["integer", "float"] = "integer"
+
+    @property
+    def effect(self) -> Effect:
+        """The integer bodies are exact; the float ones compute in float16."""
+        return Effect.EXACT if self.arithmetic == "integer" else Effect.FLOAT16
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

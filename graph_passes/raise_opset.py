@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import Names, add_constant_before, all_nodes, infer_shapes, opset, rank, replace_value
@@ -31,6 +32,7 @@ class RaiseOpset:
     """
 
     name: ClassVar[str] = "raise_opset"
+    effect: ClassVar[Effect] = Effect.EXACT
     version: int = 23
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:

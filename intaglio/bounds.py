@@ -1,14 +1,18 @@
-"""The table of bounds: how far an output may be from what it is compared with. There is no default tolerance.
+"""The table of bounds: how far a model may be from the one it is compared with. There is no default tolerance.
 
-Every figure carries the reason it was chosen for. "Observed" is what the trained MiniLM (6 layers, 384 wide) gave
-on 64 English sentences, padding left out; the bounds stand a few times above it.
+Two models that do the same computation are held to bounds on every value of their outputs (`BOUNDS`). A model that
+approximates another on purpose is held to what it is for, by the measures of its task (`QUALITY`). Every number carries
+the reason it was chosen for. "Observed" is what the trained models of this repository gave: MiniLM (6 layers, 384 wide)
+on 64 English sentences, padding left out, and the language models of examples/language_models on held-out text.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from intaglio.effect import Effect
 from intaglio.errors import UsageError
 
 
@@ -57,6 +61,20 @@ class Relative:
 
 
 @dataclass(frozen=True)
+class Finite:
+    """No value is NaN or infinite where the expected one is not; how far they differ is judged by other measures."""
+
+    reason: str
+
+    def limit(self, largest: float) -> float:
+        """Largest allowed |error|, whatever the largest |expected| is: any number."""
+        return math.inf
+
+    def __str__(self) -> str:
+        return "finite"
+
+
+@dataclass(frozen=True)
 class CosineFloor:
     """The cosine of every vector along the last axis with the expected one is at least `value`."""
 
@@ -64,24 +82,34 @@ class CosineFloor:
     reason: str
 
 
-Bound = Exact | Absolute | Relative
+Bound = Exact | Absolute | Relative | Finite
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a bundle of one dtype is held to."""
+    """What the values of outputs, and those inside the graph, are held to."""
 
     output: Bound
-    cosine: CosineFloor
+    cosine: CosineFloor | None
     layer: Relative  # for a value inside the graph
 
 
-# By the dtype of the bundle's weights.
+@dataclass(frozen=True)
+class Limit:
+    """What one measure is held to: at most `value`, or where more is better at least."""
+
+    value: float
+    reason: str
+
+
+INTEGER = Exact("integers and booleans have no rounding")
+
+# By what the two sides compute in.
 BOUNDS = {
     "float32": Bounds(
-        output=Absolute(1e-4, "order of summation; what the project promises of a float32 export"),
+        output=Relative(2e-5, "order of summation; observed 9e-7, and 4e-6 on logits of a random T5"),
         cosine=CosineFloor(0.99999, "order of summation; observed 1 - 1e-12"),
-        layer=Relative(1e-5, "order of summation; observed 2.2e-6"),
+        layer=Relative(2e-5, "order of summation; observed 2.2e-6"),
     ),
     "float16": Bounds(
         output=Relative(5e-3, "11 bits of mantissa through 6 layers; observed 1.1e-3"),
@@ -93,33 +121,143 @@ BOUNDS = {
         cosine=CosineFloor(0.999, "8 bits of mantissa; observed 0.99988"),
         layer=Relative(8e-2, "8 bits of mantissa; observed 2.6e-2, after attention"),
     ),
-    "int8": Bounds(
-        output=Relative(0.3, "8-bit weights and activations through 6 layers; observed 0.11"),
-        cosine=CosineFloor(0.93, "8-bit weights and activations; observed 0.978 (a token), 0.992 (a sentence)"),
-        layer=Relative(0.3, "8-bit weights and activations; observed 0.11"),
-    ),
 }
-INTEGER = Exact("integers and booleans have no rounding")
+
+# Of values inside a graph that approximates another: where to look for the cause, not what the verdict rests on.
+APPROXIMATE_LAYER = Relative(0.3, "8-bit weights and activations through 6 layers; observed 0.11")
+
+# Measure -> what was done to the model -> what the measure is held to. `MORE_IS_BETTER` says which way it counts.
+QUALITY: dict[str, dict[Effect, Limit]] = {
+    "mean_cosine": {
+        Effect.EXACT: Limit(0.99999, "order of summation"),
+        Effect.FLOAT16: Limit(0.9999, "11 bits of mantissa; observed 0.9999997"),
+        Effect.WEIGHTS_8: Limit(0.999, "observed 0.9998 (int8-weights)"),
+        Effect.WEIGHTS_4: Limit(0.97, "observed 0.985 (rtn)"),
+        Effect.INT8: Limit(0.99, "observed 0.997 (int8-only)"),
+        Effect.REPLACED: Limit(0.97, "what a search over embeddings hardly notices"),
+    },
+    "min_cosine": {
+        Effect.EXACT: Limit(0.9999, "order of summation"),
+        Effect.FLOAT16: Limit(0.999, "11 bits of mantissa; observed 0.9999993"),
+        Effect.WEIGHTS_8: Limit(0.997, "observed 0.9996 (int8-weights)"),
+        Effect.WEIGHTS_4: Limit(0.93, "observed 0.96 (rtn)"),
+        Effect.INT8: Limit(0.97, "observed 0.99 (int8-only)"),
+        Effect.REPLACED: Limit(0.93, "what a search over embeddings hardly notices"),
+    },
+    "rank_correlation": {
+        Effect.EXACT: Limit(0.9999, "order of summation"),
+        Effect.FLOAT16: Limit(0.999, "11 bits of mantissa"),
+        Effect.WEIGHTS_8: Limit(0.998, "observed 0.9998 (int8-weights)"),
+        Effect.WEIGHTS_4: Limit(0.97, "observed 0.985 (rtn)"),
+        Effect.INT8: Limit(0.985, "observed 0.997 (int8-only)"),
+        Effect.REPLACED: Limit(0.97, "what a search over embeddings hardly notices"),
+    },
+    "label_agreement": {
+        Effect.EXACT: Limit(0.999, "order of summation, and scores that are equal"),
+        Effect.FLOAT16: Limit(0.99, "11 bits of mantissa, and scores that are nearly equal"),
+        Effect.WEIGHTS_8: Limit(0.98, "labels that change lie at the border of two classes"),
+        Effect.WEIGHTS_4: Limit(0.95, "labels that change lie at the border of two classes"),
+        Effect.INT8: Limit(0.95, "labels that change lie at the border of two classes"),
+        Effect.REPLACED: Limit(0.95, "one label of twenty"),
+    },
+    "score_error": {
+        Effect.EXACT: Limit(1e-4, "order of summation"),
+        Effect.FLOAT16: Limit(1e-2, "11 bits of mantissa"),
+        Effect.WEIGHTS_8: Limit(0.05, "a twentieth of how far scores are apart"),
+        Effect.WEIGHTS_4: Limit(0.2, "a fifth of how far scores are apart"),
+        Effect.INT8: Limit(0.2, "a fifth of how far scores are apart"),
+        Effect.REPLACED: Limit(0.2, "a fifth of how far scores are apart"),
+    },
+    "kl_divergence": {
+        Effect.EXACT: Limit(1e-5, "order of summation; observed 1e-10"),
+        Effect.FLOAT16: Limit(1e-3, "11 bits of mantissa; observed 3e-6"),
+        Effect.WEIGHTS_8: Limit(0.002, "observed 0.0002 (int8-absmax)"),
+        Effect.WEIGHTS_4: Limit(0.03, "observed 0.005 (lut)"),
+        Effect.INT8: Limit(0.03, "observed 0.01 (int8-qdq)"),
+        Effect.REPLACED: Limit(0.03, "the same as for weights of 4 bits"),
+    },
+    "perplexity_rise": {
+        Effect.EXACT: Limit(0.01, "order of summation"),
+        Effect.FLOAT16: Limit(0.5, "11 bits of mantissa; observed 0.002"),
+        Effect.WEIGHTS_8: Limit(1.0, "observed 0.1 (int8-absmax)"),
+        Effect.WEIGHTS_4: Limit(3.0, "observed 0.6 (lut)"),
+        Effect.INT8: Limit(3.0, "observed 1 (int8-qdq)"),
+        Effect.REPLACED: Limit(3.0, "the same as for weights of 4 bits"),
+    },
+    "same_top": {
+        Effect.EXACT: Limit(0.999, "order of summation, and tokens that are equally likely"),
+        Effect.FLOAT16: Limit(0.98, "11 bits of mantissa; observed 0.997"),
+        Effect.WEIGHTS_8: Limit(0.95, "observed 0.985 (int8-absmax)"),
+        Effect.WEIGHTS_4: Limit(0.85, "observed 0.93 (lut)"),
+        Effect.INT8: Limit(0.85, "observed 0.9 (int8-qdq)"),
+        Effect.REPLACED: Limit(0.85, "the same as for weights of 4 bits"),
+    },
+}
+MORE_IS_BETTER = frozenset({"mean_cosine", "min_cosine", "rank_correlation", "label_agreement", "same_top"})
+
+# Bounds that can be given for any comparison, beside those of `QUALITY` that the model's task has.
+OF_VALUES = ("max_abs", "relative", "min_cosine", "layer")
 
 
-def bounds_for(dtype: str, max_abs: float | None = None, cosine: float | None = None) -> Bounds:
-    """The bounds of a bundle of this dtype, with what the user gave in their place.
+def given_bounds(
+    bound: Mapping[str, float] | None,
+    max_abs: float | None = None,
+    min_cosine: float | None = None,
+    max_perplexity_rise: float | None = None,
+) -> dict[str, float]:
+    """The bounds that the user gave, by measure; the short forms count where both are given."""
+    short = {"max_abs": max_abs, "min_cosine": min_cosine, "perplexity_rise": max_perplexity_rise}
+    return {**(bound or {}), **{name: value for name, value in short.items() if value is not None}}
 
-    Raises `UsageError` for figures that bound nothing, and for a dtype without bounds unless both are given.
-    """
-    if max_abs is not None and not (math.isfinite(max_abs) and max_abs >= 0):
-        raise UsageError(f"--max-abs {max_abs:g}: expected a finite number, 0 or above.")
-    if cosine is not None and not -1 <= cosine <= 1:
-        raise UsageError(f"--cosine {cosine:g}: expected a number from -1 to 1.")
-    bounds = BOUNDS.get(dtype)
-    if bounds is None:
-        if max_abs is None or cosine is None:
+
+def check_given(given: Mapping[str, float], known: Collection[str]) -> None:
+    """Raise `UsageError` for a bound that is not of the `known` measures, and for one that bounds nothing."""
+    for name, value in given.items():
+        if name not in known:
             raise UsageError(
-                f"bundle of dtype {dtype!r}: there are bounds for {', '.join(BOUNDS)}. Give --max-abs and --cosine."
+                f"bound {name!r}: expected one of {', '.join(dict.fromkeys(known))}, by which this model can be judged."
             )
-        bounds = BOUNDS["int8"]  # its layer bound, the widest; the others are replaced below
-    if max_abs is not None:
-        bounds = replace(bounds, output=Absolute(max_abs, "given with --max-abs"))
-    if cosine is not None:
-        bounds = replace(bounds, cosine=CosineFloor(cosine, "given with --cosine"))
+        if name in MORE_IS_BETTER:
+            if not -1 <= value <= 1:
+                raise UsageError(f"bound {name}={value:g}: expected a number from -1 to 1.")
+        elif not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"bound {name}={value:g}: expected a finite number, 0 or above.")
+
+
+def bounds_for(precision: str, given: Mapping[str, float] | None = None) -> Bounds:
+    """The bounds of the same computation in float32, float16 or bfloat16, with what the user gave in their place.
+
+    Raises `UsageError` for a precision without bounds.
+    """
+    if precision not in BOUNDS:
+        raise UsageError(f"precision {precision!r}: there are bounds for {', '.join(BOUNDS)}.")
+    return _replaced(BOUNDS[precision], given or {}, "min_cosine")
+
+
+def approximate_bounds(given: Mapping[str, float] | None = None, cosine: str = "") -> Bounds:
+    """What the values of a model are held to that is judged by its task: that they are finite, and what was given.
+
+    `cosine`: the name of the given bound that every vector's cosine is held to; "": none.
+    """
+    finite = Finite("an approximation, which is judged by the measures of its task")
+    return _replaced(Bounds(finite, None, APPROXIMATE_LAYER), given or {}, cosine)
+
+
+def _replaced(bounds: Bounds, given: Mapping[str, float], cosine: str) -> Bounds:
+    reason = "given by the user"
+    if "relative" in given:
+        bounds = replace(bounds, output=Relative(given["relative"], reason))
+    if "max_abs" in given:
+        bounds = replace(bounds, output=Absolute(given["max_abs"], reason))
+    if cosine in given:
+        bounds = replace(bounds, cosine=CosineFloor(given[cosine], reason))
+    if "layer" in given:
+        bounds = replace(bounds, layer=Relative(given["layer"], reason))
     return bounds
+
+
+def quality_limits(effect: Effect, measures: Collection[str], given: Mapping[str, float]) -> dict[str, Limit]:
+    """Measure -> what it is held to: the default for `effect`, or what the user gave."""
+    return {
+        name: Limit(given[name], "given by the user") if name in given else QUALITY[name][effect] for name in measures
+    }

@@ -7,7 +7,7 @@ Polygraphy activates both runners, feeds them one batch after the other, and han
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -25,6 +25,7 @@ from intaglio import metrics
 from intaglio.bounds import INTEGER, Bound, Bounds
 from intaglio.errors import EngineError, UsageError, one_line
 from intaglio.progress import track
+from intaglio.validate.measures import Measure
 from intaglio.validate.runners import Runner
 
 Array = npt.NDArray[np.generic]
@@ -115,7 +116,7 @@ class Compared:
 
     difference: Difference
     bound: Bound
-    cosine_floor: float | None  # None for integers
+    cosine_floor: float | None  # None for integers, and where it is not judged
     mismatch: str = ""  # why the two could not be compared at all
 
     # Polygraphy takes statistics of the two outputs by this name, to log them; quantiles of a batch of logits take
@@ -130,7 +131,8 @@ class Compared:
         seen, broken = self.difference, []
         if seen.nans:
             broken.append(f"{seen.nans} NaN")
-        if not seen.max_abs <= (limit := self.bound.limit(seen.largest)):
+        limit = self.bound.limit(seen.largest)
+        if not seen.max_abs <= limit or np.isinf(seen.max_abs):
             broken.append(f"largest error {seen.max_abs:.3g} is above {limit:.3g}")
         if self.cosine_floor is not None and not seen.cosine >= self.cosine_floor:
             broken.append(f"cosine {seen.cosine:.7g} is below {self.cosine_floor:g}")
@@ -150,15 +152,25 @@ class CompareOutputs(BaseCompareFunc):  # type: ignore[misc]
 
     Compares the outputs `names`, or all that both have; returns name -> `Compared`. Numbers at or below
     `masked_below` are taken for -infinity: what a mask leaves in a score is the lowest number of the dtype.
+    `seen` is called with both results of each iteration, in order.
     """
 
-    def __init__(self, bounds: Bounds, names: Collection[str] | None = None, masked_below: float = -np.inf):
+    def __init__(
+        self,
+        bounds: Bounds,
+        names: Collection[str] | None = None,
+        masked_below: float = -np.inf,
+        seen: Callable[[Mapping[str, Array], Mapping[str, Array]], None] | None = None,
+    ):
         self.bounds = bounds
         self.names = names
         self.masked_below = masked_below
+        self.seen = seen
 
     def __call__(self, iter_result0: Mapping[str, Array], iter_result1: Mapping[str, Array]) -> dict[str, Compared]:
         """Compare the two results of one iteration."""
+        if self.seen is not None:
+            self.seen(iter_result0, iter_result1)
         return OrderedDict(
             (name, self._compare(actual, iter_result1[name]))
             for name, actual in iter_result0.items()
@@ -167,7 +179,8 @@ class CompareOutputs(BaseCompareFunc):  # type: ignore[misc]
 
     def _compare(self, actual: Array, expected: Array) -> Compared:
         is_float = np.issubdtype(actual.dtype, np.floating)
-        bound, floor = (self.bounds.output, self.bounds.cosine.value) if is_float else (INTEGER, None)
+        bound = self.bounds.output if is_float else INTEGER
+        floor = self.bounds.cosine.value if is_float and self.bounds.cosine is not None else None
         mismatch = ""
         if is_float != np.issubdtype(expected.dtype, np.floating):
             mismatch = f"dtype {actual.dtype.name}, expected {expected.dtype.name}"
@@ -198,15 +211,21 @@ def compare(
     bounds: Bounds,
     names: Collection[str] | None = None,
     masked_below: float = -np.inf,
+    measure: Measure | None = None,
 ) -> Comparison:
     """Run both runners on every batch of `feeds` and compare their outputs; see `CompareOutputs`.
 
+    `measure` takes in every batch too.
+
     Raises `UsageError` when they have no output in common, `EngineError` for inputs that one of them does not take.
     """
+    batches = iter(feeds)
+    seen = None if measure is None else lambda found, wanted: measure.take(next(batches), dict(found), dict(wanted))
+    function = CompareOutputs(bounds, names, masked_below, seen)
     with _quiet():
         stream = Comparator.run([actual, expected], data_loader=_batches(feeds), streaming=True)
         try:
-            results = Comparator.compare_accuracy(stream, compare_func=CompareOutputs(bounds, names, masked_below))
+            results = Comparator.compare_accuracy(stream, compare_func=function)
         except PolygraphyException as error:
             reason = one_line(error)
             raise EngineError(f"{actual.name} and {expected.name} cannot run on the same inputs: {reason}") from error
@@ -219,11 +238,13 @@ def compare(
 
 
 def _excess(compared: Compared) -> float:
-    """How many times the error is what is allowed."""
+    """How many times the error is what is allowed, or where any is allowed the largest value expected."""
     seen = compared.difference
     if compared.mismatch or seen.nans:
         return float("inf")
     limit = compared.bound.limit(seen.largest)
+    if limit == float("inf"):
+        return seen.relative
     return seen.max_abs / limit if limit else (float("inf") if seen.max_abs else 0.0)
 
 

@@ -24,17 +24,23 @@ from intaglio.progress import step, track
 from intaglio.runtime.decoder import DecoderSession
 from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
+from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import Example, read_examples
 from intaglio.runtime.tokenizer import read_backend
+from intaglio.sentences import sentences
+from intaglio.validate.distributions import Sums, perplexity_rise
+from intaglio.validate.measures import Distributions, distribution_results
 
 Logits = npt.NDArray[np.float32]
 
 OPTION = "--perplexity"
+SCORED = Distributions(continues=True).names  # the measures of two models on a text
 CONTEXT = 1024  # tokens of a window, where the model takes as many
 MIN_TOKENS = 16  # of a text; the perplexity of fewer says nothing
 PIECE_TOKENS = 512  # run at a time
 PIECE_BYTES = 64 << 20  # of the logits of one piece, of each model
-SCORED_VALUES = 1 << 20  # logits scored at a time; their float64 copies take 8 bytes each
+WRITTEN_TEXTS = 24  # that an encoder-decoder is judged on where no file is given
+WRITTEN_TOKENS = 48  # of each, at most
 
 
 class Perplexity(msgspec.Struct):
@@ -49,6 +55,14 @@ class Perplexity(msgspec.Struct):
     kl_divergence: float | None  # mean over the tokens of KL(other ‖ this one); None where there is no other
     against_perplexity: float | None  # of the other decoder
     same_top: float | None  # part of the tokens for which both think the same one most probable
+
+    @property
+    def compared(self) -> dict[str, float]:
+        """The results of `SCORED`, by name; empty where there is no other model."""
+        if self.kl_divergence is None or self.same_top is None or self.against_perplexity is None:
+            return {}
+        rise = perplexity_rise(self.perplexity, self.against_perplexity)
+        return distribution_results(self.kl_divergence, self.same_top, rise)
 
 
 class Text(NamedTuple):
@@ -67,38 +81,9 @@ class Window:
     stop: int
 
 
-@dataclass
-class Sums:
-    """What adds up over tokens."""
-
-    tokens: int = 0
-    loss: float = 0.0  # -log probability of the text's token
-    against_loss: float = 0.0
-    divergence: float = 0.0
-    same_top: int = 0
-
-    def add(self, logits: Logits, against: Logits | None, targets: npt.NDArray[np.int64]) -> None:
-        """Score `targets` [tokens] by logits [tokens, vocabulary], a few rows at a time."""
-        rows = max(1, SCORED_VALUES // logits.shape[-1])
-        for start in range(0, len(targets), rows):
-            part = slice(start, start + rows)
-            self._add(logits[part], against[part] if against is not None else None, targets[part])
-
-    def _add(self, logits: Logits, against: Logits | None, targets: npt.NDArray[np.int64]) -> None:
-        places = np.arange(len(targets))
-        found = log_softmax(logits)
-        self.tokens += len(targets)
-        self.loss -= float(found[places, targets].sum())
-        if against is not None:
-            wanted = log_softmax(against)
-            self.against_loss -= float(wanted[places, targets].sum())
-            self.divergence += float((np.exp(wanted) * (wanted - found)).sum())
-            self.same_top += int((logits.argmax(axis=-1) == against.argmax(axis=-1)).sum())
-
-
 def perplexity(
     bundle: Bundle,
-    text: str | Path,
+    text: str | Path | None,
     against: Bundle | None = None,
     target: str = "ort-cpu",
     context: int | None = None,
@@ -106,7 +91,8 @@ def perplexity(
 ) -> Perplexity:
     """The perplexity of the model in `bundle`, run on `target`, on the file `text`.
 
-    `text` is UTF-8 text; for an encoder-decoder lines of JSON with "prompt", the source, and "reference".
+    `text` is UTF-8 text; for an encoder-decoder lines of JSON with "prompt", the source, and "reference". Without a
+    file an encoder-decoder is scored on what `against` writes, greedily, from the sentences that ship with intaglio.
     `against`: the model that its distributions are compared with, such as the one it was compressed from, run on
     "ort-cpu". `context`: tokens of a window, by default 1024 or as many as the model takes; `stride`: tokens that
     each window goes on by, by default half of it. Raises `UsageError` for a text that is too short, for windows that
@@ -117,14 +103,16 @@ def perplexity(
         for each in (bundle, against)
         if each
     }
-    texts = _texts(bundle, Path(text))
+    if text is None and against is None:
+        raise UsageError(f"{OPTION}: no text, and no other model that writes one. Give a file.")
+    texts = _written(against or bundle) if text is None else _texts(bundle, Path(text))
     tokens = sum(len(each.tokens) for each in texts)
-    if tokens < MIN_TOKENS:
+    if text is not None and tokens < MIN_TOKENS:
         raise UsageError(
             f"{OPTION} {text}: {tokens} tokens, expected at least {MIN_TOKENS}, and thousands for a "
-            "figure to rely on. Give a longer text."
+            "number to rely on. Give a longer text."
         )
-    if against is not None and (len(kinds) > 1 or _texts(against, Path(text)) != texts):
+    if against is not None and (len(kinds) > 1 or not _same_tokens(bundle, against, text, texts)):
         raise UsageError(
             f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions cannot be "
             "compared. Give the bundle that this one was made from."
@@ -155,6 +143,26 @@ def _texts(bundle: Bundle, path: Path) -> list[Text]:
     ]
 
 
+def _written(bundle: Bundle) -> list[Text]:
+    """What an encoder-decoder writes, greedily, from the sentences that ship with intaglio."""
+    encoder, sources = bundle.manifest.encoder, sentences()[:WRITTEN_TEXTS]
+    if encoder is None:
+        raise UsageError("only an encoder-decoder is scored on what it writes. Give a file of text.")
+    with TextGenerator(bundle.path, max_new_tokens=WRITTEN_TOKENS) as generator:
+        return [
+            Text([encoder.decoder_start_token_id, *generator.write(source).whole().tokens], generator.encode(source))
+            for source in track(sources, "writing texts to compare on", len(sources))
+        ]
+
+
+def _same_tokens(bundle: Bundle, against: Bundle, text: str | Path | None, texts: list[Text]) -> bool:
+    """Whether both models have the same tokens for `texts`, which are those of `text` or what `against` wrote."""
+    if text is not None:
+        return _texts(against, Path(text)) == texts
+    tokenizer = read_backend(bundle)
+    return all(tokenizer.encode(source).ids == each.source for source, each in zip(sentences(), texts, strict=False))
+
+
 def _reference(example: Example, path: Path) -> str:
     if example.reference is None:
         raise UsageError(f'{OPTION} {path}: its lines have no "reference", which is what is scored. Add it to each.')
@@ -170,12 +178,6 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
         scored = stop
         if stop == tokens:
             return
-
-
-def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Logarithms of the probabilities, float64, over the last axis of `logits`."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def _measure(
@@ -201,19 +203,16 @@ def _measure(
             if session:
                 _begin(session, text)
         _score(model, other, np.array(text.tokens[window.start : window.stop]), window.first - window.start, sums)
-    means = [total / sums.tokens for total in (sums.loss, sums.against_loss, sums.divergence, sums.same_top)]
-    with np.errstate(over="ignore"):
-        found, wanted = (float(np.exp(mean)) for mean in means[:2])
     return Perplexity(
-        perplexity=found,
+        perplexity=sums.perplexity,
         tokens=sums.tokens,
         text_tokens=sum(len(text.tokens) for text in texts),
         context=None if pairs else context,
         stride=None if pairs else stride,
         windows=len(several),
-        kl_divergence=max(0.0, means[2]) if other else None,  # rounding makes a tiny one negative
-        against_perplexity=wanted if other else None,
-        same_top=means[3] if other else None,
+        kl_divergence=sums.kl_divergence if other else None,
+        against_perplexity=sums.against_perplexity if other else None,
+        same_top=sums.same_top / sums.tokens if other else None,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from intaglio.validate.markup import Markup, fill, join
+from intaglio.validate.measures import LABELS
 from intaglio.validate.pictures import error_histogram, layer_errors
 from intaglio.validate.results import LayerError, OutputError, Report
 
@@ -26,12 +27,13 @@ def to_json(report: Report) -> bytes:
 def to_html(report: Report) -> str:
     """The report as a page; every name in it is escaped."""
     template = resources.files("intaglio.validate").joinpath("report.html").read_text(encoding="utf-8")
-    good = sum(output.passed for output in report.outputs.values())
-    summary = f"{good} of {len(report.outputs)} outputs within their bounds"
+    held = [*(output.passed for output in report.outputs.values()), *(measured.passed for measured in report.measures)]
+    summary = f"{sum(held)} of {len(held)} bounds held"
     if report.perplexity:
         summary = f"perplexity {report.perplexity.perplexity:.4f} over {report.perplexity.tokens} tokens"
-    verdict = "PASSED" if report.passed else "FAILED"
+    verdict = ("PASSED" if report.passed else "FAILED") if report.judged or not report.passed else "MEASURED"
     sections = [
+        _measures(report),
         _perplexity(report),
         _outputs(report),
         _findings(report),
@@ -77,6 +79,25 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _measures(report: Report) -> Markup:
+    """What judges, and why it is that."""
+    if not report.judged:
+        return Markup("")
+    head = ["measure", "verdict", "value", "bound", "reason"]
+    rows = [
+        [
+            _cell(LABELS[each.name], ""),
+            _cell("held" if each.passed else "broken", "passed" if each.passed else "failed"),
+            _cell(f"{each.value:.6g}", "number"),
+            _cell(f"{'≥' if each.at_least else '≤'} {each.bound:g}", "number"),
+            _cell(each.reason, ""),
+        ]
+        for each in report.measures
+    ]
+    note = fill('<p class="soft">Bounds were chosen for: $changes.</p>', changes=report.changes)
+    return _section("What judges", join([_table(head, rows), note]) if rows else note)
 
 
 def _perplexity(report: Report) -> Markup:
@@ -201,7 +222,7 @@ def _pairs(pairs: dict[str, str]) -> Markup:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    numbers = {"largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
+    numbers = {"largest error", "bound", "value", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
     titles = join(
         fill('<th class="$kind">$title</th>', kind="number" if title in numbers else "", title=title) for title in head
     )

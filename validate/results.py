@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from intaglio.bounds import Bounds
 from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import Compared, Difference
+from intaglio.validate.measures import Measured
 from intaglio.validate.perplexity import Perplexity
 
 
@@ -19,10 +20,10 @@ class OutputError(msgspec.Struct):
     cosine: float  # smallest along the last axis
     relative: float  # max_abs / largest |expected|
     passed: bool
-    bound: str  # in words, such as "≤ 0.0001"
+    bound: str  # in words, such as "≤ 2e-05 of the largest"
     reason: str  # why the bound is what it is
     limit: float  # the bound on |error|, as a number
-    cosine_floor: float | None  # None for integers
+    cosine_floor: float | None  # None for integers, and where it is not judged
     broken: list[str]  # what does not hold, in words
     values: int
     zeros: int  # values without any error
@@ -55,6 +56,9 @@ class Report(msgspec.Struct):
     """Everything that a report holds."""
 
     passed: bool
+    judged: bool  # False: nothing was compared, only measured
+    changes: str  # what was done to one side and not to the other, by which the bounds were chosen
+    measures: list[Measured]  # of the model's task, where these are what judges
     actual: Side
     expected: Side | None  # None for a perplexity alone
     outputs: dict[str, OutputError]
@@ -74,6 +78,9 @@ class Validated(msgspec.Struct, kw_only=True):
     passed: bool
     outputs: dict[str, OutputError]
     report: str  # path of the HTML report; the JSON one stands beside it
+    judged: bool = True  # False: nothing was compared, only measured
+    changes: str = ""  # what was done to one side and not to the other, by which the bounds were chosen
+    measures: list[Measured] = []  # of the model's task, where these are what judges
     not_compared: list[str] = []
     first_layer_beyond: LayerError | None = None
     # Only with --perplexity:

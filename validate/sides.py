@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from intaglio.bundle import Bundle
+from intaglio.bundle import Bundle, Manifest
 from intaglio.runtime.engine import Engine, open_engine
 from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 from intaglio.validate.exposed import exposed, graph_values
@@ -16,6 +16,7 @@ from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunn
 
 PYTORCH = "pytorch"  # the checkpoint that the bundle was made from
 REFERENCE = "reference"  # onnx.reference
+BASELINE = "ort-cpu"  # what runs a bundle that another one is compared with
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Side:
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:
         with exposed(self.bundle.model_path, layers) as path, OnnxRuntimeEngine(path, self.kind) as engine:
             yield engine
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What was done to the graph that runs; None of the source checkpoint, to which nothing was."""
+        return None if self.kind == PYTORCH else self.bundle.manifest
 
     def values(self) -> list[str]:
         """The graph values that `runner` can return, in the order they are computed; none of a built engine."""

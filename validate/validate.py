@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import os
-import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from intaglio.bounds import Bounds, bounds_for
+from intaglio.bounds import Bounds, given_bounds
 from intaglio.bundle import Bundle
-from intaglio.errors import StorageError, UsageError, storage_errors
-from intaglio.files import atomic_write, sha256
+from intaglio.errors import UsageError
 from intaglio.progress import step
-from intaglio.runtime.inputs import InputsUsed, load_inputs
+from intaglio.runtime.inputs import load_inputs
 from intaglio.runtime.onnxruntime_engine import PROVIDERS
 from intaglio.runtime.tensorrt_engine import LIBRARIES
 from intaglio.runtime.token_inputs import load_token_inputs
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
+from intaglio.validate.changes import changes_between
 from intaglio.validate.compare import Array, compare
-from intaglio.validate.perplexity import perplexity as measure_perplexity
+from intaglio.validate.measures import judge, measure_for
+from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
-from intaglio.validate.sides import PYTORCH, REFERENCE, Side
-
-BASELINE = "ort-cpu"  # what runs a bundle that another one is compared with
+from intaglio.validate.rules import rules_for
+from intaglio.validate.score import score
+from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
 
 
 def validate(
@@ -34,44 +33,51 @@ def validate(
     target: str = "ort-cpu",
     bisect: bool = False,
     report: str | Path | None = None,
+    bound: Mapping[str, float] | None = None,
     max_abs: float | None = None,
-    cosine: float | None = None,
+    min_cosine: float | None = None,
+    max_perplexity_rise: float | None = None,
     samples: int = 64,
     batch_size: int = 8,
     perplexity: str | Path | None = None,
     context: int | None = None,
     stride: int | None = None,
 ) -> Validated:
-    """Run `bundle` and what it is compared with on the same inputs, judge every output, and write a report.
+    """Run `bundle` and what it is compared with on the same inputs, judge them, and write a report.
 
     `against`: "pytorch" (the default: the checkpoint that the bundle names as its source), "reference" (this graph
     in `onnx.reference`), or a bundle, which is run on ort-cpu: another one, or this one to prove its engine for
     another target. `target`: what runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`, or
     `load_token_inputs` of a decoder;
     the first `samples` of them are run, `batch_size` at a time. `bisect` looks for the first layer beyond its bound.
-    The bounds are those of the bundle's dtype (`intaglio.bounds.BOUNDS`); `max_abs` and `cosine` replace them. The
-    HTML and JSON reports go into the bundle, under `reports/`, or into the directory `report`.
 
-    With `perplexity`, a UTF-8 file, nothing is judged but measured: the perplexity on that text of a model that writes,
-    and with a bundle as `against` its divergence from that one; see `intaglio.validate.perplexity` for what the file
-    holds, `context` and `stride`.
+    What judges follows from the passes that only one side had (`intaglio.validate.changes`). Where both compute the
+    same, every value of every output has a bound; where one approximates the other, the task's measures have
+    (`intaglio.validate.measures`). `bound` maps measures to bounds that take the place of the defaults in
+    `intaglio.bounds`; `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The HTML and JSON
+    reports go into the bundle, under `reports/`, or into the directory `report`.
+
+    With `perplexity`, a UTF-8 file, a model that writes is scored on that text, and with a bundle as `against` judged
+    by how far it is from that one; see `intaglio.validate.perplexity` for what the file holds, `context` and `stride`.
+    Without `against` it is measured and not judged. An encoder-decoder is always scored so: without a file on what the
+    bundle `against` writes.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`; outputs beyond their bounds do
     not raise, they give `passed=False`, and so does an output that the other end does not have.
     """
     opened = Bundle.open(bundle)
-    if perplexity is not None:
-        return _perplexity(opened, perplexity, against, target, context, stride, report)
-    if opened.manifest.encoder is not None:
-        raise UsageError(
-            f"bundle {bundle}: is an encoder-decoder, whose two graphs are compared with the source model when it is "
-            'exported. For how well it writes, add --perplexity FILE with lines of {"prompt": ..., "reference": ...}.'
-        )
+    given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
+    if perplexity is not None or opened.manifest.encoder is not None:
+        if bisect:
+            raise UsageError("--bisect compares values inside two graphs, which scoring a text does not. Leave it out.")
+        text = data if perplexity is None else perplexity
+        return score(opened, text, against, target, context, stride, report, given)
     if context is not None or stride is not None:
         raise UsageError("--context and --stride are of a perplexity. Add --perplexity FILE, or leave them out.")
-    bounds = bounds_for(opened.manifest.dtype, max_abs, cosine)
     actual, expected = _sides(opened, target, against)
-    _check_report(opened, report)
+    measure = measure_for(opened.manifest)
+    rules = rules_for(changes_between(opened.manifest, expected.manifest), measure.names, given)
+    check_report(opened, report)
     candidates = _shared_values(actual, expected)
     if bisect and not candidates:
         raise UsageError(
@@ -80,16 +86,24 @@ def validate(
         )
     load = load_inputs if opened.manifest.decoder is None else load_token_inputs
     feeds, used = load(opened, data, samples, batch_size)
-    comparison = compare(actual.runner(), expected.runner(), feeds, bounds)
+    comparison = compare(
+        actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
+    )
     outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
+    measures = judge(measure.results, rules.limits)
     worst = [feeds[comparison.worst]]
-    layers = _errors_by_layer(actual, expected, candidates, worst, bounds)
-    first = _bisect(actual, expected, candidates, worst, bounds) if bisect else None
+    layers = _errors_by_layer(actual, expected, candidates, worst, rules.values)
+    first = _bisect(actual, expected, candidates, worst, rules.values) if bisect else None
     not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
     whole = results.Report(
-        passed=not not_compared and all(output.passed for output in outputs.values()),
-        actual=_side(actual),
-        expected=_side(expected),
+        passed=not not_compared
+        and all(found.passed for found in [*outputs.values()])
+        and all(each.passed for each in measures),
+        judged=True,
+        changes=rules.changes.reason,
+        measures=measures,
+        actual=recorded_side(actual),
+        expected=recorded_side(expected),
         outputs=outputs,
         not_compared=not_compared,
         layers=layers,
@@ -99,56 +113,7 @@ def validate(
         environment=reports.environment(),
         written=reports.now(),
     )
-    path = _write(opened, whole, f"{target}-against-{_slug(against)}", report)
-    return Validated(
-        passed=whole.passed,
-        outputs=outputs,
-        report=str(path),
-        not_compared=whole.not_compared,
-        first_layer_beyond=first,
-    )
-
-
-def _perplexity(
-    bundle: Bundle,
-    text: str | Path,
-    against: str | Path | None,
-    target: str,
-    context: int | None,
-    stride: int | None,
-    report: str | Path | None,
-) -> Validated:
-    """Measure the perplexity of a model that writes, and report it."""
-    if against in (PYTORCH, REFERENCE):
-        raise UsageError(f"--against {against}: a perplexity is compared with that of a bundle. Give a bundle.")
-    other = None if against is None else Bundle.open(against)
-    _check_report(bundle, report)
-    found = measure_perplexity(bundle, text, other, target, context, stride)
-    whole = results.Report(
-        passed=math.isfinite(found.perplexity) and math.isfinite(found.kl_divergence or 0.0),
-        actual=_side(Side(bundle, target, f"{bundle.path} on {target}")),
-        expected=_side(Side(other, BASELINE, f"{other.path} on {BASELINE}")) if other else None,
-        outputs={},
-        not_compared=[],
-        layers=[],
-        bisected=False,
-        first_layer_beyond=None,
-        inputs=InputsUsed(str(text), sha256(Path(text)), found.tokens, found.text_tokens, found.windows),
-        environment=reports.environment(),
-        written=reports.now(),
-        perplexity=found,
-    )
-    name = f"{target}-perplexity" + ("" if against is None else f"-against-{_slug(against)}")
-    return Validated(
-        passed=whole.passed,
-        outputs={},
-        report=str(_write(bundle, whole, name, report)),
-        perplexity=found.perplexity,
-        kl_divergence=found.kl_divergence,
-        tokens=found.tokens,
-        against_perplexity=found.against_perplexity,
-        same_top=found.same_top,
-    )
+    return write_report(opened, whole, f"{target}-against-{slug(against)}", report)
 
 
 def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Side, Side]:
@@ -207,39 +172,3 @@ def _bisect(
     with step("looking for the first layer beyond its bound"):
         found = first_beyond(candidates, lambda names: measure_layers(actual, expected, names, feeds, bounds), bounds)
     return layer_error(actual.label(found[0]), *found, bounds, beyond=True) if found else None
-
-
-def _side(side: Side) -> results.Side:
-    files = side.bundle.manifest.files
-    kept = {name: record.sha256 for name, record in files.items() if not name.startswith("reports/")}
-    return results.Side(side.name, str(side.bundle.path), kept)
-
-
-def _slug(against: str | Path | None) -> str:
-    """`against` as a part of a file name."""
-    name = PYTORCH if against is None else Path(against).absolute().name
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "bundle"
-
-
-def _check_report(bundle: Bundle, report: str | Path | None) -> None:
-    """Find out that the report has nowhere to go before the work is done."""
-    if report is None:
-        if not os.access(bundle.path, os.W_OK):
-            raise StorageError(f"bundle {bundle.path}: cannot be written to. Add --report DIR for the report.")
-        return
-    with storage_errors(Path(report)):
-        try:
-            Path(report).mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"--report {report}: is not a directory. Choose another path.") from error
-
-
-def _write(bundle: Bundle, whole: results.Report, name: str, report: str | Path | None) -> Path:
-    """Write both reports; return the path of the HTML one."""
-    files = {f"{name}.json": reports.to_json(whole), f"{name}.html": reports.to_html(whole).encode()}
-    if report is None:
-        bundle.add_files({f"reports/{file}": content for file, content in files.items()})
-        return bundle.path / "reports" / f"{name}.html"
-    for file, content in files.items():
-        atomic_write(Path(report) / file, content)
-    return Path(report) / f"{name}.html"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.region import encoder_region, is_normalization
@@ -25,6 +26,7 @@ class AuditIntegerOnly:
     """
 
     name: ClassVar[str] = "audit_integer_only"
+    effect: ClassVar[Effect] = Effect.EXACT
     allow_float: bool = False
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.calibrate import observe
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
@@ -42,6 +43,7 @@ class CorrectBiases:
     """
 
     name: ClassVar[str] = "correct_biases"
+    effect: ClassVar[Effect] = Effect.INT8
     needs_calibration: ClassVar[Literal[True]] = True
     samples: int = 128
     batch: int = 8

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
@@ -31,6 +32,7 @@ class Equalize:
     """
 
     name: ClassVar[str] = "equalize"
+    effect: ClassVar[Effect] = Effect.EXACT
     strength: float = 0.8
     after_gelu: float = 0.9  # the strength there, where single channels reach ten times the others
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
@@ -31,6 +32,7 @@ class FuseProjections:
     """
 
     name: ClassVar[str] = "fuse_projections"
+    effect: ClassVar[Effect] = Effect.EXACT
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import remove_if_dead
 from intaglio.plugins import DOMAIN
@@ -26,6 +27,7 @@ class FuseResidual:
     """
 
     name: ClassVar[str] = "fuse_residual"
+    effect: ClassVar[Effect] = Effect.EXACT
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

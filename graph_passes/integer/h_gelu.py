@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import all_nodes, take_over
 from intaglio.graph_passes.integer.quantized import Writer
@@ -24,6 +25,7 @@ class HGelu:
     """
 
     name: ClassVar[str] = "h_gelu"
+    effect: ClassVar[Effect] = Effect.REPLACED
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

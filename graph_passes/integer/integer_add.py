@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import Quantized, Quantizer, Writer, quantized, quantizers
@@ -24,6 +25,7 @@ class IntegerAdd:
     """
 
     name: ClassVar[str] = "integer_add"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantizers
@@ -29,6 +30,7 @@ class IntegerAttention:
     """
 
     name: ClassVar[str] = "integer_attention"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantize_weights import quantize_columns
@@ -25,6 +26,7 @@ class IntegerEmbedding:
     """
 
     name: ClassVar[str] = "integer_embedding"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

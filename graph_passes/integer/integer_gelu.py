@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import emit_gelu, share
 from intaglio.graph_passes.integer.quantized import Quantizer, Writer, quantized, quantizers
@@ -24,6 +25,7 @@ class IntegerGelu:
     """
 
     name: ClassVar[str] = "integer_gelu"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.integer.emit import share
@@ -31,6 +32,7 @@ class IntegerLayerNorm:
     """
 
     name: ClassVar[str] = "integer_layer_norm"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant
@@ -31,6 +32,7 @@ class IntegerLinear:
     """
 
     name: ClassVar[str] = "integer_linear"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
 from intaglio.graph_passes.integer.region import encoder_region
@@ -20,6 +21,7 @@ class IntegerRequantize:
     """
 
     name: ClassVar[str] = "integer_requantize"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.emit import emit, share
@@ -28,6 +29,7 @@ class IntegerSoftmax:
     """
 
     name: ClassVar[str] = "integer_softmax"
+    effect: ClassVar[Effect] = Effect.INT8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
@@ -41,6 +42,7 @@ class QuantizeActivations:
     """
 
     name: ClassVar[str] = "quantize_activations"
+    effect: ClassVar[Effect] = Effect.INT8
     where: Literal["everything", "products"] = "everything"
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
@@ -28,6 +29,7 @@ class QuantizeWeights:
     """
 
     name: ClassVar[str] = "quantize_weights"
+    effect: ClassVar[Effect] = Effect.WEIGHTS_8
     where: Literal["encoder", "everywhere"] = "encoder"
     smallest: int = 0
 

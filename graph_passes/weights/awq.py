@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
 from intaglio.graph_passes.calibration import CalibrationData
@@ -54,6 +55,11 @@ class Awq:
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
     tied: bool = False
+
+    @property
+    def effect(self) -> Effect:
+        """What rounding to so many bits does to the numbers."""
+        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
         check_groups(self.name, self.bits, self.group_size)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.uniform import Floats, Grid, usable
@@ -28,6 +29,7 @@ class Int8Absmax:
     """
 
     name: ClassVar[str] = "int8_absmax"
+    effect: ClassVar[Effect] = Effect.WEIGHTS_8
     per: Literal["channel", "tensor"] = "channel"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()

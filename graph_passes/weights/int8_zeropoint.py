@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.uniform import Floats, Grid, asymmetric
@@ -29,6 +30,7 @@ class Int8ZeroPoint:
     """
 
     name: ClassVar[str] = "int8_zeropoint"
+    effect: ClassVar[Effect] = Effect.WEIGHTS_8
     per: Literal["channel", "tensor"] = "channel"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import linear_layers
@@ -48,6 +49,11 @@ class Lut:
     def needs_calibration(self) -> bool:
         """Whether it has to see real inputs."""
         return self.compensate
+
+    @property
+    def effect(self) -> Effect:
+        """What storing weights in so many bits does to the numbers."""
+        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
         Method(self.bits, self.table_bits).check(self.name)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
@@ -45,6 +46,11 @@ class LutSparse:
     def needs_calibration(self) -> bool:
         """Whether it has to see real inputs."""
         return self.compensate
+
+    @property
+    def effect(self) -> Effect:
+        """What storing weights in so many bits does to the numbers."""
+        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
         self._method().check(self.name)

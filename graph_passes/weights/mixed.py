@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from intaglio import interrupts
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
@@ -55,6 +56,7 @@ class Mixed:
     """
 
     name: ClassVar[str] = "mixed"
+    effect: ClassVar[Effect] = Effect.WEIGHTS_3
     takes_sensitivities: ClassVar[Literal[True]] = True
     bits_per_weight: float = 3.5
     megabytes: float | None = None

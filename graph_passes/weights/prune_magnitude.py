@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio import interrupts
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import infer_shapes
@@ -35,6 +36,7 @@ class PruneMagnitude:
     """
 
     name: ClassVar[str] = "prune_magnitude"
+    effect: ClassVar[Effect] = Effect.REPLACED
     fraction: float = 0.5
     threshold: Literal["layer", "global"] = "layer"
     sparse: Literal["where smaller", "never"] = "where smaller"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio import interrupts
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.feed_forward import FeedForward, find_feed_forward
@@ -41,6 +42,7 @@ class PruneRows:
     """
 
     name: ClassVar[str] = "prune_rows"
+    effect: ClassVar[Effect] = Effect.REPLACED
     takes_sensitivities: ClassVar[Literal[True]] = True
     fraction: float = 0.25
     score: Literal["magnitude", "sensitivity"] = "magnitude"

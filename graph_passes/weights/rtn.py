@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.group_layers import check_groups, grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
@@ -32,6 +33,11 @@ class Rtn:
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()
     tied: bool = False
+
+    @property
+    def effect(self) -> Effect:
+        """What rounding to so many bits does to the numbers."""
+        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
         check_groups(self.name, self.bits, self.group_size)

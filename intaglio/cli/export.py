@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
 from intaglio.cli.output import force_option, json_option, print_json, print_table
 
 EPILOG = """\b
@@ -13,6 +14,7 @@ Examples:
   intaglio export ./all-MiniLM-L6-v2 -o minilm
   intaglio export sentence-transformers/all-MiniLM-L6-v2 -o minilm-fp16 --dtype float16
   intaglio export model.onnx -o bundle          (a graph that another tool made)
+  intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
 """
 
 
@@ -22,25 +24,40 @@ Examples:
 @click.option("--dtype", default="float32", show_default=True, help="float32, or float16 for GPUs.")
 @click.option("--revision", help="Branch, tag or commit of a hub id.")
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare with the source model.")
+@max_abs_option
+@min_cosine_option
+@bound_option
 @force_option
 @json_option
 def export_command(
-    source: str, output: Path, dtype: str, revision: str | None, check: bool, force: bool, as_json: bool
+    source: str,
+    output: Path,
+    dtype: str,
+    revision: str | None,
+    check: bool,
+    max_abs: float | None,
+    min_cosine: float | None,
+    bound: dict[str, float],
+    force: bool,
+    as_json: bool,
 ) -> int:
     """Trace SOURCE to an ONNX bundle and check it against the source model.
 
     SOURCE is a folder as transformers or sentence-transformers saves it, a hub id, or an .onnx file. Weights are
-    read from safetensors only. Exit code 1 when the graph differs from the source by more than its bound.
+    read from safetensors only. Exit code 1 when the graph differs from the source by more than its bound: the bundle is
+    there then, to be looked at with `intaglio validate --bisect`.
     """
     from intaglio.exporters import export
 
-    result = export(source, output, dtype, revision, force, check)
+    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound)
     if as_json:
         print_json(result)
     else:
-        rows = [(name, error.max_abs, error.cosine, error.passed) for name, error in result.outputs.items()]
+        rows = [
+            (name, error.max_abs, error.limit, error.cosine, error.passed) for name, error in result.outputs.items()
+        ]
         if rows:
-            print_table("Against the source model", ["output", "max |error|", "cosine", "within bound"], rows)
+            print_table("Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows)
         checked = "" if rows else ", not compared with a source model"
         click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
     return 1 if result.passed is False else 0

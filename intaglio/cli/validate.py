@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
 from intaglio.cli.output import json_option, print_json, print_table
 from intaglio.errors import UsageError
 
@@ -17,9 +19,17 @@ EPILOG = """\b
 Examples:
   intaglio validate minilm
   intaglio validate minilm-fp16 --against minilm --bisect
+  intaglio validate minilm-int8 --against minilm --min-cosine 0.98
   intaglio validate minilm --data sentences.txt --report reports/
-  intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2
+  intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2 --max-perplexity-rise 2
   intaglio validate t5-3bit --perplexity pairs.jsonl --against t5
+\b
+What judges follows from the passes that made the bundle. The same computation (export, float16, inlined): every
+value of every output. An approximation (8, 4, 3 bits, integers, pruning): what the model is for. Names for --bound:
+  relative, max_abs, min_cosine, layer                 values, of any model
+  mean_cosine, min_cosine, rank_correlation            embeddings
+  label_agreement, score_error                         classes, regression
+  kl_divergence, perplexity_rise (percent), same_top   distributions over tokens
 """
 
 
@@ -31,78 +41,82 @@ Examples:
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
 @click.option("--samples", default=64, show_default=True, help="Sentences to run.")
 @click.option("--batch-size", default=8, show_default=True, help="Sentences run at a time.")
-@click.option("--max-abs", type=float, help="Bound on the absolute error, instead of the dtype's.")
-@click.option("--cosine", type=float, help="Bound on the cosine, instead of the dtype's.")
+@max_abs_option
+@min_cosine_option
+@click.option("--max-perplexity-rise", type=float, metavar="PERCENT", help="How far the perplexity may rise.")
+@bound_option
 @click.option(
     "--perplexity",
     type=click.Path(path_type=Path),
-    help='A UTF-8 text, or for an encoder-decoder JSON lines {"prompt": ..., "reference": ...}: measure the perplexity '
-    "on it instead.",
+    help='A UTF-8 text, or for an encoder-decoder JSON lines {"prompt": ..., "reference": ...}: score the model on it.',
 )
 @click.option("--context", type=int, help="Tokens of each window of it.  [default: 1024, or what the model takes]")
-@click.option("--stride", type=int, help="Tokens that each window goes on by.  [default: half of those]")
+@click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half of those]")
 @click.option("--report", type=click.Path(path_type=Path), help="Directory of the reports, instead of the bundle's.")
 @json_option
-def validate_command(
-    bundle: Path,
-    against: str | None,
-    data: Path | None,
-    target: str,
-    bisect: bool,
-    samples: int,
-    batch_size: int,
-    max_abs: float | None,
-    cosine: float | None,
-    perplexity: Path | None,
-    context: int | None,
-    stride: int | None,
-    report: Path | None,
-    as_json: bool,
-) -> int:
+def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     """Compare BUNDLE with its source model, another bundle or another runtime, on real sentences.
 
-    Writes a JSON and an HTML report. Exit code 1 when an output is beyond its bound. With --perplexity, that of a model
-    which writes is measured on a text, and with --against BUNDLE its divergence from that one, as KL in nats a token.
+    Writes a JSON and an HTML report. Exit code 1 when a bound is broken. With --perplexity, a model that writes is
+    scored on a text, and with --against BUNDLE held to how far its distributions are from that one's.
     """
     from intaglio.validate import validate
 
-    _check_alone(perplexity, data, bisect, max_abs, cosine)
-    result = validate(
-        bundle, against, data, target, bisect, report, max_abs, cosine, samples, batch_size, perplexity, context, stride
-    )
+    _check_alone(options)
+    result = validate(bundle, **options)
     if as_json:
         print_json(result)
         return 0 if result.passed else 1
-    if perplexity:
-        _show_perplexity(result, bundle, perplexity)
-        return 0 if result.passed else 1
+    against = options["against"] or "pytorch"
+    if isinstance(result.perplexity, float):
+        _show_perplexity(result, bundle, options["perplexity"] or options["data"] or f"what {against} writes")
+    else:
+        _show_outputs(result, f"{bundle} on {options['target']} against {against}", options["bisect"])
+    if result.judged and result.measures:
+        _show_measures(result)
+    if not result.judged:
+        click.echo(f"Measured, not judged: --against BUNDLE holds it to another one. Report: {result.report}")
+    else:
+        click.echo(f"{'Passed' if result.passed else 'FAILED'}. Report: {result.report}")
+    return 0 if result.passed else 1
+
+
+def _check_alone(options: Mapping[str, Any]) -> None:
+    """Refuse options that a perplexity has no use for."""
+    given = [f"--{name}" for name in ("data", "bisect") if options[name]]
+    if options["perplexity"] is not None and given:
+        raise UsageError(f"--perplexity scores one text: leave out {', '.join(given)}.")
+
+
+def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
     rows = [
         (name, error.max_abs, error.mean_abs, error.relative, error.cosine, error.bound, error.passed)
         for name, error in result.outputs.items()
     ]
     columns = ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"]
-    print_table(f"{bundle} on {target} against {against or 'pytorch'}", columns, rows)
+    print_table(title, columns, rows)
+    for error in result.outputs.values():
+        for broken in error.broken:
+            click.echo(f"{broken[0].upper()}{broken[1:]}.")
     if result.not_compared:
         click.echo(f"Not compared, as the other end does not have it: {', '.join(result.not_compared)}")
-    if bisect:
+    if bisected:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"
         click.echo(f"First layer beyond its bound: {found}")
-    click.echo(f"{'Passed' if result.passed else 'FAILED'}. Report: {result.report}")
-    return 0 if result.passed else 1
 
 
-def _check_alone(
-    perplexity: Path | None, data: Path | None, bisect: bool, max_abs: float | None, cosine: float | None
-) -> None:
-    """Refuse options that a perplexity has no use for."""
-    options = {"--data": data, "--bisect": bisect or None, "--max-abs": max_abs, "--cosine": cosine}
-    given = [name for name, value in options.items() if value is not None]
-    if perplexity is not None and given:
-        raise UsageError(f"--perplexity measures one text and judges nothing: leave out {', '.join(given)}.")
+def _show_measures(result: Validated) -> None:
+    from intaglio.validate.measures import LABELS
+
+    rows = [
+        (LABELS[each.name], each.value, f"{'≥' if each.at_least else '≤'} {each.bound:g}", each.passed)
+        for each in result.measures
+    ]
+    print_table(f"Judged as {result.changes}", ["measure", "value", "bound", "passed"], rows)
 
 
-def _show_perplexity(result: Validated, bundle: Path, text: Path) -> None:
+def _show_perplexity(result: Validated, bundle: Path, text: object) -> None:
     rows = [("bundle", str(bundle)), ("text", str(text)), ("perplexity", f"{result.perplexity:.4f}")]
     if isinstance(result.against_perplexity, float):
         rows += [
@@ -112,4 +126,3 @@ def _show_perplexity(result: Validated, bundle: Path, text: Path) -> None:
         ]
     rows.append(("tokens", f"{result.tokens:,}"))
     print_table("Perplexity", ["", ""], rows)
-    click.echo(f"Report: {result.report}")

@@ -1,0 +1,36 @@
+"""The options by which `export` and `validate` are given bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from intaglio.errors import UsageError
+
+
+def _parse(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
+    """NAME=VALUE of every `--bound`, by name."""
+    bounds = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            bounds[name.strip().replace("-", "_")] = float(value)
+        except ValueError as error:
+            raise UsageError(f"--bound {text!r}: expected NAME=VALUE, such as --bound kl_divergence=0.01.") from error
+    return bounds
+
+
+Decorator = Callable[[Any], Any]
+max_abs_option: Decorator = click.option("--max-abs", type=float, help="Largest absolute error of an output.")
+min_cosine_option: Decorator = click.option(
+    "--min-cosine", type=float, help="Smallest cosine: of two embeddings, or of any two vectors of an output."
+)
+bound_option: Decorator = click.option(
+    "--bound",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_parse,
+    help="Bound of a measure instead of its default, such as kl_divergence=0.01; may be given again.",
+)

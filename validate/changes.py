@@ -1,0 +1,102 @@
+"""What was done to one graph and not to the other: by the passes that their manifests record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from intaglio.bundle import Manifest, PassRecord
+from intaglio.effect import Effect
+from intaglio.graph_passes.recipes import PASSES
+
+ORDER = list(Effect)  # from none to most
+HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The difference between two sides of a comparison.
+
+    `effect`: the largest of what passes that only one side had do, and of what the sides' arithmetic allows.
+    `passes`: the names of the passes that have it; empty where the graphs are the same, or differ by exact ones alone.
+    `precision`: the coarser of the floating-point dtypes that the sides compute in.
+    """
+
+    effect: Effect
+    passes: tuple[str, ...]
+    precision: str
+
+    @property
+    def approximate(self) -> bool:
+        """Whether one side is another function than the other on purpose, so that the task has to judge."""
+        return ORDER.index(self.effect) > ORDER.index(Effect.FLOAT16)
+
+    @property
+    def reason(self) -> str:
+        """What the bounds were chosen by, in words."""
+        if self.passes:
+            return f"{self.effect.value} ({', '.join(self.passes)})"
+        return f"{self.effect.value} in {self.precision}"
+
+
+def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
+    """What `actual` is and `expected` is not, or the other way round; None stands for the source checkpoint."""
+    theirs = expected.passes if expected is not None else []
+    common = 0
+    while common < min(len(actual.passes), len(theirs)) and _same(actual.passes[common], theirs[common]):
+        common += 1
+    shared = actual.passes[:common]
+    apart = [*actual.passes[common:], *theirs[common:]]
+    precision = _precision([actual, *([expected] if expected is not None else [])])
+    effects = [(effect_of(record), record.name) for record in apart]
+    largest = max([*(effect for effect, _ in effects), _arithmetic(shared, precision)], key=ORDER.index)
+    names = [name for effect, name in effects if effect is largest and effect is not Effect.EXACT]
+    return Changes(largest, tuple(dict.fromkeys(names)), _coarser(largest, precision))
+
+
+def effect_of(record: PassRecord) -> Effect:
+    """What the recorded pass does. One that this version does not know, such as a training, counts as the most."""
+    kind = PASSES.get(record.name)
+    if kind is None:
+        return Effect.REPLACED
+    try:
+        effect: Effect = msgspec.convert(record.options, kind).effect
+    except msgspec.ValidationError:  # options of another version
+        return Effect.REPLACED
+    return effect
+
+
+def _same(left: PassRecord, right: PassRecord) -> bool:
+    return (left.name, left.options, left.counts) == (right.name, right.options, right.counts)
+
+
+def _arithmetic(shared: Sequence[PassRecord], precision: str) -> Effect:
+    """How far two runs of one graph may be apart, where its operators round what they are given.
+
+    Activations in Q/DQ form come out a step higher or lower where another runtime sums in another order. The CPU
+    kernels for compressed weights keep 16 bits of the activations, other backends all of them.
+    """
+    names = {record.name for record in shared}
+    if "quantize_activations" in names and "integer_linear" not in names:
+        return Effect.INT8
+    if precision in HALF or any(record.options.get("activation_bits") == 16 for record in shared):
+        return Effect.FLOAT16
+    return Effect.EXACT
+
+
+def _precision(sides: Iterable[Manifest]) -> str:
+    found = {dtype for side in sides for dtype in _float_dtypes(side)}
+    return next((dtype for dtype in reversed(HALF) if dtype in found), "float32")
+
+
+def _float_dtypes(manifest: Manifest) -> set[str]:
+    """What the weights, the inputs and the outputs are, and what a pass made of the arithmetic."""
+    halved = {"float16" for record in manifest.passes if effect_of(record) is Effect.FLOAT16}
+    return {manifest.dtype, *(spec.dtype for spec in (*manifest.inputs, *manifest.outputs)), *halved}
+
+
+def _coarser(effect: Effect, precision: str) -> str:
+    """The precision whose bounds fit: 16-bit activations in a float32 graph are held to those of float16."""
+    return "float16" if effect is Effect.FLOAT16 and precision == "float32" else precision

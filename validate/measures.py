@@ -1,0 +1,287 @@
+"""What a model is for, measured on it and on the model that it approximates, from the outputs of both.
+
+    embeddings      cosine of each text's two embeddings (mean, smallest), and whether texts are ordered alike by how
+                    similar they are: Spearman's correlation of the similarities of all pairs
+    labels          share of texts that get the same label, or how far a regression's scores are apart
+    distributions   over the vocabulary: KL divergence, share of equal most likely tokens, and of a decoder how far
+                    its perplexity on the text rises
+
+What these may be stands in `intaglio.bounds.QUALITY`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bounds import MORE_IS_BETTER, Limit
+from intaglio.bundle import Manifest
+from intaglio.runtime.inputs import MASK
+from intaglio.validate.distributions import Sums, perplexity_rise
+
+Array: TypeAlias = npt.NDArray[np.generic]
+Vectors: TypeAlias = npt.NDArray[np.float64]
+
+# Name -> how people read it.
+LABELS = {
+    "mean_cosine": "cosine of embeddings, mean",
+    "min_cosine": "cosine of embeddings, smallest",
+    "rank_correlation": "order of similarities (Spearman)",
+    "label_agreement": "share of equal labels",
+    "score_error": "mean error of scores / their spread",
+    "kl_divergence": "KL divergence, nats a token",
+    "perplexity_rise": "rise of the perplexity, %",
+    "same_top": "share of equal most likely tokens",
+}
+
+
+class Measured(msgspec.Struct):
+    """One measure, what it was held to, and why."""
+
+    name: str  # of `LABELS`
+    value: float
+    bound: float
+    at_least: bool  # whether more is better
+    passed: bool
+    reason: str  # of the bound
+
+    def __str__(self) -> str:
+        relation = "at least" if self.at_least else "at most"
+        return f"{LABELS[self.name]}: {self.value:.6g}, expected {relation} {self.bound:g}"
+
+
+class Measure(ABC):
+    """Takes in the outputs of both models batch by batch. `names` are its results, `outputs` what it reads."""
+
+    names: tuple[str, ...]
+    outputs: tuple[str, ...] = ("logits",)
+
+    def __init__(self) -> None:
+        self._comparable = False
+
+    def take(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Take in a batch: its inputs, and the outputs of both models without the tokens of padding."""
+        pairs = [(actual.get(name), expected.get(name)) for name in self.outputs]
+        self._comparable = all(
+            found is not None and wanted is not None and found.shape == wanted.shape for found, wanted in pairs
+        )
+        if self._comparable:
+            self._add(feeds, actual, expected)
+
+    @property
+    def results(self) -> dict[str, float]:
+        """Name -> value, over all batches; NaN where one side lacks an output, or has it in another shape."""
+        return self._results() if self._comparable else dict.fromkeys(self.names, float("nan"))
+
+    @abstractmethod
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None: ...
+
+    @abstractmethod
+    def _results(self) -> dict[str, float]: ...
+
+
+class Embeddings(Measure):
+    """Vectors that texts are compared by."""
+
+    names = ("mean_cosine", "min_cosine", "rank_correlation")
+
+    def __init__(self, output: str):
+        """`output` holds a vector for each text, or for each of its tokens, of which the mean is taken then."""
+        super().__init__()
+        self.outputs = (output,)
+        self._rows: list[tuple[Vectors, Vectors]] = []
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Keep the vectors."""
+        pair = (self._vectors(feeds, outputs[self.outputs[0]]) for outputs in (actual, expected))
+        self._rows.append((next(pair), next(pair)))
+
+    def _vectors(self, feeds: Mapping[str, Array], found: Array) -> Vectors:
+        """[texts, width]: those of a text's tokens, which stand one after the other without padding, become one."""
+        vectors = found.astype(np.float64)
+        texts = len(next(iter(feeds.values())))
+        if vectors.ndim == 2 and len(vectors) == texts:
+            return vectors
+        if vectors.ndim == 3:
+            return np.asarray(vectors.mean(axis=1))
+        lengths = np.count_nonzero(feeds[MASK], axis=1)
+        return np.stack([part.mean(axis=0) for part in np.split(vectors, np.cumsum(lengths)[:-1])])
+
+    def _results(self) -> dict[str, float]:
+        """The order of similarities needs three texts; of fewer it is alike."""
+        actual, expected = (unit(np.concatenate(rows)) for rows in zip(*self._rows, strict=True))
+        cosines = (actual * expected).sum(axis=1)
+        pairs = np.triu_indices(len(actual), 1)
+        order = rank_correlation((actual @ actual.T)[pairs], (expected @ expected.T)[pairs])
+        return {
+            "mean_cosine": min(float(cosines.mean()), 1.0),
+            "min_cosine": min(float(cosines.min()), 1.0),
+            "rank_correlation": order,
+        }
+
+
+class Vectorwise(Measure):
+    """Every output of a model whose task is not known: the vectors along the last axes."""
+
+    names = ("mean_cosine", "min_cosine")
+    outputs = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cosines: list[Vectors] = []
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Keep the cosines of the floating-point outputs that both have in one shape."""
+        for name, found in actual.items():
+            wanted = expected.get(name)
+            if wanted is None or wanted.shape != found.shape or not np.issubdtype(found.dtype, np.floating):
+                continue
+            width = found.shape[-1] if found.ndim else 1
+            left, right = (each.astype(np.float64).reshape(-1, width) for each in (found, wanted))
+            self._cosines.append((unit(left) * unit(right)).sum(axis=1))
+
+    def _results(self) -> dict[str, float]:
+        """NaN where there was nothing to compare."""
+        cosines = np.concatenate(self._cosines) if self._cosines else np.array([np.nan])
+        return {"mean_cosine": min(float(cosines.mean()), 1.0), "min_cosine": min(float(cosines.min()), 1.0)}
+
+
+class Labels(Measure):
+    """A classifier's decisions: of one class, or of several classes at once (`activation` "sigmoid")."""
+
+    names = ("label_agreement",)
+
+    def __init__(self, activation: str):
+        super().__init__()
+        self._several = activation == "sigmoid"
+        self._texts = self._same = 0
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Count texts whose labels are all the same; a probability of one half is a logit of 0."""
+        found, wanted = _floats(actual["logits"]), _floats(expected["logits"])
+        if self._several:
+            same = ((found > 0) == (wanted > 0)).all(axis=-1)
+        else:
+            same = found.argmax(axis=-1) == wanted.argmax(axis=-1)
+        self._texts += same.size
+        self._same += int(np.count_nonzero(same & np.isfinite(found).all(axis=-1)))
+
+    def _results(self) -> dict[str, float]:
+        """The share of texts."""
+        return {"label_agreement": self._same / self._texts}
+
+
+class Scores(Measure):
+    """A regression's numbers."""
+
+    names = ("score_error",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[tuple[Vectors, Vectors]] = []
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Keep the scores."""
+        self._rows.append((actual["logits"].astype(np.float64), expected["logits"].astype(np.float64)))
+
+    def _results(self) -> dict[str, float]:
+        """In units of the standard deviation of the expected scores over the texts."""
+        actual, expected = (np.concatenate(rows) for rows in zip(*self._rows, strict=True))
+        error, spread = float(np.abs(actual - expected).mean()), float(expected.std(axis=0).mean())
+        return {"score_error": error / spread if spread else (0.0 if error == 0 else float("inf"))}
+
+
+class Distributions(Measure):
+    """Probabilities over a vocabulary, of the token at each place or (`continues`) of the one after it."""
+
+    def __init__(self, continues: bool):
+        super().__init__()
+        self.names = ("kl_divergence", *(("perplexity_rise",) if continues else ()), "same_top")
+        self._continues = continues
+        self._sums = Sums()
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Score every token; a decoder's last one of a text is followed by none."""
+        found, wanted, targets = actual["logits"], expected["logits"], None
+        if self._continues:
+            ids = np.asarray(feeds["input_ids"], np.int64)
+            found, wanted, targets = found[:, :-1], wanted[:, :-1], ids[:, 1:].reshape(-1)
+        width = found.shape[-1]
+        self._sums.add(_floats(found).reshape(-1, width), _floats(wanted).reshape(-1, width), targets)
+
+    def _results(self) -> dict[str, float]:
+        """See `LABELS`."""
+        sums = self._sums
+        return distribution_results(
+            sums.kl_divergence,
+            sums.same_top / sums.tokens,
+            perplexity_rise(sums.perplexity, sums.against_perplexity) if self._continues else None,
+        )
+
+
+def distribution_results(kl_divergence: float, same_top: float, rise: float | None) -> dict[str, float]:
+    """The results of comparing distributions; `rise` None where no perplexity is known."""
+    risen = {} if rise is None else {"perplexity_rise": rise}
+    return {"kl_divergence": kl_divergence, **risen, "same_top": same_top}
+
+
+def measure_for(manifest: Manifest) -> Measure:
+    """The measure of what a bundle is for, by its task and its outputs."""
+    outputs = {spec.name for spec in manifest.outputs}
+    match manifest.task:
+        case "embed" if "sentence_embedding" in outputs:
+            return Embeddings("sentence_embedding")
+        case "encode" if "last_hidden_state" in outputs:
+            return Embeddings("last_hidden_state")
+        case "classify" if "logits" in outputs:
+            return Scores() if manifest.activation == "identity" else Labels(manifest.activation)
+        case "fill-mask" | "generate" if "logits" in outputs:
+            return Distributions(continues=manifest.task == "generate")
+        case _:
+            return Vectorwise()
+
+
+def judge(results: Mapping[str, float], limits: Mapping[str, Limit]) -> list[Measured]:
+    """What was measured, held to what has a limit; NaN holds none."""
+    judged = []
+    for name, limit in limits.items():
+        value, at_least = results[name], name in MORE_IS_BETTER
+        passed = value >= limit.value if at_least else value <= limit.value
+        judged.append(Measured(name, value, limit.value, at_least, passed, limit.reason))
+    return judged
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Each row divided by its length; a row of zeros stays, so that its cosine with any other is 0."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1.0, lengths))
+
+
+def rank_correlation(actual: Vectors, expected: Vectors) -> float:
+    """Spearman's correlation of two lists of numbers; 1 for fewer than two, and where both have one value alone."""
+    if len(actual) < 2:
+        return 1.0
+    left, right = _ranks(actual), _ranks(expected)
+    left, right = left - left.mean(), right - right.mean()
+    lengths = float(np.linalg.norm(left) * np.linalg.norm(right))
+    if lengths == 0:
+        return 1.0 if not left.any() and not right.any() else 0.0
+    return min(float(left @ right) / lengths, 1.0)
+
+
+def _ranks(values: Vectors) -> Vectors:
+    """The place of each number among all; equal ones share the mean of theirs. NaN where one is NaN."""
+    if np.isnan(values).any():
+        return np.full(len(values), np.nan)
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts + 1) / 2)[inverse], np.float64)
+
+
+def _floats(array: Array) -> npt.NDArray[np.floating]:
+    return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)  # type: ignore[return-value]

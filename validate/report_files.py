@@ -1,0 +1,74 @@
+"""Where the reports of a validation go: into the bundle, or into a directory that the user names."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from msgspec import UNSET
+
+from intaglio.bundle import Bundle
+from intaglio.errors import StorageError, UsageError, storage_errors
+from intaglio.files import atomic_write
+from intaglio.validate import report as reports
+from intaglio.validate import results
+from intaglio.validate.results import Validated
+from intaglio.validate.sides import PYTORCH, Side
+
+
+def recorded_side(side: Side) -> results.Side:
+    """What a report says of one end of a comparison."""
+    files = side.bundle.manifest.files
+    kept = {name: record.sha256 for name, record in files.items() if not name.startswith("reports/")}
+    return results.Side(side.name, str(side.bundle.path), kept)
+
+
+def check_report(bundle: Bundle, report: str | Path | None) -> None:
+    """Find out that the report has nowhere to go before the work is done."""
+    if report is None:
+        if not os.access(bundle.path, os.W_OK):
+            raise StorageError(f"bundle {bundle.path}: cannot be written to. Add --report DIR for the report.")
+        return
+    with storage_errors(Path(report)):
+        try:
+            Path(report).mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"--report {report}: is not a directory. Choose another path.") from error
+
+
+def write_report(bundle: Bundle, whole: results.Report, name: str, report: str | Path | None) -> Validated:
+    """Write both reports, as `name`.json and `name`.html; return what they hold."""
+    files = {f"{name}.json": reports.to_json(whole), f"{name}.html": reports.to_html(whole).encode()}
+    if report is None:
+        bundle.add_files({f"reports/{file}": content for file, content in files.items()})
+        return _validated(whole, bundle.path / "reports" / f"{name}.html")
+    for file, content in files.items():
+        atomic_write(Path(report) / file, content)
+    return _validated(whole, Path(report) / f"{name}.html")
+
+
+def slug(against: str | Path | None) -> str:
+    """`against` as a part of a file name."""
+    name = PYTORCH if against is None else Path(against).absolute().name
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "bundle"
+
+
+def _validated(whole: results.Report, path: Path) -> Validated:
+    """What the report at `path` holds, as it is returned."""
+    found = whole.perplexity
+    return Validated(
+        passed=whole.passed,
+        outputs=whole.outputs,
+        report=str(path),
+        judged=whole.judged,
+        changes=whole.changes,
+        measures=whole.measures,
+        not_compared=whole.not_compared,
+        first_layer_beyond=whole.first_layer_beyond,
+        perplexity=found.perplexity if found else UNSET,
+        kl_divergence=found.kl_divergence if found else UNSET,
+        tokens=found.tokens if found else UNSET,
+        against_perplexity=found.against_perplexity if found else UNSET,
+        same_top=found.same_top if found else UNSET,
+    )
