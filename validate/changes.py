@@ -13,6 +13,7 @@ from intaglio.graph_passes.recipes import PASSES
 
 ORDER = list(Effect)  # from none to most
 HALF = ("float16", "bfloat16")
+OTHER_WEIGHTS = "another checkpoint"
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Changes:
     """The difference between two sides of a comparison.
 
     `effect`: the largest of what passes that only one side had do, and of what the sides' arithmetic allows.
-    `passes`: the names of the passes that have it; empty where the graphs are the same, or differ by exact ones alone.
+    `passes`: the names of the passes that have it, or `OTHER_WEIGHTS`; empty where the graphs are the same, or differ
+    by exact ones alone.
     `precision`: the coarser of the floating-point dtypes that the sides compute in.
     """
 
@@ -51,6 +53,8 @@ def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
     apart = [*actual.passes[common:], *theirs[common:]]
     precision = _precision([actual, *([expected] if expected is not None else [])])
     effects = [(effect_of(record), record.name) for record in apart]
+    if expected is not None and _other_weights(actual, expected):
+        effects.append((Effect.REPLACED, OTHER_WEIGHTS))
     largest = max([*(effect for effect, _ in effects), _arithmetic(shared, precision)], key=ORDER.index)
     names = [name for effect, name in effects if effect is largest and effect is not Effect.EXACT]
     return Changes(largest, tuple(dict.fromkeys(names)), _coarser(largest, precision))
@@ -66,6 +70,12 @@ def effect_of(record: PassRecord) -> Effect:
     except msgspec.ValidationError:  # options of another version
         return Effect.REPLACED
     return effect
+
+
+def _other_weights(actual: Manifest, expected: Manifest) -> bool:
+    """Whether the two were made from different checkpoints, as far as they know what they were made from."""
+    ours, theirs = actual.source.sha256, expected.source.sha256
+    return bool(ours and theirs) and ours != theirs
 
 
 def _same(left: PassRecord, right: PassRecord) -> bool:

@@ -64,7 +64,7 @@ def environment() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     threads = len(os.sched_getaffinity(0))
-    return found | {"system": platform.platform(), "processor": f"{_processor()}, {threads} threads"}
+    return found | {"system": platform.platform(), "processor": f"{processor()}, {threads} threads"}
 
 
 def now() -> str:
@@ -72,7 +72,8 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -35,7 +35,7 @@ def score(
 
     The arguments are those of `validate`; `given` are the bounds of the user. Raises what that raises.
     """
-    other, changes = _other(bundle, text, against, target), None
+    other, changes = _other(bundle, text, against), None
     if other is not None:
         changes = changes_between(bundle.manifest, other.manifest)
         check_given(given, SCORED)
@@ -65,7 +65,7 @@ def score(
     return write_report(bundle, whole, name, report)
 
 
-def _other(bundle: Bundle, text: str | Path | None, against: str | Path | None, target: str) -> Bundle | None:
+def _other(bundle: Bundle, text: str | Path | None, against: str | Path | None) -> Bundle | None:
     """What the model is held to. Raises `UsageError` where that cannot be."""
     if against in (PYTORCH, REFERENCE) or (against is None and text is None):
         what = f"--against {against}" if against is not None else f"bundle {bundle.path}"
@@ -74,10 +74,7 @@ def _other(bundle: Bundle, text: str | Path | None, against: str | Path | None, 
             'from with --against BUNDLE, or only --perplexity FILE (of an encoder-decoder: lines of {"prompt": ..., '
             '"reference": ...}). The graphs were compared with the source model when they were exported.'
         )
-    other = None if against is None else Bundle.open(against)
-    if other is not None and target == BASELINE and other.path.resolve() == bundle.path.resolve():
-        raise UsageError(f"--against {against}: is the bundle itself. Give another one, or another --target.")
-    return other
+    return None if against is None else Bundle.open(against)
 
 
 def _inputs(found: Perplexity, text: str | Path | None) -> InputsUsed:

@@ -145,7 +145,7 @@ def test_an_output_that_was_not_compared_does_not_pass(
     intaglio: Run, tiny_bundle_copy: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     intaglio("export", make_checkpoint("BertModel"), "-o", tmp_path / "encoder", "--no-check")
-    bounds = ["--max-abs", "1000", "--cosine", "-1"]
+    bounds = ["--max-abs", "1000", "--min-cosine", "-1"]
     code, out, _ = intaglio("validate", tiny_bundle_copy, "--against", tmp_path / "encoder", *bounds)
     assert code == 1
     assert "Not compared, as the other end does not have it: sentence_embedding" in out

@@ -295,7 +295,7 @@ def test_what_cannot_be_done_with_two_graphs_is_said_in_one_line(make_encoder_de
     (tmp_path / "text").write_text("A text.\n")
     with pytest.raises(UsageError, match="is an encoder-decoder"):
         compress(bundle, tmp_path / "out", "gptq", calibration=tmp_path / "text")
-    with pytest.raises(UsageError, match="compared with the source model when it is exported"):
+    with pytest.raises(UsageError, match="compared with the source model when they were exported"):
         validate(bundle)
 
 

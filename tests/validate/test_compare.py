@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_allclose
 
-from intaglio.bounds import BOUNDS, Absolute, bounds_for
+from intaglio.bounds import BOUNDS, bounds_for, check_given
 from intaglio.bundle import TensorSpec
 from intaglio.errors import EngineError, UsageError
 from intaglio.validate import compare as module
@@ -176,20 +176,25 @@ def test_polygraphy_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("max_abs", -1.0), ("max_abs", np.nan), ("cosine", 1.5), ("cosine", np.nan)]
+    ("name", "value"),
+    [("max_abs", -1.0), ("max_abs", np.nan), ("relative", np.inf), ("min_cosine", 1.5), ("min_cosine", np.nan)],
 )
-def test_figures_that_bound_nothing_are_refused(option: str, value: float) -> None:
-    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}"):
-        bounds_for("float32", **{option: value})
+def test_numbers_that_bound_nothing_are_refused(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"bound {name}="):
+        check_given({name: value}, [name])
 
 
-def test_a_dtype_without_bounds_has_no_default() -> None:
-    with pytest.raises(UsageError, match=r"'int3'.*Give --max-abs and --cosine"):
-        bounds_for("int3", max_abs=1.0)
-    assert bounds_for("int3", max_abs=1.0, cosine=0.5).output == Absolute(1.0, "given with --max-abs")
+def test_a_bound_on_something_that_is_not_measured_is_refused() -> None:
+    with pytest.raises(UsageError, match="bound 'label_agreement': expected one of max_abs, kl_divergence"):
+        check_given({"label_agreement": 0.5}, ["max_abs", "kl_divergence"])
+
+
+def test_a_precision_without_bounds_has_no_default() -> None:
+    with pytest.raises(UsageError, match="precision 'int3': there are bounds for float32"):
+        bounds_for("int3")
 
 
 def judge(actual: Array, expected: Array, max_abs: float = 1e-4, cosine: float = 0.99999) -> module.Compared:
-    function = CompareOutputs(bounds_for("float32", max_abs, cosine))
+    function = CompareOutputs(bounds_for("float32", {"max_abs": max_abs, "min_cosine": cosine}))
     with np.errstate(all="ignore"):
         return function({"y": actual}, {"y": expected})["y"]

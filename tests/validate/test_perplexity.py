@@ -19,9 +19,10 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.graph_passes import compress
 from intaglio.runtime.tokenizer import read_backend
+from intaglio.validate import distributions, validate
 from intaglio.validate import perplexity as subject
-from intaglio.validate import validate
-from intaglio.validate.perplexity import Window, log_softmax, perplexity, windows
+from intaglio.validate.distributions import log_softmax
+from intaglio.validate.perplexity import Window, perplexity, windows
 
 Make = Callable[..., tuple[Path, Path]]
 Run = Callable[..., tuple[int, str, str]]
@@ -92,7 +93,7 @@ def test_figures_are_those_of_transformers(
 ) -> None:
     (checkpoint, bundle), (other_checkpoint, other) = pair
     monkeypatch.setattr(subject, "PIECE_TOKENS", 13)  # windows are run in several pieces
-    monkeypatch.setattr(subject, "SCORED_VALUES", 3 * 272)  # and scored three tokens at a time
+    monkeypatch.setattr(distributions, "SCORED_VALUES", 3 * 272)  # and scored three tokens at a time
     found = perplexity(Bundle.open(bundle), text, Bundle.open(other), context=context, stride=stride)
     tokens = read_backend(Bundle.open(bundle)).encode(TEXT).ids
     expected, divergence = torch_figures([checkpoint, other_checkpoint], tokens, context or 64, stride or 32)
@@ -116,19 +117,24 @@ def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text:
     arguments = ("validate", bundles[0], "--perplexity", text, "--against", bundles[1])
     code, out, err = intaglio(*arguments, "--json")
     result = json.loads(out)
-    assert (code, err, result["passed"], result["outputs"]) == (0, "", True, {})
+    assert (code, err, result["passed"], result["outputs"]) == (1, "", False, {})  # two models of random weights
+    assert result["changes"] == "parts removed, replaced or trained (another checkpoint)"
     report = Path(result["report"])
     page = report.read_text(encoding="utf-8")
     assert f"{result['perplexity']:.4f}" in page
     assert f"{result['kl_divergence']:.6f} nats" in page
     written = json.loads(report.with_suffix(".json").read_text())
     assert written["perplexity"]["tokens"] == result["tokens"]
-    code, out, _ = intaglio(*arguments)
+    code, out, _ = intaglio(
+        *arguments, "--bound", "kl_divergence=9", "--bound", "same_top=0", "--max-perplexity-rise", "900"
+    )
     assert code == 0
     assert f"{result['perplexity']:.4f}" in out
     code, out, _ = intaglio("validate", bundles[0], "--perplexity", text, "--json")
     alone = json.loads(out)
     assert (alone["perplexity"], alone["kl_divergence"]) == (pytest.approx(result["perplexity"]), None)
+    assert (alone["judged"], alone["passed"], alone["measures"]) == (False, True, [])
+    assert "MEASURED" in Path(alone["report"]).read_text(encoding="utf-8")
     assert "not compared" in Path(alone["report"]).read_text(encoding="utf-8")
 
 
@@ -141,7 +147,8 @@ def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text:
         (TEXT, {"context": 1}, "context 1: expected 2"),
         (TEXT, {"stride": 64}, "stride 64: expected 1 to 63"),
         (TEXT, {"stride": 0}, "stride 0"),
-        (TEXT, {"against": "pytorch"}, "--against pytorch: a perplexity is compared with that of a bundle"),
+        (TEXT, {"against": "pytorch"}, "--against pytorch: a model that writes is scored against a bundle"),
+        (TEXT, {"max_perplexity_rise": 1.0}, "a bound holds a model to another one. Add --against BUNDLE"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
@@ -169,7 +176,7 @@ def test_an_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: A
     ("options", "said"),
     [
         (["--perplexity", "text.txt", "--bisect"], "leave out --bisect"),
-        (["--perplexity", "text.txt", "--max-abs", "1"], "leave out --max-abs"),
+        (["--perplexity", "text.txt", "--data", "more.txt"], "leave out --data"),
         (["--stride", "3"], "--context and --stride are of a perplexity"),
         (["--perplexity", "/no/file"], "--perplexity /no/file: No such file"),
     ],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import HISTOGRAM_EDGES
+from intaglio.validate.measures import Measured
 from intaglio.validate.report import environment, now, to_html, to_json
 from intaglio.validate.results import LayerError, OutputError, Report, Side
 
@@ -42,6 +43,9 @@ def make_report(name: str = "y", histogram: list[int] | None = None, **changes: 
     ]
     report = Report(
         passed=False,
+        judged=True,
+        changes=f"4-bit weights ({name})",
+        measures=[Measured("kl_divergence", 0.5, 0.025, at_least=False, passed=False, reason=f"observed {name}")],
         actual=Side(f"{name} on ort-cpu", name, {f"{name}.onnx": "ab" * 32}),
         expected=Side(f"{name} in PyTorch", f"other {name}", {"model.onnx": "cd" * 32}),
         outputs={name: output},
@@ -69,7 +73,8 @@ def text_of(page: ElementTree.Element) -> str:
 def test_everything_is_on_the_page() -> None:
     page = parse(to_html(make_report()))
     text = text_of(page)
-    shown = ["FAILED", "y on ort-cpu", "y in PyTorch", "0 of 1 outputs within", "largest error 0.002 is above 0.0001"]
+    shown = ["FAILED", "y on ort-cpu", "y in PyTorch", "0 of 2 bounds held", "largest error 0.002 is above 0.0001"]
+    shown += ["KL divergence, nats a token", "≤ 0.025", "4-bit weights (y)", "observed y"]
     shown += ["Not compared, as the other end has no such output: y 2", "y.layer.0", "bound 1e-05", "64 of 96 samples"]
     shown += ["ab" * 32, "cd" * 32, "ef" * 32, "polygraphy", "processor", "no error: 3 values"]
     assert [part for part in shown if part not in text] == []

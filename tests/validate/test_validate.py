@@ -55,8 +55,8 @@ def test_a_broken_bound_fails_and_names_the_layer(chain: Chain, make_bundle: Mak
 def test_the_bounds_can_be_given(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     bundle, other = make_bundle(chain(2, planted=1, size=1e-3)), make_bundle(chain(2))
     assert not validate(bundle, other, data).passed
-    assert validate(bundle, other, data, max_abs=2e-3, cosine=0.999).passed
-    assert not validate(bundle, other, data, max_abs=2e-3, cosine=1.0).passed
+    assert validate(bundle, other, data, max_abs=2e-3, min_cosine=0.999).passed
+    assert not validate(bundle, other, data, max_abs=2e-3, min_cosine=1.0).passed
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "reference"])
@@ -109,7 +109,8 @@ def test_a_graph_without_source_says_what_to_do(chain: Chain, make_bundle: MakeB
         ({"target": "reference"}, "against itself proves nothing"),
         ({"samples": 0}, "samples 0"),
         ({"batch_size": -1}, "batch size -1"),
-        ({"max_abs": float("nan")}, "--max-abs nan"),
+        ({"max_abs": float("nan")}, "bound max_abs=nan"),
+        ({"bound": {"kl_divergence": 0.1}}, "bound 'kl_divergence': expected one of max_abs, relative"),
         ({"target": "tensorrt-rtx", "bisect": True}, "--bisect: .* Run it on ort-cpu"),
         ({"data": None}, "no tokenizer.* --data FILE.npz"),
     ],
