@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table, size
+from intaglio.cli.output import counted, force_option, json_option, print_json, print_table, size
 
 EPILOG = """\b
 Examples:
@@ -72,10 +72,7 @@ def compress_command(
     if as_json:
         print_json(result)
         return
-    rows = []
-    for record in result.passes:
-        done = ", ".join(f"{number} {kind}" for kind, number in record.counts.items()) or "nothing"
-        rows.append((record.name, done, "\n".join(record.reasons)))
+    rows = [(record.name, counted(record.counts), "\n".join(record.reasons)) for record in result.passes]
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     for name in result.untouched:
         click.echo(f"{name}: taken over as it is; the recipe went over the decoder")
