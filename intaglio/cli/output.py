@@ -57,8 +57,8 @@ def print_table(
     texts = [[printable(shown(cell)) for cell in row] for row in rows]
     width = terminal_width()
     table = lay_out(columns, texts, width, may_drop)
-    for line in wrap(printable(title), width) if width else [printable(title)]:
-        say(style(line, bold=True))
+    for text in wrap(printable(title), width) if width else [printable(title)]:
+        say(style(text, bold=True))
     say()
     for line in table.header:
         say(joined(line))
@@ -114,7 +114,9 @@ def terminal_width() -> int | None:
 
 
 def shown(cell: object) -> str:
-    """A number with the digits that matter, or any other thing as text."""
+    """A number with the digits that matter, nothing for None, or any other thing as text."""
+    if cell is None:
+        return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):

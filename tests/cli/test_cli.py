@@ -49,6 +49,26 @@ def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_pa
     assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")
 
 
+def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
+    texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
+    code, out, err = intaglio("run", minilm_bundle, "--similarity", *texts)
+    assert (code, err) == (0, "")
+    assert "  2   A kitten rests on a rug.\n" in out
+    assert "  1   1.000   0.665   0.052\n" in out
+    result = json.loads(intaglio("run", minilm_bundle, "--similarity", "--json", *texts)[1])
+    assert result["texts"] == texts
+    assert np.array(result["similarity"])[0] == pytest.approx([1, 0.665, 0.052], abs=1e-3)
+
+
+def test_of_many_texts_the_most_similar_pairs_are_shown(intaglio: Run, tiny_bundle: Path) -> None:
+    code, out, _ = intaglio("run", tiny_bundle, "--similarity", *[f"{number} texts" for number in range(9)])
+    lines = out.splitlines()
+    assert (code, lines[0]) == (0, "The most similar pairs of 9 texts")
+    cosines = [float(line.split()[0]) for line in lines[4:-1]]
+    assert len(cosines) == 20
+    assert cosines == sorted(cosines, reverse=True)
+
+
 def test_inspect_counts_everything(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, _ = intaglio("inspect", tiny_bundle, "--json")
     found = json.loads(out)
