@@ -93,7 +93,7 @@ def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
 
 def test_what_a_compiler_prints_stays_out_of_the_json(tiny_bundle: Path, tmp_path: Path) -> None:
     """TensorRT-RTX's C++ writes warnings to standard output for a clamp whose bounds have no float16."""
-    program = [sys.executable, "-P", "-m", "intaglio.cli"]
+    program = [sys.executable, "-P", "-m", "intaglio"]
     half = str(tmp_path / "half")
     subprocess.run([*program, "compress", tiny_bundle, "-o", half, "--recipe", "float16"], check=True)
     build = [*program, "build", half, "--target", "tensorrt-rtx", "--gpu", "t4", "--json"]
@@ -188,7 +188,7 @@ def test_no_arguments_show_the_help(intaglio: Run) -> None:
     ],
 )
 def test_a_hostile_shell_gets_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
-    command = f"{sys.executable} -P -m intaglio.cli " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
+    command = f"{sys.executable} -P -m intaglio " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
@@ -243,7 +243,7 @@ def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path)
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tiny_bundle: Path) -> None:
-    command = f"yes text | head -2000 | {sys.executable} -P -m intaglio.cli run {tiny_bundle} --json | head -1"
+    command = f"yes text | head -2000 | {sys.executable} -P -m intaglio run {tiny_bundle} --json | head -1"
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert found.stderr == ""
     assert json.loads(found.stdout)["text"] == "text"

@@ -23,7 +23,7 @@ VALIDATE = (
         ["sentence_embedding", "3.34e-06", "3.79e-05", "0.00118", "0.9999993", "≤ 0.005 of the largest", "no"],
     ],
 )
-INTAGLIO = ("-m", "intaglio.cli")
+INTAGLIO = ("-m", "intaglio")
 VERDICT = "from intaglio.cli.output import print_table; print_table('Title', ['a'], [[True]])"
 DROP = ["mean |error|", "relative"]
 REASON = "no Identity, nothing unused, and no node that depends on constants alone and could be folded"
@@ -154,7 +154,7 @@ def test_the_environment_decides_on_colours_and_bold(environment: dict[str, str]
 
 
 def test_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "intaglio.cli", "compress", str(tiny_bundle), "--recipe", "float16", "-o"]
+    command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-o"]
 
     def printed(name: str, **environment: str) -> str:
         base = {"PATH": "/usr/bin:/bin", "COLUMNS": "40", "PYTHONPATH": ":".join(sys.path)}
