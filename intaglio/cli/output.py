@@ -52,9 +52,11 @@ def print_table(
     On a terminal that is too narrow text wraps, and then the columns of `may_drop` are left out, the first one first;
     never list the verdict among them. In a file or a pipe each row is one line.
     """
-    from intaglio.cli.table import joined, lay_out, printable, wrap
+    from intaglio.cli.table import MARGIN, joined, lay_out, printable, wrap
 
-    texts = [[printable(shown(cell)) for cell in row] for row in rows]
+    texts = [
+        [printable(shown(cell, name == "cosine")) for name, cell in zip(columns, row, strict=True)] for row in rows
+    ]
     width = terminal_width()
     table = lay_out(columns, texts, width, may_drop)
     for text in wrap(printable(title), width) if width else [printable(title)]:
@@ -68,8 +70,10 @@ def print_table(
         verdicts = [cell if isinstance(cell := cells[index], bool) else None for index in table.kept]
         for line in lines:
             say(joined(line, partial(_judged, verdicts)))
-    if table.left_out:
-        say(style(f"  left out to fit: {', '.join(table.left_out)}", dim=True))
+    for text in (
+        wrap(f"left out to fit: {', '.join(table.left_out)}", width - MARGIN) if width and table.left_out else ()
+    ):
+        say(style(" " * MARGIN + text, dim=True))
     say()
 
 
@@ -113,14 +117,14 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def shown(cell: object) -> str:
-    """A number with the digits that matter, nothing for None, or any other thing as text."""
+def shown(cell: object, cosine: bool = False) -> str:
+    """A number with three digits, or those after a cosine's nines; nothing for None; any other thing as text."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return f"{cell:.7f}" if 0.99 <= cell < 1.01 else f"{cell:.3g}"  # a cosine's digits are after the nines
+        return f"{cell:.7f}" if cosine and 0.99 <= cell < 1.01 else f"{cell:.3g}"
     if isinstance(cell, int):
         return f"{cell:,}"
     return str(cell)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from rich.cells import cell_len, chop_cells
 
 MARGIN, GAP = 2, 3  # spaces before the first column, and between two; the rule goes on by one to each side
-WORD = 24  # characters; longer words (paths, hashes) may be split, shorter ones never
+PATH, WORD = (
+    36,
+    24,
+)  # characters; longer words (paths, hashes) may be split: those up to PATH in the end, up to WORD never
 TIED = "\N{NO-BREAK SPACE}"  # keeps words together, and is shown as a space
 LEAST = 12  # characters of a wrapped cell, so that no sentence becomes a list of words
 NUMBER = re.compile(
@@ -33,22 +36,25 @@ def lay_out(
 ) -> Table:
     """Lay the table out in `width` characters; None: one line for each row, as long as it takes.
 
-    1. Cells of text wrap between words, down to `LEAST` characters; words of more than `WORD` may be split.
+    1. Cells of text wrap between words, down to `LEAST` characters; words of more than `PATH` are split.
     2. Where that is too wide, columns of `may_drop` are left out, the first one first.
-    3. Numbers, sizes and verdicts are never split; what is still too wide then is longer than `width`.
+    3. Where that is too wide, words of more than `WORD` are split. Numbers, sizes and verdicts never are: what is still
+       too wide then is longer than `width`.
     """
     if width is None:
         rows = [["; ".join(cell.split("\n")) for cell in row] for row in rows]
-    kept, left_out = list(range(len(columns))), []
+    kept, left_out, whole = list(range(len(columns))), [], PATH
     while True:
         cells = [[columns[index], *(row[index] for row in rows)] for index in kept]
         numeric = [index > 0 and is_numeric(column[1:]) for index, column in zip(kept, cells, strict=True)]
-        widths, fits = _widths(cells, numeric, width)
-        droppable = [name for name in may_drop if name not in left_out and name in columns]
-        if fits or not droppable:
+        widths, fits = _widths(cells, numeric, width, whole)
+        if fits or whole == WORD:
             break
-        left_out.append(droppable[0])
-        kept.remove(list(columns).index(droppable[0]))
+        if droppable := [name for name in may_drop if name not in left_out]:
+            left_out.append(droppable[0])
+            kept.remove(list(columns).index(droppable[0]))
+        else:
+            whole = WORD
     header, *body = (
         _lines([wrap(column[line], wide) for column, wide in zip(cells, widths, strict=True)], widths, numeric)
         for line in range(len(rows) + 1)
@@ -76,13 +82,13 @@ def joined(line: Sequence[str], paint: Callable[[int, str], str] = lambda place,
     return (" " * MARGIN + (" " * GAP).join(painted)).rstrip()
 
 
-def _widths(cells: list[list[str]], numeric: list[bool], limit: int | None) -> tuple[list[int], bool]:
-    """The width of each column, and whether all of them fit into `limit`."""
+def _widths(cells: list[list[str]], numeric: list[bool], limit: int | None, whole: int) -> tuple[list[int], bool]:
+    """The width of each column, and whether all of them fit into `limit`; words up to `whole` are not split."""
     widths = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in cells]
     if limit is None:
         return widths, True
     room = limit - MARGIN - 1 - GAP * (len(widths) - 1)
-    least = [_least(column, right) for column, right in zip(cells, numeric, strict=True)]
+    least = [_least(column, right, whole) for column, right in zip(cells, numeric, strict=True)]
     while sum(widths) > room:
         narrower = [index for index in range(len(widths)) if widths[index] > least[index]]
         if not narrower:
@@ -95,13 +101,13 @@ def _widths(cells: list[list[str]], numeric: list[bool], limit: int | None) -> t
     return wrapped, True
 
 
-def _least(column: list[str], numeric: bool) -> int:
+def _least(column: list[str], numeric: bool, whole: int) -> int:
     """The narrowest that a column may become. Headers wrap between words, numbers do not."""
     header, *body = column
     heading = max((cell_len(word) for word in header.split()), default=0)
     if numeric:
         return max(heading, *(cell_len(cell) for cell in body))
-    word = max((min(cell_len(word), WORD) for cell in body for word in _words(cell)), default=0)
+    word = max((min(cell_len(word), whole) for cell in body for word in _words(cell)), default=0)
     return max(heading, word, min(LEAST, max((cell_len(cell) for cell in body), default=0)))
 
 
@@ -135,8 +141,8 @@ def _fold(word: str, width: int) -> list[str]:
     pieces = []
     while cell_len(word) > width:
         piece = chop_cells(word, width)[0]
-        ends = (piece.rfind("/") + 1, max(piece.rfind(sign) for sign in "_-.") + 1, len(piece))
-        piece = piece[: next(end for end in ends if end > len(piece) // 2)]
+        folder, part = piece.rfind("/") + 1, max(piece.rfind(sign) for sign in "_-.") + 1
+        piece = piece[: folder if folder > width // 4 else part if part > width // 2 else None]
         pieces.append(piece)
         word = word[len(piece) :]
     return [*pieces, word]

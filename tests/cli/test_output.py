@@ -57,12 +57,27 @@ def test_a_sign_stays_with_its_number_where_a_bound_wraps() -> None:
 
 
 def test_sentences_wrap_between_words_and_paths_between_their_parts() -> None:
-    path = "engines/of/several/folders/deep/tensorrt-rtx-a100.engine"
+    path = "engines/of/several/folders/here/tensorrt-rtx-a100.engine"
     shown = lines(["pass", "left, and why"], [["fold_constants", REASON], ["x", path]], 50)
     assert max(map(len, shown)) <= 50
-    assert " ".join(" ".join(line[19:] for line in shown[2:-2]).split()) == REASON
-    assert "".join(line[19:] for line in shown[-2:]) == path
-    assert shown[-2].endswith("/")
+    first = next(number for number, line in enumerate(shown) if line.startswith("  x "))
+    assert " ".join(" ".join(line[19:] for line in shown[2:first]).split()) == REASON
+    assert "".join(line[19:] for line in shown[first:]) == path
+    assert all(line.endswith("/") for line in shown[first:-1])
+
+
+def test_a_path_is_whole_as_long_as_other_columns_can_wrap_or_be_left_out() -> None:
+    path, library = "engines/tensorrt-rtx-a100.engine", "tensorrt_rtx 1.7.1.116"
+    columns, rows = ["file", "target", "size", "library"], [[path, "tensorrt-rtx", "50.0 MB", library]]
+    assert lines(columns, rows, 80, "target")[2].split() == [path, "tensorrt-rtx", "50.0", "MB", "tensorrt_rtx"]
+    assert lines(columns, rows, 66, "target")[2].split() == [path, "50.0", "MB", "tensorrt_rtx"]
+    assert lines(columns, rows, 58, "target")[2].split() == ["engines/", "50.0", "MB", "tensorrt_rtx"]
+
+
+def test_a_cosine_has_the_digits_after_its_nines_and_no_other_number_has() -> None:
+    assert output.shown(0.99999912, cosine=True) == "0.9999991"
+    assert output.shown(1.0) == "1"
+    assert output.shown(None) == ""
 
 
 def test_wide_characters_count_twice() -> None:
