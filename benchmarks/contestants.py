@@ -64,7 +64,7 @@ class Contestant:
 def _compress(bundle: Bundle, folder: Path, texts: list[str]) -> Path:
     calibration = folder / "calibration.txt"
     calibration.write_text("\n".join(texts) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "intaglio.cli", "compress", str(bundle.path), "-o", str(folder / "bundle")]
+    command = [sys.executable, "-m", "intaglio", "compress", str(bundle.path), "-o", str(folder / "bundle")]
     command += ["--recipe", "int8-only", "--calibration", str(calibration)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     if child.returncode != 0:

@@ -136,7 +136,7 @@ def exported(model: str, place: Path) -> Path:
         minilm = Path(spec.origin).parent / "model"
         with step(f"exporting {model}"), tempfile.TemporaryDirectory(dir=place) as folder:
             source = minilm if model == "minilm" else random_bert_base(Path(folder), minilm)
-            arguments = [sys.executable, "-m", "intaglio.cli", "export", str(source), "-o", str(bundle), "--json"]
+            arguments = [sys.executable, "-m", "intaglio", "export", str(source), "-o", str(bundle), "--json"]
             subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True)
     return bundle
 

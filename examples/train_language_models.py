@@ -371,7 +371,9 @@ of the tokens that the large one writes, {drafting_agreement:.1%} are the likeli
 Python {python}, torch {torch}, transformers {transformers}, products in {precision}. SHA-256 of the training text
 `{training_sha256}`,
 of held_out.txt `{held_out_sha256}`.
-The texts are part of Python: Copyright © Python Software Foundation, under the PSF License Version 2.
+
+Terms: the weights and the tokenizer's files were made here and are under the project's Apache License 2.0. The texts
+are part of Python: Copyright © Python Software Foundation, under the PSF License Version 2, which is in NOTICE.
 """
 
 

@@ -24,10 +24,14 @@ class OutOfRange:
         """One line for each kind that there was."""
         lines = []
         if self.clamped:
-            lines.append(f"{self.clamped} numbers beyond ±{LARGEST:.0f} were clamped to it")
+            lines.append(f"{_numbers(self.clamped)} beyond ±{LARGEST:.0f}, clamped to it")
         if self.raised:
-            lines.append(f"{self.raised} numbers closer to 0 than {SMALLEST:.2g} were raised to it")
+            lines.append(f"{_numbers(self.raised)} closer to 0 than {SMALLEST:.2g}, raised to it")
         return lines
+
+
+def _numbers(count: int) -> str:
+    return "1 number" if count == 1 else f"{count} numbers"
 
 
 def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

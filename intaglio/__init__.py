@@ -1,16 +1,86 @@
 """Intaglio takes a transformer from its checkpoint to a compressed, validated engine, and runs it.
 
+Every verb of the command line is a function here, of the same name and the same options:
+
+    intaglio.export("./all-MiniLM-L6-v2", "minilm")
+    intaglio.validate("minilm").passed
+    [result.embedding for result in intaglio.run("minilm", ["A sentence to embed."])]
+
 This package holds what every stage shares; the stages are `intaglio.exporters`, `intaglio.graph_passes`,
 `intaglio.plugins`, `intaglio.runtime`, `intaglio.training` and `intaglio.validate`. Importing any of them stays light:
-torch, ONNX Runtime and TensorRT are loaded when a function needs them.
+torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a verb's stage when the verb is asked for.
 """
 
 from pathlib import Path
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
+if TYPE_CHECKING:
+    from intaglio.compression import compress
+    from intaglio.exporters.export import export
+    from intaglio.inspection import inspect
+    from intaglio.plugins.kernel_generator.tune import tune
+    from intaglio.runtime.build import build
+    from intaglio.runtime.engine import open_engine
+    from intaglio.runtime.generate import generate
+    from intaglio.runtime.run import run
+    from intaglio.training.sensitivity import sensitivity
+    from intaglio.validate.roofline import roofline
+    from intaglio.validate.tune_decoding import tune_decoding
+    from intaglio.validate.validate import validate
+
+__all__ = [
+    "__version__",
+    "build",
+    "compress",
+    "export",
+    "generate",
+    "inspect",
+    "open_engine",
+    "roofline",
+    "run",
+    "sensitivity",
+    "tune",
+    "tune_decoding",
+    "validate",
+]
+
+# Function -> the module that has it.
+_MODULES = {
+    "build": "intaglio.runtime",
+    "compress": "intaglio.compression",
+    "export": "intaglio.exporters",
+    "generate": "intaglio.runtime",
+    "inspect": "intaglio.inspection",
+    "open_engine": "intaglio.runtime",
+    "roofline": "intaglio.validate.roofline",
+    "run": "intaglio.runtime",
+    "sensitivity": "intaglio.training",
+    "tune": "intaglio.plugins.kernel_generator.tune",
+    "tune_decoding": "intaglio.validate.tune_decoding",
+    "validate": "intaglio.validate",
+}
+
 # In a checkout the stages lie beside this folder. Python started there finds this folder before the installed
 # package, and would not find them without this.
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
     __path__.append(str(_checkout))
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
+
+    def __getattr__(name):
+        """A verb, whose module is imported when it is first asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        function = getattr(import_module(_MODULES[name]), name)
+        # The package `validate` has set itself as `intaglio.validate` by now, and stays there: it can be called too.
+        return globals().setdefault(name, function)
+
+
+def __dir__() -> list[str]:
+    """The names of this module, the verbs among them."""
+    return sorted({*globals(), *_MODULES})

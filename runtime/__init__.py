@@ -4,5 +4,6 @@ from intaglio.runtime.build import build
 from intaglio.runtime.engine import Engine, open_engine
 from intaglio.runtime.generate import TextGenerator, generate
 from intaglio.runtime.run import run
+from intaglio.runtime.similarity import similarity
 
-__all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run"]
+__all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run", "similarity"]

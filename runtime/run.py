@@ -16,11 +16,11 @@ from intaglio.runtime.engine import Array, open_engine
 from intaglio.runtime.tokenizer import Tokenizer
 
 
-class Ran(msgspec.Struct, omit_defaults=True):
-    """What came out for one text; which fields are set depends on the bundle's task."""
+class Ran(msgspec.Struct, omit_defaults=True, eq=False):
+    """The result for one text; which fields are set depends on the bundle's task."""
 
     text: str
-    embedding: list[float] | None = None  # "embed": the sentence's vector; "encode": the mean of its hidden states
+    embedding: npt.NDArray[np.float32] | None = None  # [width], "embed": the sentence's; "encode": mean hidden state
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
     scores: dict[str, float] | None = None  # probability of each class, or of the likeliest words for the first blank
 
@@ -84,14 +84,14 @@ class _Batch:
 
 def _embed(batch: _Batch) -> Iterator[Ran]:
     for text, vector in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
-        yield Ran(text, embedding=[float(number) for number in vector])
+        yield Ran(text, embedding=vector.astype(np.float32))
 
 
 def _encode(batch: _Batch) -> Iterator[Ran]:
     mask = batch.feeds["attention_mask"].astype(np.float32)[..., None]
     hidden = batch.outputs["last_hidden_state"].astype(np.float32)
     for text, vector in zip(batch.texts, (hidden * mask).sum(axis=1) / mask.sum(axis=1), strict=True):
-        yield Ran(text, embedding=[float(number) for number in vector])
+        yield Ran(text, embedding=vector.astype(np.float32))
 
 
 def _classify(batch: _Batch) -> Iterator[Ran]:
@@ -136,6 +136,7 @@ def _identity(logits: Array) -> Numbers:
 
 Numbers = npt.NDArray[np.float64]
 SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": _softmax, "sigmoid": _sigmoid, "identity": _identity}
+EMBEDDING_TASKS = ("embed", "encode")
 # Task -> the output that it reads, and how.
 TASKS: dict[str, tuple[str, Callable[[_Batch], Iterator[Ran]]]] = {
     "embed": ("sentence_embedding", _embed),

@@ -6,13 +6,16 @@ import importlib
 import os
 import sys
 import warnings
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 import intaglio
 from intaglio import interrupts
 from intaglio.errors import IntaglioError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Verb -> its line in `intaglio --help`, in the order of the work. The command lies in `intaglio.cli.<verb>`.
 VERBS = {
@@ -28,9 +31,11 @@ VERBS = {
     "roofline": "Compare a bundle's speed with what this machine's memory allows.",
     "tune": "Measure this machine's CPU kernels for compressed weights, and keep the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
+    "completion": "Print the script with which bash, zsh or fish completes these commands.",
 }
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
+COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable that a shell sets to ask what may come next on its line
 ERROR = 2  # exit code of whatever the user can mend, of an interrupt too
 EPILOG = """\b
 Example:
@@ -54,7 +59,18 @@ class Verbs(click.Group):
         verb = name.replace("-", "_")
         command = getattr(importlib.import_module(f"intaglio.cli.{verb}"), f"{verb}_command")
         assert isinstance(command, click.Command)
+        if context.resilient_parsing:  # a shell asks
+            from intaglio.cli.completion import completed
+
+            return completed(command)
         return command
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs that begin so, without importing them; or options."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(name, help=said) for name, said in VERBS.items() if name.startswith(incomplete)]
+        return verbs or click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
@@ -73,8 +89,13 @@ def main() -> None:
     interrupts.install()
     warnings.showwarning = _Warnings().show
     try:
-        with cli.make_context("intaglio", sys.argv[1:]) as context:
-            code = cli.invoke(context)
+        if question := os.environ.get(COMPLETE):
+            from intaglio.cli.completion import answer
+
+            code = answer(question)
+        else:
+            with cli.make_context("intaglio", sys.argv[1:]) as context:
+                code = cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as request:  # --help and --version
         code = request.exit_code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.output import json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
 
 EPILOG = """\b
@@ -57,4 +57,6 @@ def build_command(
         (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
         for engine in result.engines
     ]
-    print_table(f"Engines built into {bundle}", ["file", "device", "SM", "size", "library"], rows)
+    print_table("Engines", ["file", "device", "SM", "size", "library"], rows, may_drop=["library"])
+    total = size(sum(engine.bytes for engine in result.engines))
+    click.echo(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table, size
+from intaglio.cli.output import counted, force_option, json_option, print_json, print_table, size
 
 EPILOG = """\b
 Examples:
@@ -65,39 +63,14 @@ def compress_command(
 
     Each pass reports what it rewrote, and why it left the rest.
     """
-    from intaglio.graph_passes import compress
+    from intaglio.compression import compress
 
-    with _sensitivities(bundle, output, recipe, calibration, sensitivity, force) as (text, weights):
-        result = compress(bundle, output, recipe, force, text, allow_float, weights)
+    result = compress(bundle, output, recipe, force, calibration, allow_float, sensitivity)
     if as_json:
         print_json(result)
         return
-    rows = []
-    for record in result.passes:
-        done = ", ".join(f"{number} {kind}" for kind, number in record.counts.items()) or "nothing"
-        rows.append((record.name, done, "\n".join(record.reasons)))
+    rows = [(record.name, counted(record.counts), "\n".join(record.reasons)) for record in result.passes]
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     for name in result.untouched:
         click.echo(f"{name}: taken over as it is; the recipe went over the decoder")
     click.echo(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
-
-
-@contextmanager
-def _sensitivities(
-    bundle: Path, output: Path, recipe: str, calibration: Path | None, sensitivity: Path | None, force: bool
-) -> Iterator[tuple[Path | None, Path | None]]:
-    """What `compress` gets for the two options: missing sensitivities are made of the calibration text."""
-    from intaglio.files import check_output_directory, temporary_directory
-    from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
-    from intaglio.graph_passes.recipes import load_recipe
-
-    passes = load_recipe(recipe)[1]
-    if calibration is None or sensitivity is not None or not any(map(needs_sensitivities, passes)):
-        yield calibration, sensitivity
-        return
-    from intaglio.training import sensitivity as compute
-
-    check_output_directory(output, force)
-    with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
-        compute(bundle, folder / "sensitivity", calibration)
-        yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.output import counted, json_option, number_of, print_json, print_table, size
 
 if TYPE_CHECKING:
     from intaglio.bundle import TensorSpec
@@ -16,14 +17,19 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   intaglio inspect minilm
+  intaglio inspect minilm --hashes
   intaglio inspect minilm --json
 """
 
 
+HASH = 12  # digits of a hash that are shown
+
+
 @click.command("inspect", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--hashes", is_flag=True, help="Show the files' SHA-256 in full.")
 @json_option
-def inspect_command(bundle: Path, as_json: bool) -> None:
+def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
     """Show what BUNDLE holds: operators, parameters, passes, engines, and the hash of every file."""
     from intaglio.inspection import inspect
 
@@ -39,33 +45,51 @@ def inspect_command(bundle: Path, as_json: bool) -> None:
         *(_interface("encoder's ", found.encoder.inputs, found.encoder.outputs) if found.encoder else []),
         ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits each, everything counted"),
         *(("", f"{dtype}: {size(number)}") for dtype, number in found.parameter_bytes.items()),
-        ("files", size(found.bytes)),
     ]
     print_table(str(bundle), ["", ""], rows)
-    operators = [
-        (name, number, ", ".join(f"{count} {dtype}" for dtype, count in found.operators_by_dtype[name].items()))
-        for name, number in found.operators.items()
-    ]
-    print_table("Operators", ["type", "nodes", "by dtype"], operators)
-    passes = [
-        (record.name, ", ".join(f"{number} {kind}" for kind, number in record.counts.items()) or "nothing")
-        for record in found.passes
-    ]
+    operators = [(name, number, _dtypes(found.operators_by_dtype[name])) for name, number in found.operators.items()]
+    print_table("Operators", ["type", "nodes", "dtype"], operators)
+    passes = [(record.name, counted(record.counts)) for record in found.passes]
     if passes:
         print_table("Passes applied", ["pass", "rewritten"], passes)
     engines = [
-        (engine.path, engine.target, engine.gpu or "cpu", engine.sm or "", engine.library, size(engine.bytes))
+        (engine.path, engine.target, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
         for engine in found.engines
     ]
     if engines:
-        print_table("Engines", ["file", "target", "device", "SM", "library", "size"], engines)
-    files = [(name, size(record.bytes), record.sha256) for name, record in found.files.items()]
+        columns = ["file", "target", "device", "SM", "size", "library"]
+        print_table("Engines", columns, engines, may_drop=["target", "library"])
+    files = [
+        (name, size(record.bytes), record.sha256 if hashes else f"{record.sha256[:HASH]}…")
+        for name, record in found.files.items()
+    ]
     print_table("Files", ["file", "size", "SHA-256"], files)
+    click.echo(f"{bundle}: {number_of(len(files), 'files')}, {size(found.bytes)}")
+
+
+def _dtypes(counts: dict[str, int]) -> str:
+    """The dtype that all nodes of an operator give, or how many give which."""
+    return next(iter(counts)) if len(counts) == 1 else counted(counts)
 
 
 def _interface(whose: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[tuple[str, str]]:
     return [
-        (f"{whose}{kind}", f"{spec.name}  {spec.dtype} [{', '.join(map(str, spec.shape))}]")
+        (f"{whose}{kind}", _described(alike))
         for kind, specs in (("input", inputs), ("output", outputs))
-        for spec in specs
+        for alike in _runs(specs)
     ]
+
+
+def _runs(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    """Tensors one after the other that differ in nothing but a numbered name, such as a cache's, together."""
+    for numbered, group in groupby(specs, lambda spec: spec.name[-1:].isdecimal() and (spec.dtype, spec.shape)):
+        alike = list(group)
+        yield from [alike] if numbered else ([spec] for spec in alike)
+
+
+def _described(specs: list[TensorSpec]) -> str:
+    from intaglio.cli.table import TIED
+
+    first, last = specs[0], specs[-1]
+    name = first.name if len(specs) == 1 else f"{first.name} … {last.name} ({len(specs)})"
+    return f"{name}  {first.dtype}{TIED}[{f',{TIED}'.join(map(str, first.shape))}]"

@@ -1,15 +1,21 @@
-"""Printing results: one JSON object on one line for machines, tables for people."""
+"""Printing results: one JSON object on one line for machines, tables for people.
+
+A terminal gets colours, and tables as wide as it is. A file or a pipe gets neither: one row is one line. `NO_COLOR`
+leaves all styles out, bold too; `FORCE_COLOR` puts them into files; a dumb terminal has none.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
-
-PIPED_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
 json_option: Callable[[Any], Any] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on one line."
@@ -19,7 +25,12 @@ force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help=
 
 def print_json(result: msgspec.Struct) -> None:
     """Print `result` as one JSON object on one line; JSON has no infinite numbers, so that they are "inf" or "-inf"."""
-    click.echo(msgspec.json.encode(_finite(msgspec.to_builtins(result))).decode())
+    click.echo(msgspec.json.encode(_finite(msgspec.to_builtins(result, enc_hook=_builtin))).decode())
+
+
+def _builtin(value: Any) -> Any:
+    """A NumPy array as a list."""
+    return value.tolist()
 
 
 def _finite(value: Any) -> Any:
@@ -33,36 +44,87 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; numbers in columns after the first stand to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], may_drop: Sequence[str] = ()
+) -> None:
+    """Print a table; numbers in columns after the first stand to the right, and a bool is a verdict: yes or no.
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=any(columns))
-    for index, column in enumerate(columns):
-        numeric = index > 0 and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    console = Console()
-    if console.is_terminal:
-        console.print(table)
-        return
-    console = Console(width=PIPED_WIDTH)
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+    On a terminal that is too narrow text wraps, and then the columns of `may_drop` are left out, the first one first;
+    never list the verdict among them. In a file or a pipe each row is one line.
+    """
+    from intaglio.cli.table import MARGIN, joined, lay_out, printable, wrap
+
+    texts = [
+        [printable(shown(cell, name == "cosine")) for name, cell in zip(columns, row, strict=True)] for row in rows
+    ]
+    width = terminal_width()
+    table = lay_out(columns, texts, width, may_drop)
+    for text in wrap(printable(title), width) if width else [printable(title)]:
+        say(style(text, bold=True))
+    say()
+    for line in table.header:
+        say(joined(line))
+    if table.header:
+        say(table.rule)
+    for cells, lines in zip(rows, table.rows, strict=True):
+        verdicts = [cell if isinstance(cell := cells[index], bool) else None for index in table.kept]
+        for line in lines:
+            say(joined(line, partial(_judged, verdicts)))
+    for text in (
+        wrap(f"left out to fit: {', '.join(table.left_out)}", width - MARGIN) if width and table.left_out else ()
+    ):
+        say(style(" " * MARGIN + text, dim=True))
+    say()
 
 
-def shown(cell: object) -> str:
-    """A number with the digits that matter, or any other thing as text."""
+def verdict(passed: bool) -> str:
+    """The word that a comparison ends with, to print with `say`: "Passed" in green, or "FAILED" in red."""
+    return _judged([passed], 0, "Passed" if passed else "FAILED")
+
+
+def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
+    """`text` in green or red by the verdict at `place`; as it is where there is none."""
+    match verdicts[place]:
+        case None:
+            return text
+        case True:
+            return style(text, fg="green")
+        case False:
+            return style(text, fg="red", bold=True)
+
+
+def say(line: str = "") -> None:
+    """Print a line that may hold styles."""
+    click.echo(line, color=has_styles())
+
+
+def style(text: str, **styles: Any) -> str:
+    """`text` with the styles of `click.style`, where standard output shows any."""
+    return click.style(text, **styles) if has_styles() else text
+
+
+def has_styles() -> bool:
+    """Whether standard output shows colours and bold text."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def shown(cell: object, cosine: bool = False) -> str:
+    """A number with three digits, or those after a cosine's nines; nothing for None; any other thing as text."""
+    if cell is None:
+        return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, float):
-        return f"{cell:.7f}" if 0.99 <= cell < 1.01 else f"{cell:.3g}"  # a cosine's digits are after the nines
+        return f"{cell:.7f}" if cosine and 0.99 <= cell < 1.01 else f"{cell:.3g}"
     if isinstance(cell, int):
         return f"{cell:,}"
     return str(cell)
@@ -76,3 +138,18 @@ def size(number: int) -> str:
             return f"{value:.1f} {unit}" if unit != "B" else f"{number} B"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def number_of(number: int, things: str) -> str:
+    """A count for people: `1 file` of the plural `files`, `1,200 files`, `5 × 16-bit activations`."""
+    if things[0].isdecimal():
+        return f"{number:,} × {things}"
+    first, space, rest = things.partition(" ")
+    if number == 1:
+        first = f"{first.removesuffix('ies')}y" if first.endswith("ies") else first.removesuffix("s")
+    return f"{number:,} {first}{space}{rest}"
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """What a pass rewrote, by kind: `106 weights, 1 bias`."""
+    return ", ".join(number_of(number, kind) for kind, number in counts.items()) or "nothing"

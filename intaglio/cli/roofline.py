@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.output import json_option, number_of, print_json, print_table, size
 
 EPILOG = """\b
 Examples:
@@ -47,16 +47,26 @@ def roofline_command(
     if as_json:
         print_json(result)
         return
-    columns = ["tokens", "length", "bytes", "operations", "a byte", "bound by", "predicted ms", "measured ms", "ratio"]
+    columns = [
+        "tokens",
+        "length",
+        "bytes",
+        "operations",
+        "operations a byte",
+        "bound by",
+        "predicted ms",
+        "measured ms",
+        "ratio",
+    ]
     rows = [
         (row.tokens, row.length, size(row.bytes), float(row.operations), row.intensity, row.bound,
          row.predicted_ms, row.measured_ms, row.ratio)
         for row in result.rows
     ]  # fmt: skip
     title = (
-        f"{result.bundle}, {result.threads} threads: memory gives {size(int(result.bandwidth))}/s, "
+        f"{result.bundle}, {number_of(result.threads, 'threads')}: memory gives {size(int(result.bandwidth))}/s, "
         f"float32 products make {result.peak / 1e9:.0f} GFLOP/s"
     )
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
     if picture is not None:
         click.echo(f"picture: {picture}")

@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import json_option, print_json
+from intaglio.cli.output import json_option, print_json, print_table
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
     from intaglio.runtime.run import Ran
+    from intaglio.runtime.similarity import Similarity
 
 EPILOG = """\b
 Examples:
   intaglio run minilm "A sentence." "Another one."
   intaglio run minilm --input sentences.txt --json > embeddings.jsonl
   cat sentences.txt | intaglio run minilm
+  intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
 """
+
+MATRIX = 8  # texts whose cosines are shown as a matrix, which fits 80 columns; of more the most similar pairs are shown
+PAIRS = 20
 
 
 @click.command("run", epilog=EPILOG)
@@ -33,6 +39,7 @@ Examples:
 @click.option("--batch-size", default=32, show_default=True, help="Texts run at a time.")
 @click.option("--truncate", is_flag=True, help="Cut texts that are longer than the model takes.")
 @click.option("--top", default=5, show_default=True, help="Words listed for a blank.")
+@click.option("--similarity", "compare", is_flag=True, help="Show how similar the texts are: cosines of embeddings.")
 @json_option
 def run_command(
     bundle: Path,
@@ -42,15 +49,20 @@ def run_command(
     batch_size: int,
     truncate: bool,
     top: int,
+    compare: bool,
     as_json: bool,
 ) -> None:
     """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, as the bundle's task says.
 
     A file has one text a line; blank lines are texts too. Prints one line per text; with --json one object per line,
-    in full. Of a text with several blanks, the words listed are those for the first.
+    in full. Of a text with several blanks, the words listed are those for the first. With --similarity the texts are
+    compared with each other instead, up to a thousand; with --json that is one object.
     """
-    from intaglio.runtime import run
+    from intaglio.runtime import run, similarity
 
+    if compare:
+        _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate), as_json)
+        return
     for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top):
         if as_json:
             print_json(result)
@@ -91,3 +103,20 @@ def _line(result: Ran) -> str:
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
     return f"{result.label}  ({scores})"
+
+
+def _show_similarity(found: Similarity, as_json: bool) -> None:
+    """Print the matrix of a few texts, or the most similar pairs of many."""
+    if as_json:
+        print_json(found)
+    elif len(found.texts) <= MATRIX:
+        numbers = [str(number) for number in range(1, len(found.texts) + 1)]
+        print_table("Texts", ["", ""], list(zip(numbers, found.texts, strict=True)))
+        rows = [
+            [number, *(f"{cosine:.3f}" for cosine in row)]
+            for number, row in zip(numbers, found.similarity, strict=True)
+        ]
+        print_table("Cosine similarity", ["", *numbers], rows)
+    else:
+        rows = [[f"{cosine:.3f}", first, second] for cosine, first, second in islice(found.pairs(), PAIRS)]
+        print_table(f"The most similar pairs of {len(found.texts)} texts", ["cosine", "text", "text"], rows)

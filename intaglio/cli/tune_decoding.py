@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.output import json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
 
 EPILOG = """\b
@@ -88,7 +88,7 @@ def tune_decoding_command(
         return
     columns = [
         "strategy", "fallback", "rollback", metric, "ms a text", "speedup", "large calls", "taken back",
-        "bytes a token", "operations", "a byte",
+        "bytes a token", "operations a token", "operations a byte",
     ]  # fmt: skip
     rows = [
         (each.strategy, _cell(each.fallback), _cell(each.rollback), f"{getattr(each.quality, metric):.2f}",
@@ -96,7 +96,12 @@ def tune_decoding_command(
          each.work.operations, each.work.intensity)
         for each in sorted(result.settings, key=lambda each: each.seconds)
     ]  # fmt: skip
-    print_table(f"{result.texts} texts, {metric} against {result.reference}; calls and work for a token", columns, rows)
+    print_table(
+        f"{number_of(result.texts, 'texts')}, {metric} against {result.reference}; calls and work for a token",
+        columns,
+        rows,
+        may_drop=["operations a byte", "operations a token", "bytes a token", "taken back", "large calls"],
+    )
     command = f"intaglio generate {shlex.quote(str(bundle))} {result.options}"
     click.echo(f"The fastest that loses at most {loss:g} points: {command}")
     if picture is not None:

@@ -49,6 +49,26 @@ def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_pa
     assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")
 
 
+def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
+    texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
+    code, out, err = intaglio("run", minilm_bundle, "--similarity", *texts)
+    assert (code, err) == (0, "")
+    assert "  2   A kitten rests on a rug.\n" in out
+    assert "  1   1.000   0.665   0.052\n" in out
+    result = json.loads(intaglio("run", minilm_bundle, "--similarity", "--json", *texts)[1])
+    assert result["texts"] == texts
+    assert np.array(result["similarity"])[0] == pytest.approx([1, 0.665, 0.052], abs=1e-3)
+
+
+def test_of_many_texts_the_most_similar_pairs_are_shown(intaglio: Run, tiny_bundle: Path) -> None:
+    code, out, _ = intaglio("run", tiny_bundle, "--similarity", *[f"{number} texts" for number in range(9)])
+    lines = out.splitlines()
+    assert (code, lines[0]) == (0, "The most similar pairs of 9 texts")
+    cosines = [float(line.split()[0]) for line in lines[4:-1]]
+    assert len(cosines) == 20
+    assert cosines == sorted(cosines, reverse=True)
+
+
 def test_inspect_counts_everything(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, _ = intaglio("inspect", tiny_bundle, "--json")
     found = json.loads(out)
@@ -73,7 +93,7 @@ def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
 
 def test_what_a_compiler_prints_stays_out_of_the_json(tiny_bundle: Path, tmp_path: Path) -> None:
     """TensorRT-RTX's C++ writes warnings to standard output for a clamp whose bounds have no float16."""
-    program = [sys.executable, "-P", "-m", "intaglio.cli"]
+    program = [sys.executable, "-P", "-m", "intaglio"]
     half = str(tmp_path / "half")
     subprocess.run([*program, "compress", tiny_bundle, "-o", half, "--recipe", "float16"], check=True)
     build = [*program, "build", half, "--target", "tensorrt-rtx", "--gpu", "t4", "--json"]
@@ -168,7 +188,7 @@ def test_no_arguments_show_the_help(intaglio: Run) -> None:
     ],
 )
 def test_a_hostile_shell_gets_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
-    command = f"{sys.executable} -P -m intaglio.cli " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
+    command = f"{sys.executable} -P -m intaglio " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
@@ -223,7 +243,7 @@ def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path)
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tiny_bundle: Path) -> None:
-    command = f"yes text | head -2000 | {sys.executable} -P -m intaglio.cli run {tiny_bundle} --json | head -1"
+    command = f"yes text | head -2000 | {sys.executable} -P -m intaglio run {tiny_bundle} --json | head -1"
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert found.stderr == ""
     assert json.loads(found.stdout)["text"] == "text"

@@ -144,7 +144,7 @@ def test_a_terminal_is_not_commanded_by_what_a_model_writes(
 
 
 def test_ctrl_c_keeps_what_was_written(endless_decoder: Path) -> None:
-    program = [sys.executable, "-P", "-m", "intaglio.cli", "generate", str(endless_decoder), "one", "two"]
+    program = [sys.executable, "-P", "-m", "intaglio", "generate", str(endless_decoder), "one", "two"]
     options = ["-n", "10000000", "--ignore-eos", "--temperature", "1"]
     process = subprocess.Popen([*program, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_in_the_middle_of_the_weights(source: Path, tmp_path
 def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    command = [sys.executable, "-P", "-m", "intaglio.cli", "export", str(source), "-o", str(out / "bundle")]
+    command = [sys.executable, "-P", "-m", "intaglio", "export", str(source), "-o", str(out / "bundle")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
         deadline = time.monotonic() + 60
         while not list(out.glob(".bundle.*/tokenizer.json")):

@@ -68,8 +68,8 @@ def test_numbers_out_of_range_are_clamped_and_counted(parse: Any) -> None:
     model = parse("(float[N, 4] x) => (float[N, 4] y) { a = Add(x, mask) y = Max(a, eps) }", weights)
     model, counts = Float16()(model)
     assert counts.reasons == [
-        "2 numbers beyond ±65504 were clamped to it",
-        "1 numbers closer to 0 than 6e-08 were raised to it",
+        "2 numbers beyond ±65504, clamped to it",
+        "1 number closer to 0 than 6e-08, raised to it",
     ]
     mask = model.graph.initializers["mask"].const_value
     eps = model.graph.initializers["eps"].const_value

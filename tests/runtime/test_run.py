@@ -23,6 +23,13 @@ def test_embeddings_of_one_text_do_not_depend_on_its_batch(tiny_bundle: Path) ->
     np.testing.assert_allclose(np.array(together), np.array(alone), atol=1e-6)
 
 
+def test_embeddings_are_arrays_of_their_own(tiny_bundle: Path) -> None:
+    first, second = (result.embedding for result in run(tiny_bundle, ["one", "two"]))
+    assert first is not None and second is not None
+    assert (first.dtype, first.shape) == (np.float32, (32,))
+    assert first.base is None  # one that is kept does not keep its batch in memory
+
+
 def test_an_endless_stream_is_taken_in_batches(tiny_bundle: Path) -> None:
     stream = (f"text {number}" for number in count())
     results = list(islice(run(tiny_bundle, stream, batch_size=4), 6))

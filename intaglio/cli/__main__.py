@@ -1,5 +1,0 @@
-"""`python -m intaglio.cli`, for where the program `intaglio` is not on the path."""
-
-from intaglio.cli import main
-
-main()

@@ -1,0 +1,134 @@
+"""`intaglio completion`, and what the shells ask for: verbs, options, names of recipes, and bundles nearby.
+
+Shells start the program with `_INTAGLIO_COMPLETE` set at each press of the tab key, so nothing heavy is imported here:
+the names that other stages define are listed again, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
+
+from intaglio.cli import COMPLETE, cli
+
+if TYPE_CHECKING:
+    Kind = click.ParamType[Any]  # generic since click 8.5
+else:
+    Kind = click.ParamType
+
+PROGRAM = "intaglio"
+EPILOG = """\b
+Examples:
+  intaglio completion bash > ~/.local/share/bash-completion/completions/intaglio
+  intaglio completion zsh > ~/.zfunc/_intaglio
+  intaglio completion fish > ~/.config/fish/completions/intaglio.fish
+\b
+Make the folder first where there is none, and open a new shell afterwards.
+bash reads it where the package bash-completion is installed; elsewhere add to ~/.bashrc:
+  eval "$(intaglio completion bash)"
+zsh needs these lines in ~/.zshrc, if they are not there:
+  fpath+=~/.zfunc
+  autoload -Uz compinit && compinit
+"""
+
+RECIPES = (
+    "canonical", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed", "rtn",
+    "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
+)  # fmt: skip
+TARGETS = ("ort-cpu", "ort-cuda", "tensorrt", "tensorrt-rtx")
+STRATEGIES = ("greedy", "sample", "bild", "speculative", "ngram", "hidden-transfer", "medusa", "calm", "auto")
+DTYPES = ("float32", "float16")
+AGAINST = ("pytorch", "reference")
+
+
+@click.command("completion", epilog=EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the script with which SHELL completes the commands of intaglio.
+
+    It completes verbs, options, recipes, targets, strategies and bundles.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, PROGRAM, COMPLETE).source())
+
+
+def answer(question: str) -> int:
+    """Print what may come next on the line that a shell describes in its variables; return the exit code."""
+    return shell_complete(cli, {}, PROGRAM, COMPLETE, question)
+
+
+class Completed(Kind):
+    """A parameter's own type, with the values that it may take listed for shells."""
+
+    def __init__(self, kind: Kind, values: Callable[[str], list[CompletionItem]]):
+        """`values`: what may stand in the place of a beginning."""
+        self.name, self._kind, self._values = kind.name, kind, values
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As the parameter's own type does."""
+        return self._kind.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The values that begin with `incomplete`."""
+        return self._values(incomplete)
+
+
+def completed(command: click.Command) -> click.Command:
+    """`command`, and all commands below it, with values for the parameters in `VALUES`."""
+    for parameter in command.params:
+        if parameter.name in VALUES:
+            parameter.type = Completed(parameter.type, VALUES[parameter.name])
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        completed(below)
+    return command
+
+
+def bundles(beginning: str) -> list[CompletionItem]:
+    """Directories that hold a bundle; where there is none that begins so, any directory, to look further down."""
+    folder, name = os.path.split(beginning)
+    found = sorted(
+        str(Path(folder, manifest.parent.name))
+        for manifest in Path(folder or ".").expanduser().glob("*/bundle.json")
+        if manifest.parent.name.startswith(name)
+    )
+    return [CompletionItem(path) for path in found] or [CompletionItem(beginning, type="dir")]
+
+
+def names(known: Iterable[str], otherwise: Callable[[str], list[CompletionItem]]) -> Callable[[str], Any]:
+    """A function that lists those of `known` that begin so, or if there is none, what `otherwise` lists."""
+
+    def values(beginning: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in known if name.startswith(beginning)]
+        return found or otherwise(beginning)
+
+    return values
+
+
+def files(beginning: str) -> list[CompletionItem]:
+    """Files, which the shell lists itself."""
+    return [CompletionItem(beginning, type="file")]
+
+
+def nothing(beginning: str) -> list[CompletionItem]:
+    """No value."""
+    return []
+
+
+# Parameter, by the name that it has in all commands -> what it may be.
+VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
+    "bundle": bundles,
+    "draft": bundles,
+    "teacher": bundles,
+    "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],
+    "recipe": names(RECIPES, files),
+    "target": names(TARGETS, nothing),
+    "strategy": names(STRATEGIES, nothing),
+    "dtype": names(DTYPES, nothing),
+    "source": files,
+}

@@ -1,0 +1,166 @@
+"""A table as lines of text: which columns a narrow terminal leaves out, how wide the others are, where cells wrap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells
+
+MARGIN, GAP = 2, 3  # spaces before the first column, and between two; the rule goes on by one to each side
+PATH, WORD = (
+    36,
+    24,
+)  # characters; longer words (paths, hashes) may be split: those up to PATH in the end, up to WORD never
+TIED = "\N{NO-BREAK SPACE}"  # keeps words together, and is shown as a space
+LEAST = 12  # characters of a wrapped cell, so that no sentence becomes a list of words
+NUMBER = re.compile(
+    r"[+-]?[\d.,]+(e[+-]?\d+)?( ?[kMGT]?B| ?%|×)?|-?inf|nan|yes|no"
+)  # a count, a size, a part, a verdict
+
+
+@dataclass(frozen=True)
+class Table:
+    """A laid out table: header, rule and rows as padded cells; `left_out` are the columns that had no room."""
+
+    header: list[list[str]]  # lines of cells
+    rule: str
+    rows: list[list[list[str]]]  # rows of lines of cells
+    kept: list[int]  # places of the columns shown
+    left_out: list[str]
+
+
+def lay_out(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, may_drop: Sequence[str] = ()
+) -> Table:
+    """Lay the table out in `width` characters; None: one line for each row, as long as it takes.
+
+    1. Cells of text wrap between words, down to `LEAST` characters; words of more than `PATH` are split.
+    2. Where that is too wide, columns of `may_drop` are left out, the first one first.
+    3. Where that is too wide, words of more than `WORD` are split. Numbers, sizes and verdicts never are: what is still
+       too wide then is longer than `width`.
+    """
+    if width is None:
+        rows = [["; ".join(cell.split("\n")) for cell in row] for row in rows]
+    kept, left_out, whole = list(range(len(columns))), [], PATH
+    while True:
+        cells = [[columns[index], *(row[index] for row in rows)] for index in kept]
+        numeric = [index > 0 and is_numeric(column[1:]) for index, column in zip(kept, cells, strict=True)]
+        widths, fits = _widths(cells, numeric, width, whole)
+        if fits or whole == WORD:
+            break
+        if droppable := [name for name in may_drop if name not in left_out]:
+            left_out.append(droppable[0])
+            kept.remove(list(columns).index(droppable[0]))
+        else:
+            whole = WORD
+    header, *body = (
+        _lines([wrap(column[line], wide) for column, wide in zip(cells, widths, strict=True)], widths, numeric)
+        for line in range(len(rows) + 1)
+    )
+    header = [line for line in header if any(cell.strip() for cell in line)]
+    rule = " " * (MARGIN - 1) + "─" * (sum(widths) + GAP * (len(widths) - 1) + 2)
+    return Table(header, rule, body, kept, left_out)
+
+
+def is_numeric(cells: Sequence[str]) -> bool:
+    """Whether a column stands to the right: all of its cells are numbers, sizes or verdicts, or empty."""
+    return any(cells) and all(not cell or NUMBER.fullmatch(cell) for cell in cells)
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal would obey instead of showing it."""
+    return "".join(sign if sign.isprintable() or sign in ("\n", TIED) else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def joined(line: Sequence[str], paint: Callable[[int, str], str] = lambda place, text: text) -> str:
+    """The cells of a line as text without trailing spaces; `paint` may style each, which is not counted as width."""
+    painted = [
+        cell.replace(text, paint(place, text)) if (text := cell.strip()) else cell for place, cell in enumerate(line)
+    ]
+    return (" " * MARGIN + (" " * GAP).join(painted)).rstrip()
+
+
+def _widths(cells: list[list[str]], numeric: list[bool], limit: int | None, whole: int) -> tuple[list[int], bool]:
+    """The width of each column, and whether all of them fit into `limit`; words up to `whole` are not split."""
+    widths = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in cells]
+    if limit is None:
+        return widths, True
+    room = limit - MARGIN - 1 - GAP * (len(widths) - 1)
+    least = [_least(column, right, whole) for column, right in zip(cells, numeric, strict=True)]
+    while sum(widths) > room:
+        narrower = [index for index in range(len(widths)) if widths[index] > least[index]]
+        if not narrower:
+            return widths, False
+        widths[max(narrower, key=widths.__getitem__)] -= 1
+    wrapped = [
+        max(cell_len(line) for cell in column for line in wrap(cell, wide))
+        for column, wide in zip(cells, widths, strict=True)
+    ]
+    return wrapped, True
+
+
+def _least(column: list[str], numeric: bool, whole: int) -> int:
+    """The narrowest that a column may become. Headers wrap between words, numbers do not."""
+    header, *body = column
+    heading = max((cell_len(word) for word in header.split()), default=0)
+    if numeric:
+        return max(heading, *(cell_len(cell) for cell in body))
+    word = max((min(cell_len(word), whole) for cell in body for word in _words(cell)), default=0)
+    return max(heading, word, min(LEAST, max((cell_len(cell) for cell in body), default=0)))
+
+
+def _words(text: str) -> list[str]:
+    """Words; a sign of comparison stays with its number."""
+    return re.split(r"(?<![≤≥<>±=]) +|\n", text)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The lines of a text, each of at most `width` characters."""
+    lines = []
+    for paragraph in text.split("\n"):
+        if cell_len(paragraph) <= width:
+            lines.append(paragraph)
+            continue
+        line = ""
+        for word in _words(paragraph):
+            if line and cell_len(line) + 1 + cell_len(word) <= width:
+                line += f" {word}"
+                continue
+            if line:
+                lines.append(line)
+            *full, line = _fold(word, width)
+            lines += full
+        lines.append(line)
+    return lines
+
+
+def _fold(word: str, width: int) -> list[str]:
+    """A long word in pieces of at most `width` characters, if possible between the parts of a path."""
+    pieces = []
+    while cell_len(word) > width:
+        piece = chop_cells(word, width)[0]
+        folder, part = piece.rfind("/") + 1, max(piece.rfind(sign) for sign in "_-.") + 1
+        piece = piece[: folder if folder > width // 4 else part if part > width // 2 else None]
+        pieces.append(piece)
+        word = word[len(piece) :]
+    return [*pieces, word]
+
+
+def _lines(cells: list[list[str]], widths: list[int], numeric: list[bool]) -> list[list[str]]:
+    """Lines of padded cells, from the lines of each cell of one row."""
+    height = max(map(len, cells))
+    return [
+        [
+            _padded(cell[line] if line < len(cell) else "", wide, right)
+            for cell, wide, right in zip(cells, widths, numeric, strict=True)
+        ]
+        for line in range(height)
+    ]
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - cell_len(text))
+    text = text.replace(TIED, " ")
+    return space + text if right else text + space

@@ -1,0 +1,55 @@
+"""How similar texts are to each other: the cosines of their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.runtime.run import EMBEDDING_TASKS, run
+
+MOST = 1000  # texts; of as many there are a million cosines
+
+
+class Similarity(msgspec.Struct, eq=False):
+    """Texts, and the cosine of the embeddings of every two of them."""
+
+    texts: list[str]
+    similarity: npt.NDArray[np.float64]  # [texts, texts], symmetric, from -1 to 1
+
+    def pairs(self) -> Iterator[tuple[float, str, str]]:
+        """Every pair of two texts once, the most similar first, with its cosine."""
+        first, second = np.triu_indices(len(self.texts), 1)
+        for place in np.argsort(-self.similarity[first, second], kind="stable"):
+            a, b = int(first[place]), int(second[place])
+            yield float(self.similarity[a, b]), self.texts[a], self.texts[b]
+
+
+def similarity(
+    bundle: str | Path, texts: Iterable[str], target: str = "ort-cpu", batch_size: int = 32, truncate: bool = False
+) -> Similarity:
+    """Embed `texts`, at most `MOST`, and compare each with each. The options are those of `run`.
+
+    Raises `UsageError` for a bundle that gives no embeddings, for fewer than two texts and for too many, and what `run`
+    raises.
+    """
+    task = Bundle.open(bundle).manifest.task
+    if task not in EMBEDDING_TASKS:
+        raise UsageError(
+            f"--similarity compares embeddings; the task of bundle {bundle} is {task or 'unknown'!r}, expected "
+            f"{' or '.join(EMBEDDING_TASKS)}. Leave --similarity out."
+        )
+    results = list(run(bundle, islice(texts, MOST + 1), target, batch_size, truncate))
+    if not 2 <= len(results) <= MOST:
+        got = f"more than {MOST}" if len(results) > MOST else str(len(results))
+        raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Give as many.")
+    embeddings = np.array([result.embedding for result in results], np.float64)
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    directions = embeddings / np.maximum(lengths, np.finfo(np.float64).tiny)  # an embedding of zeros is similar to none
+    return Similarity([result.text for result in results], np.clip(directions @ directions.T, -1, 1))

@@ -1,0 +1,201 @@
+"""What people see: tables as wide as the terminal, verdicts in colour, and plain lines in pipes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from terminal import on_terminal, without_styles
+
+from intaglio.cli import output
+from intaglio.cli.table import joined, lay_out
+
+Run = Callable[..., tuple[int, str, str]]
+
+VALIDATE = (
+    ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"],
+    [
+        ["last_hidden_state", "0.00402", "0.000244", "0.000645", "0.9999991", "≤ 0.005 of the largest", "yes"],
+        ["sentence_embedding", "3.34e-06", "3.79e-05", "0.00118", "0.9999993", "≤ 0.005 of the largest", "no"],
+    ],
+)
+INTAGLIO = ("-m", "intaglio")
+VERDICT = "from intaglio.cli.output import print_table; print_table('Title', ['a'], [[True]])"
+DROP = ["mean |error|", "relative"]
+REASON = "no Identity, nothing unused, and no node that depends on constants alone and could be folded"
+
+
+def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *drop: str) -> list[str]:
+    table = lay_out(columns, rows, width, drop)
+    body = [joined(line) for row in table.rows for line in row]
+    return [*map(joined, table.header), table.rule, *body]
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100, 120])
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_split(width: int) -> None:
+    shown = lines(*VALIDATE, width, *DROP, "bound")
+    assert max(map(len, shown)) <= width
+    for cell in ("0.00402", "3.34e-06", "0.9999991", "yes", "no", "last_hidden_state"):
+        assert any(re.search(rf"(^|\s){re.escape(cell)}($|\s)", line) for line in shown)
+    assert not any(line.endswith(" ") for line in shown)
+
+
+def test_columns_are_left_out_in_the_order_given_and_only_as_many_as_it_takes() -> None:
+    assert lay_out(*VALIDATE, 120, DROP).left_out == []
+    assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]
+    assert lay_out(*VALIDATE, 70, DROP).left_out == ["mean |error|", "relative"]
+    assert lay_out(*VALIDATE, 20, DROP).left_out == DROP  # others are shown even where they are too wide
+
+
+def test_a_sign_stays_with_its_number_where_a_bound_wraps() -> None:
+    assert any("≤ 0.005" in line for line in lines(*VALIDATE, 80, *DROP))
+    assert not any(line.rstrip().endswith("≤") for line in lines(*VALIDATE, 80, *DROP))
+
+
+def test_sentences_wrap_between_words_and_paths_between_their_parts() -> None:
+    path = "engines/of/several/folders/here/tensorrt-rtx-a100.engine"
+    shown = lines(["pass", "left, and why"], [["fold_constants", REASON], ["x", path]], 50)
+    assert max(map(len, shown)) <= 50
+    first = next(number for number, line in enumerate(shown) if line.startswith("  x "))
+    assert " ".join(" ".join(line[19:] for line in shown[2:first]).split()) == REASON
+    assert "".join(line[19:] for line in shown[first:]) == path
+    assert all(line.endswith("/") for line in shown[first:-1])
+
+
+def test_a_path_is_whole_as_long_as_other_columns_can_wrap_or_be_left_out() -> None:
+    path, library = "engines/tensorrt-rtx-a100.engine", "tensorrt_rtx 1.7.1.116"
+    columns, rows = ["file", "target", "size", "library"], [[path, "tensorrt-rtx", "50.0 MB", library]]
+    assert lines(columns, rows, 80, "target")[2].split() == [path, "tensorrt-rtx", "50.0", "MB", "tensorrt_rtx"]
+    assert lines(columns, rows, 66, "target")[2].split() == [path, "50.0", "MB", "tensorrt_rtx"]
+    assert lines(columns, rows, 58, "target")[2].split() == ["engines/", "50.0", "MB", "tensorrt_rtx"]
+
+
+def test_a_cosine_has_the_digits_after_its_nines_and_no_other_number_has() -> None:
+    assert output.shown(0.99999912, cosine=True) == "0.9999991"
+    assert output.shown(1.0) == "1"
+    assert output.shown(None) == ""
+
+
+def test_wide_characters_count_twice() -> None:
+    shown = lines(["word", "number"], [["日本語", "1"], ["abc", "2"]], 80)
+    assert shown[2].index("1") == shown[3].index("2") - 3
+
+
+def test_a_narrow_table_is_no_wider_than_its_cells() -> None:
+    assert lines(["", "loss"], [["before", "1"], ["after", "12"]], 80)[1] == " " + 15 * "─"
+
+
+def test_a_row_in_a_pipe_is_one_line_of_any_length() -> None:
+    shown = lines(["pass", "left, and why"], [["fold", f"{REASON}\n{REASON}"]], None)
+    assert shown[2] == f"  fold   {REASON}; {REASON}"
+
+
+def test_a_bundle_cannot_make_the_terminal_obey(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    output.print_table("Title", ["a"], [["\x1b]0;owned\x07"]])
+    shown = capsys.readouterr().out
+    assert "owned" in shown
+    assert "\x1b" not in shown and "\x07" not in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "things", "said"),
+    [
+        (1, "files", "1 file"),
+        (2, "files", "2 files"),
+        (1200, "weights removed", "1,200 weights removed"),
+        (1, "weights removed", "1 weight removed"),
+        (1, "identities", "1 identity"),
+        (1, "linear", "1 linear"),
+        (3, "16-bit activations", "3 × 16-bit activations"),
+    ],
+)
+def test_one_thing_is_no_plural(number: int, things: str, said: str) -> None:
+    assert output.number_of(number, things) == said
+
+
+def test_a_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_path: Path, intaglio: Run) -> None:
+    intaglio("build", tiny_bundle_copy, "--target", "ort-cpu")
+    shown = without_styles(on_terminal(*INTAGLIO, "inspect", tiny_bundle_copy, columns=80))
+    assert max(map(len, shown.splitlines()[:-1])) <= 80  # the last line is a sentence with the bundle's path
+    assert re.search(r"model.onnx +[\d.]+ kB +[0-9a-f]{12}…\n", shown)
+    assert shown.endswith("B\n")
+    command = ("compress", tiny_bundle_copy, "-o", tmp_path / "half", "--recipe", "float16")
+    shown = without_styles(on_terminal(*INTAGLIO, *command, columns=80))
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert "constants alone and could be folded" in " ".join(shown.split())
+
+
+def test_the_width_is_that_of_the_terminal(tiny_decoder: Path) -> None:
+    command = ("roofline", tiny_decoder, "--tokens", "1", "--length", "32", "--threads", "1")
+    wide, narrow = (without_styles(on_terminal(*INTAGLIO, *command, columns=columns)) for columns in (120, 80))
+    assert "left out to fit" not in wide
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "left out to fit: operations" in narrow
+    assert "ratio" in narrow
+
+
+def test_hashes_are_shown_in_full_on_request(tiny_bundle: Path, intaglio: Run) -> None:
+    assert re.search(r"model.onnx .* [0-9a-f]{64}\n", intaglio("inspect", tiny_bundle, "--hashes")[1])
+
+
+def test_the_caches_of_all_layers_are_one_line(tiny_decoder: Path, intaglio: Run) -> None:
+    shown = intaglio("inspect", tiny_decoder)[1]
+    assert "past_key_0 … past_value_1 (4)  float32 [batch, " in shown
+    assert "input          input_ids  int64 [batch, tokens]\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "styles"),
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": ""}, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_the_environment_decides_on_colours_and_bold(environment: dict[str, str], styles: bool) -> None:
+    shown = on_terminal("-c", VERDICT, environment=environment)
+    assert without_styles(shown) == "Title\n\n  a\n ─────\n  yes\n\n"
+    assert ("\x1b[" in shown) == styles
+
+
+def test_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-o"]
+
+    def printed(name: str, **environment: str) -> str:
+        base = {"PATH": "/usr/bin:/bin", "COLUMNS": "40", "PYTHONPATH": ":".join(sys.path)}
+        found = subprocess.run(
+            [*command, name], cwd=tmp_path, env=base | environment, capture_output=True, text=True, check=True
+        )
+        return found.stdout
+
+    plain = printed("one")
+    assert "\x1b" not in plain
+    assert all(line == line.rstrip() for line in plain.splitlines())
+    assert max(map(len, plain.splitlines())) > 100
+    assert "gelu: no Erf or Tanh node in the graph; layer_norm:" in plain
+    forced = printed("two", FORCE_COLOR="1")
+    assert forced.startswith("\x1b[1mRecipe float16\x1b[0m\n")
+    assert without_styles(forced).replace("two", "one") == plain
+
+
+def test_failures_are_red_and_successes_green(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    output.print_table("Title", ["output", "passed"], [["good", True], ["bad", False]])
+    output.say(f"{output.verdict(True)} {output.verdict(False)}")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[4] == "  good        \x1b[32myes\x1b[0m"
+    assert shown[5] == "  bad          \x1b[31m\x1b[1mno\x1b[0m"
+    assert shown[-1] == "\x1b[32mPassed\x1b[0m \x1b[31m\x1b[1mFAILED\x1b[0m"

@@ -1,0 +1,222 @@
+"""The verbs as functions of `intaglio`: loaded when asked for, and with the options of the command line."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import intaglio
+from intaglio import training
+from intaglio.cli import VERBS, cli
+from intaglio.runtime.generate import StrategyOptions, TextGenerator
+from intaglio.runtime.strategies import STRATEGIES
+
+REQUIRED = inspect.Parameter.empty
+
+# Commands without a function, and why.
+NO_FUNCTION = {"completion": "a script for shells"}
+# Options that no function has, and what does the same in Python.
+COMMAND_LINE_ONLY = {
+    "* --json": "the result is a struct",
+    "inspect --hashes": "the result has them",
+    "run --input": "texts are given",
+    "run --similarity": "intaglio.runtime.similarity",
+    "roofline --picture": "intaglio.validate.roofline_picture.picture",
+    "tune-decoding --picture": "intaglio.validate.tune_decoding_picture.picture",
+    "tune-decoding --early-exit": "draft=None",
+    "generate --file": "prompts are given",
+    "generate --data": "prompts are given",
+    "generate --chat": "a prompt may be a list of messages",
+    "generate --system": "a prompt may be a list of messages",
+    "generate --messages": "a prompt may be a list of messages",
+    "generate --trace": "the result has it",
+    "generate --work": "intaglio.validate.decoding_work.compared_work",
+}
+# Parameters that must be given in Python and not on the command line, which has another way.
+ANOTHER_WAY = {"run texts", "generate prompts", "tune-decoding draft"}
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in VERBS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", each) for below, each in command.commands.items())
+        elif name not in NO_FUNCTION:
+            yield name, command
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    verb, _, method = name.replace("-", "_").partition(" ")
+    if not method:
+        return getattr(intaglio, verb)  # type: ignore[no-any-return]
+    known = vars(training)
+    return known.get(f"train_{method}") or known[method]  # type: ignore[no-any-return]
+
+
+def parameters_of(name: str) -> Mapping[str, Any]:
+    """Name -> default of the function's parameters; `generate` passes its own on to a class."""
+    if name != "generate":
+        return {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
+    own = inspect.signature(intaglio.generate).parameters
+    options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
+    options.pop("options")
+    return {"prompts": own["prompts"].default, **options, **dict.fromkeys(StrategyOptions.__annotations__)}
+
+
+def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:
+    """The name that a parameter should have in Python: that of its option, or the plural where it can be repeated."""
+    option = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
+    return {"axis": "axes"}.get(option, option if option in known else f"{option}s")
+
+
+def default_of(parameter: click.Parameter, command: click.Command) -> object:
+    if parameter.required:
+        return REQUIRED
+    default = parameter.get_default(click.Context(command))
+    if default is None or not isinstance(default, bool | int | float | str | tuple):  # click's sign for none
+        return None
+    return default
+
+
+CASES = [
+    pytest.param(name, command, parameter, id=f"{name} {max(parameter.opts, key=len)}")
+    for name, command in commands()
+    for parameter in command.params
+    if not {f"* {max(parameter.opts, key=len)}", f"{name} {max(parameter.opts, key=len)}"} & set(COMMAND_LINE_ONLY)
+]
+
+
+@pytest.mark.parametrize(("name", "command", "parameter"), CASES)
+def test_an_option_has_the_same_name_and_default_in_python(
+    name: str, command: click.Command, parameter: click.Parameter
+) -> None:
+    known = parameters_of(name)
+    key = python_name(parameter, known)
+    assert key in known, f"the function lacks {key}; it has {', '.join(known)}"
+    ours, theirs = known[key], default_of(parameter, command)
+    if f"{name} {key}" in ANOTHER_WAY:
+        assert (ours, theirs) == (REQUIRED, None)
+    elif theirs is None and ours not in (None, ()):  # what the function puts in its place, the help says
+        said = ", ".join(f"{each:g}" for each in ours)
+        assert f"[default: {said}]" in str(getattr(parameter, "help", None))
+    else:
+        assert (ours or None) == (theirs or None)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_a_function_has_no_option_that_its_command_lacks(name: str) -> None:
+    command = dict(commands())[name]
+    known = parameters_of(name)
+    assert set(known) == {python_name(each, known) for each in command.params} & set(known)
+
+
+@pytest.mark.parametrize("option", StrategyOptions.__annotations__)
+def test_the_help_says_the_default_that_a_strategy_has(option: str) -> None:
+    defaults = {
+        field.default
+        for kind in STRATEGIES.values()
+        for field in fields(kind)
+        if field.name == option and field.init  # type: ignore[arg-type]
+    }
+    parameter = next(each for each in dict(commands())["generate"].params if each.name == option)
+    said = str(getattr(parameter, "help", None)).partition("[default: ")[2].partition("]")[0]
+    if said and not said.startswith("adaptive"):
+        assert {float(said)} == {float(default) for default in defaults}
+
+
+def test_every_excuse_is_an_option_that_exists() -> None:
+    existing = {f"{name} {max(each.opts, key=len)}" for name, command in commands() for each in command.params}
+    assert {excuse for excuse in COMMAND_LINE_ONLY if not excuse.startswith("*")} <= existing
+
+
+def test_every_verb_is_listed_for_editors_and_type_checkers() -> None:
+    tree = ast.parse(Path(intaglio.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    assert ast.unparse(guarded.test) == "TYPE_CHECKING"
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    said = {alias.name: node.module for node in imports for alias in node.names}
+    verbs = set(intaglio.__all__) - {"__version__"}
+    assert set(said) == verbs
+    assert verbs == {name.replace("-", "_") for name in VERBS} - {"train", *NO_FUNCTION} | {"open_engine"}
+    assert verbs <= set(dir(intaglio))
+    for name, module in said.items():
+        function = getattr(sys.modules.get(str(module)) or __import__(str(module), fromlist=[name]), name)
+        assert inspect.signature(getattr(intaglio, name)) == inspect.signature(function)
+        assert callable(getattr(intaglio, name))
+
+
+def test_a_name_that_is_no_verb_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'intaglio' has no attribute 'compres'"):
+        intaglio.compres  # type: ignore[attr-defined]  # noqa: B018
+
+
+USES = {
+    "attribute": "import intaglio; f = intaglio.validate",
+    "from the top": "from intaglio import validate as f",
+    "from the package": "from intaglio.validate import validate as f",
+    "package": "import intaglio.validate; f = intaglio.validate",
+    "submodule": "import intaglio.validate.results; f = intaglio.validate",
+    "command line": "import intaglio.cli.validate; import intaglio; f = intaglio.validate",
+}
+ORDERS = [*itertools.permutations(("attribute", "from the package", "package"), 2)]
+CHECK = """
+try:
+    f("/nowhere")
+except Exception as error:
+    assert type(error).__name__ == "BundleError", error
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), ORDERS)
+def test_validate_can_be_called_in_whatever_order_it_is_imported(first: str, second: str) -> None:
+    program = "".join(f"{USES[use]}{CHECK}" for use in (first, second, *USES))
+    program += "from intaglio.validate.compare import compare\n"
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
+def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
+    code = "import sys; before = set(sys.modules); import intaglio; print(sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-P", "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = ast.literal_eval(found.stdout)
+    assert [name for name in loaded if name.startswith("intaglio")] == ["intaglio"]
+    assert not {"numpy", "msgspec", "typing", "importlib.metadata"} & set(loaded)
+
+
+def test_the_verbs_work_from_the_top(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+    assert intaglio.inspect(tiny_bundle_copy).operators["Gelu"] == 2
+    assert intaglio.compress(tiny_bundle_copy, tmp_path / "half", "float16").recipe == "float16"
+    assert intaglio.validate(tmp_path / "half", against=tiny_bundle_copy, samples=2).passed
+    (result,) = intaglio.run(tiny_bundle_copy, ["a sentence"])
+    assert result.embedding is not None and np.linalg.norm(result.embedding) == pytest.approx(1, abs=1e-5)
+
+
+def test_texts_are_generated_from_the_top(tiny_decoder: Path) -> None:
+    first, second = intaglio.generate(tiny_decoder, ["one", "two"], max_new_tokens=3, seed=1, temperature=0.5)
+    assert (first.prompt, second.prompt) == ("one", "two")
+    assert first.strategy == "sample"
+    assert 1 <= len(first.tokens) <= 3
+
+
+def test_compress_computes_sensitivities_from_the_calibration_text_as_the_command_does(
+    language_models: Path, trained_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text((language_models / "calibration.txt").read_text()[:3000])
+    small = trained_pair[0]
+    result = intaglio.compress(small, tmp_path / "out", "lut", calibration=tmp_path / "text")
+    assert result.bytes_after < result.bytes_before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]

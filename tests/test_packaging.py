@@ -1,0 +1,67 @@
+"""What the distribution says about itself, and the terms of what lies in the repository."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import intaglio
+
+ROOT = Path(__file__).parent.parent
+APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"  # of the official text, appendix included
+BUILD = "import sys; from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel(sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The .dist-info that a wheel of this checkout has."""
+    folder = tmp_path_factory.mktemp("metadata")
+    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    (found,) = folder.glob("*.dist-info")
+    return found
+
+
+def test_the_license_is_the_official_text() -> None:
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE
+
+
+def test_a_wheel_carries_the_license_and_the_notice(metadata: Path) -> None:
+    for name in ("LICENSE", "NOTICE"):
+        assert (metadata / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_a_wheel_says_its_license_version_and_authors(metadata: Path) -> None:
+    said = Parser().parsestr((metadata / "METADATA").read_text())
+    assert said["License-Expression"] == "Apache-2.0"
+    assert said["Version"] == intaglio.__version__
+    assert said["Author"] == "The Intaglio developers"
+    assert said["Keywords"]
+    assert "Typing :: Typed" in said.get_all("Classifier", [])
+    assert not any("License ::" in each for each in said.get_all("Classifier", []))  # SPDX takes its place
+    assert said["Project-URL"] is None
+
+
+def test_every_text_of_others_is_in_the_notice() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in notice
+    texts = [ROOT / "intaglio" / "sentences.txt", *(ROOT / "examples").rglob("*.txt")]
+    assert len(texts) == 3
+    for text in texts:
+        assert f"  {text.relative_to(ROOT)} " in notice
+
+
+def test_weights_say_under_which_terms_they_are() -> None:
+    folders = {path.relative_to(ROOT / "examples").parts[0] for path in (ROOT / "examples").rglob("*.safetensors")}
+    assert folders == {"chat_model_drafts", "language_models"}
+    for folder in folders:
+        assert "Apache License 2.0" in terms_of(folder)
+    assert terms_of("language_models") in (ROOT / "examples" / "train_language_models.py").read_text()  # writes it
+
+
+def terms_of(folder: str) -> str:
+    return (ROOT / "examples" / folder / "README.md").read_text().partition("\nTerms: ")[2]
