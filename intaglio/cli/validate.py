@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import json_option, print_json, print_table, say, verdict
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     if result.judged and result.measures:
         _show_measures(result)
     if not result.judged:
-        click.echo(f"Measured, not judged: --against BUNDLE holds it to another one. Report: {result.report}")
+        say(f"Measured, not judged: --against BUNDLE holds it to another one. Report: {result.report}")
     else:
-        click.echo(f"{'Passed' if result.passed else 'FAILED'}. Report: {result.report}")
+        say(f"{verdict(result.passed)}. Report: {result.report}")
     return 0 if result.passed else 1
 
 
@@ -94,23 +94,23 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
         for name, error in result.outputs.items()
     ]
     columns = ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"]
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, may_drop=["mean |error|", "relative"])
     for error in result.outputs.values():
         for broken in error.broken:
-            click.echo(f"{broken[0].upper()}{broken[1:]}.")
+            say(f"{broken[0].upper()}{broken[1:]}.")
     if result.not_compared:
-        click.echo(f"Not compared, as the other end does not have it: {', '.join(result.not_compared)}")
+        say(f"Not compared, as the other end does not have it: {', '.join(result.not_compared)}")
     if bisected:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"
-        click.echo(f"First layer beyond its bound: {found}")
+        say(f"First layer beyond its bound: {found}")
 
 
 def _show_measures(result: Validated) -> None:
     from intaglio.validate.measures import LABELS
 
     rows = [
-        (LABELS[each.name], each.value, f"{'≥' if each.at_least else '≤'} {each.bound:g}", each.passed)
+        (LABELS[each.name], f"{each.value:.4g}", f"{'≥' if each.at_least else '≤'} {each.bound:g}", each.passed)
         for each in result.measures
     ]
     print_table(f"Judged as {result.changes}", ["measure", "value", "bound", "passed"], rows)
