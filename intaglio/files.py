@@ -57,6 +57,21 @@ def check_output_directory(path: Path, force: bool) -> None:
         pass  # a place that cannot be written to says so now
 
 
+def check_output_file(path: Path, force: bool, option: str) -> None:
+    """Refuse a file that exists (without `force`) or cannot be made, before any work is done.
+
+    `option` is what the user named it by.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}. Create it, or choose another place.")
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{option} {path}: exists already and is not a file. Choose another path.")
+    if path.exists() and not force:
+        raise UsageError(f"{option} {path}: exists already. Add --force to replace it, or choose another path.")
+    with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
+        pass  # a place that cannot be written to says so now
+
+
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep other processes that lock `directory` waiting while the block runs; nothing is written for it."""
