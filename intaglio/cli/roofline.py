@@ -78,7 +78,9 @@ def _cache_note(found: Roofline) -> str | None:
     above = [row for row in found.rows if row.above_memory]
     if not above:
         return None
-    named = ", ".join(f"{row.tokens} tokens at length {row.length} ({size(row.bytes)})" for row in above)
+    named = ", ".join(
+        f"{row.tokens} token{'s' * (row.tokens > 1)} at length {row.length} ({size(row.bytes)})" for row in above
+    )
     cache = "last-level cache" + (f" of {size(found.cache)}" if found.cache else "")
     if found.cache and max(row.bytes for row in above) > found.cache:
         return f"Faster than memory allows: {named}. A part stays in the {cache}, or other programs read memory, too."

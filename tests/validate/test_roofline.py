@@ -102,7 +102,7 @@ def test_a_row_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
     code, printed, errors = intaglio("roofline", "gpt2")
     assert (code, errors) == (0, "")
     (note,) = [line for line in printed.splitlines() if line.startswith("Faster than memory allows")]
-    assert "1 tokens at length 128 (5.0 MB)" in note and "8 tokens" not in note
+    assert "1 token at length 128 (5.0 MB)" in note and "8 tokens" not in note
     assert note.endswith("stays in the last-level cache of 33.6 MB.")
     assert printed.count("memory, from cache") == 1
     drawn = picture(result)
