@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from intaglio.errors import SourceError
+from intaglio.extras import load
 
 if TYPE_CHECKING:
     import torch
@@ -100,9 +101,11 @@ class MappedTensor:
 
 
 def map_tensors(path: Path) -> dict[str, MappedTensor]:
-    """Every tensor of the file, mapped privately: a page is read from disk when it is first touched."""
-    import torch
+    """Every tensor of the file, mapped privately: a page is read from disk when it is first touched.
 
+    Raises `SourceError` for a damaged file, `MissingExtraError` without torch.
+    """
+    torch = load("torch")
     entries, start = read_header(path)
     tensors = {}
     with path.open("rb") as file:

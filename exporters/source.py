@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle import Source
 from intaglio.early_exit import EVERY
-from intaglio.errors import SourceError, one_line
+from intaglio.errors import MissingExtraError, SourceError, one_line
 from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.family import DecoderFamily, find_decoder, find_family
 from intaglio.exporters.safetensors_file import MappedTensor
@@ -24,7 +24,8 @@ def load_module(source: Source) -> Encoder | DecoderModule:
     """The float32 torch module, in eval mode, of the checkpoint that a bundle was exported from.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
-    `SourceError` when the checkpoint is gone, or its weights or configuration are not those that were exported.
+    `SourceError` when the checkpoint is gone, or its weights or configuration are not those that were exported, and
+    `MissingExtraError` without torch or transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
@@ -43,9 +44,21 @@ def load_module(source: Source) -> Encoder | DecoderModule:
                 f"{checkpoint.folder / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
                 "Export it anew, or compare with another bundle: --against BUNDLE."
             )
+    _check_pytorch()
     if decoder := find_decoder(checkpoint.config):
         return build_decoder(checkpoint, decoder)
     return build_module(checkpoint, checkpoint.tensors())
+
+
+def _check_pytorch() -> None:
+    """Raise `MissingExtraError` without torch or transformers, with what to compare with instead."""
+    try:
+        load("torch")
+        load("transformers")
+    except MissingExtraError as error:
+        raise MissingExtraError(
+            f"{error}, or compare without PyTorch: --against reference, or --against BUNDLE."
+        ) from error
 
 
 def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) -> Encoder:

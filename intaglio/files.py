@@ -37,22 +37,44 @@ def inside(directory: Path, relative: str, what: str) -> Path:
     return directory / pure
 
 
-def check_output_directory(path: Path, force: bool) -> None:
-    """Refuse an output path that exists (without `force`) or cannot be made, before any work is done."""
+BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # what a directory that --force may replace holds
+
+
+def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None:
+    """Refuse an output path that exists (without `force`) or cannot be made, before any work is done.
+
+    With `force` a directory is replaced that holds the file `holds`, so that nothing else is deleted by mistake.
+    """
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {path}: its parent {path.absolute().parent} is not a directory. Create it first.")
-    if any((parent / "bundle.json").exists() for parent in path.absolute().parents):
+    if any((parent / BUNDLE).exists() for parent in path.absolute().parents):
         raise UsageError(f"output {path}: lies inside another bundle. Choose a path beside it.")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"output {path}: exists and is not a directory. Choose another path.")
     if path.is_dir() and any(path.iterdir()):
         if not force:
             raise UsageError(f"output {path}: the directory exists. Add --force to replace it, or choose another path.")
-        if not (path / "bundle.json").is_file():
+        if not (path / holds).is_file():
+            kind = "bundles" if holds == BUNDLE else "checkpoints"
             raise UsageError(
-                f"output {path}: --force replaces bundles only, and this directory holds no bundle.json. "
+                f"output {path}: --force replaces {kind} only, and this directory holds no {holds}. "
                 "Choose another path."
             )
+    with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
+        pass  # a place that cannot be written to says so now
+
+
+def check_output_file(path: Path, force: bool, option: str) -> None:
+    """Refuse a file that exists (without `force`) or cannot be made, before any work is done.
+
+    `option` is what the user named it by.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: its folder {path.absolute().parent} is not there. Create it first.")
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{option} {path}: exists already and is not a file. Choose another path.")
+    if path.exists() and not force:
+        raise UsageError(f"{option} {path}: exists already. Add --force to replace it, or choose another path.")
     with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
         pass  # a place that cannot be written to says so now
 
@@ -69,12 +91,13 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_directory(target: Path, force: bool = False) -> Iterator[Path]:
+def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> Iterator[Path]:
     """Yield a temporary sibling of `target` to fill; on success rename it into place, else remove it.
 
-    An interrupt, a full disk or any other exception leaves what stood at `target` as it was.
+    An interrupt, a full disk or any other exception leaves what stood at `target` as it was. `force` and `holds` are
+    those of `check_output_directory`.
     """
-    check_output_directory(target, force)
+    check_output_directory(target, force, holds)
     target = target.absolute()
     with temporary_directory(target.parent, f".{target.name[:100]}.") as temporary, storage_errors(target):
         temporary.chmod(0o755)

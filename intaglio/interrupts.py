@@ -20,6 +20,11 @@ class Interrupted(KeyboardInterrupt):
     KeyboardInterrupt has passed through code that was compiled from a string, as libraries do while importing.
     """
 
+    def __init__(self, number: int = signal.SIGINT):
+        """`number`: the signal."""
+        super().__init__(number)
+        self.number = number
+
 
 def install() -> None:
     """Let each of `SIGNALS` raise `Interrupted` in the main thread."""
@@ -31,13 +36,25 @@ def _stop(number: int, frame: FrameType | None) -> None:
     global _asked
     again, _asked = _asked, True
     if again or not _deferring:
-        raise Interrupted
+        raise Interrupted(number)
 
 
 def check() -> None:
     """Raise `Interrupted` if it was raised before and a library swallowed it; called before a result is kept."""
     if _asked:
         raise Interrupted
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Let Ctrl-C end the block, and not the program, which goes on; what else asks it to stop ends it as ever."""
+    global _asked
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if isinstance(error, Interrupted) and error.number != signal.SIGINT:
+            raise
+        _asked = False
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,18 @@ from intaglio.runtime.tensorrt_operators import parsable
 TARGETS = ("ort-cpu", "ort-cuda", *LIBRARIES)
 
 
+class Refused(msgspec.Struct):
+    """A GPU that no engine was built for."""
+
+    gpu: str
+    reason: str  # one line: the node, the operator, the reason and what to do
+
+
 class Built(msgspec.Struct):
-    """What `build` added to the bundle."""
+    """What `build` added to the bundle, and what it could not."""
 
     engines: list[EngineRecord]
+    refused: list[Refused] = []
 
 
 def build(
@@ -37,7 +45,7 @@ def build(
     axes: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Built:
-    """Build engines for `target` and add them to `bundle`: all of them, or on any failure none.
+    """Build engines for `target` and add to `bundle` what can be built; GPUs that refuse it are in the result.
 
     "ort-cpu", "ort-cuda"   the model as ONNX Runtime optimised it, in `engines/<target>.onnx`
     "tensorrt-rtx"          one engine per name in `gpus`, compiled with or without a GPU at hand
@@ -47,8 +55,8 @@ def build(
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) give the lengths that a TensorRT
     engine takes as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An engine that is there already
-    is replaced only with `force`. Raises `UsageError`, `MissingExtraError`, and `BuildError` with the node, the
-    operator, the reason and what to do.
+    is replaced only with `force`. Raises `UsageError`, `MissingExtraError`, and, where nothing can be built,
+    `BuildError` with the node, the operator, the reason and what to do. Nothing is added to the bundle then.
     """
     if target not in TARGETS:
         raise UsageError(f"target {target!r}: expected one of {', '.join(TARGETS)}.")
@@ -63,15 +71,16 @@ def build(
             f"target {target}: bundle {bundle} has an exit after every block, and what comes after stands in branches, "
             "which no engine is built of. Use --target ort-cpu."
         )
+    refused: list[Refused] = []
     with storage_errors(opened.path), temporary_directory(opened.path, ".build-") as folder:
         if target in LIBRARIES:
-            records = _build_tensorrt(opened, target, gpus, asked, folder, force)
+            records, refused = _build_tensorrt(opened, target, gpus, asked, folder, force)
         elif gpus or asked:
             raise UsageError(f"target {target}: takes no GPU names and no axis lengths. Leave them out.")
         else:
             records = _build_onnxruntime(opened, target, folder, force)
         opened.add_files({f"engines/{path.name}": path for path in folder.iterdir()}, records)
-    return Built(records)
+    return Built(records, refused)
 
 
 def stored_engine(bundle: Bundle, target: str, graph: str = MODEL) -> Path | None:
@@ -99,7 +108,8 @@ def _build_onnxruntime(bundle: Bundle, target: str, folder: Path, force: bool) -
 
 def _build_tensorrt(
     bundle: Bundle, target: str, names: Sequence[str], asked: Mapping[str, Range], folder: Path, force: bool
-) -> list[EngineRecord]:
+) -> tuple[list[EngineRecord], list[Refused]]:
+    """Raises `BuildError` where every GPU refuses."""
     trt = load(LIBRARIES[target])
     chosen = [gpu_table.named(name) for name in dict.fromkeys(names)]
     if target == "tensorrt":
@@ -121,21 +131,45 @@ def _build_tensorrt(
     axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # one name, one length in all
     lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
     fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
-    records = []
+    records: list[EngineRecord] = []
+    refused: dict[str, BuildError] = {}  # GPU -> why
+    remaining = chosen
     for graph in graphs:
         shapes = profiles.shapes(graph.inputs, lengths)
         with parsable(bundle.path / graph.file, target, chosen[0].sm, fixed) as model:
             network = Network(trt, model, graph, ", ".join(gpu.name for gpu in chosen))
-            for gpu in chosen:
+            for gpu in remaining:
                 path = paths[graph.file, gpu]
-                network.compile(gpu, shapes, path)
+                try:
+                    network.compile(gpu, shapes, path)
+                except BuildError as error:
+                    refused[gpu.name] = error
+                    continue
                 size = path.stat().st_size
                 records.append(
                     EngineRecord(
                         f"engines/{path.name}", target, network.library, size, gpu.name, gpu.sm, shapes, graph.file
                     )
                 )
-    return records
+        remaining = [gpu for gpu in chosen if gpu.name not in refused]
+        if not remaining:
+            raise _nothing_built(list(refused.values()))
+    return _without(records, refused, folder), [Refused(gpu, str(error)) for gpu, error in refused.items()]
+
+
+def _nothing_built(reasons: Sequence[BuildError]) -> BuildError:
+    """The error for GPUs that all refuse."""
+    if len(reasons) == 1:
+        return reasons[0]
+    return BuildError("no engine was built. " + " ".join(dict.fromkeys(map(str, reasons))))
+
+
+def _without(records: Sequence[EngineRecord], refused: Collection[str], folder: Path) -> list[EngineRecord]:
+    """The engines of GPUs that took every graph; the files in `folder` of the others are removed."""
+    for record in records:
+        if record.gpu in refused:
+            (folder / Path(record.path).name).unlink()
+    return [record for record in records if record.gpu not in refused]
 
 
 def _stem(name: str, graph: str) -> str:
@@ -170,4 +204,4 @@ def _device(asked: Sequence[Gpu]) -> Gpu:
 def _check_free(bundle: Bundle, names: Sequence[str], force: bool) -> None:
     present = [name for name in names if f"engines/{name}" in bundle.manifest.files]
     if present and not force:
-        raise UsageError(f"bundle {bundle.path}: has {', '.join(present)} already. Add --force to build anew.")
+        raise UsageError(f"bundle {bundle.path}: has {', '.join(present)} already. Add --force to build again.")

@@ -7,7 +7,7 @@ change what it sees nor reach the machine.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,14 +17,13 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files import read_text
+from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, special_tokens
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 TEMPLATE = "chat_template.jinja"
-CONFIGURATION = "tokenizer_config.json"
 PROCESSOR = "chat_template.json"  # where models with a processor keep it
-SPECIAL_TOKENS = "special_tokens_map.json"  # where older checkpoints keep the names of their special tokens
 MAX_CHARACTERS = 16 << 20  # of a prompt; a template that writes more is broken or hostile
 SHOWN = 200  # characters of a template's own error message
 
@@ -63,7 +62,7 @@ class ChatTemplate:
     @classmethod
     def open(cls, bundle: Bundle) -> ChatTemplate:
         """The template of `bundle`. Raises `BundleError` when it has none, or none that compiles."""
-        configuration = {**_object(bundle, CONFIGURATION), **_object(bundle, PROCESSOR)}
+        configuration = {**read_object(bundle, CONFIGURATION), **read_object(bundle, PROCESSOR)}
         source: object = configuration.get("chat_template")
         if isinstance(source, list):  # several, by name
             named = {str(each.get("name")): each.get("template") for each in source if isinstance(each, dict)}
@@ -77,7 +76,7 @@ class ChatTemplate:
                 f"bundle {bundle.path}: has no chat template, as its model was not trained on conversations. "
                 "Give a plain prompt instead."
             )
-        return cls(source, _special_tokens({**_object(bundle, SPECIAL_TOKENS), **configuration}), str(where))
+        return cls(source, special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration}), str(where))
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt that asks for the next message, special tokens written out. Raises `UsageError`."""
@@ -137,27 +136,3 @@ def _refuse(message: str) -> NoReturn:
 
 def _now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
-
-
-def _special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a tokenizer's configuration names: "bos_token" -> "<s>"."""
-
-    def named() -> Iterator[tuple[str, str]]:
-        for name, value in configuration.items():
-            content = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(content, str):
-                yield name, content
-
-    return dict(named())
-
-
-def _object(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The JSON object in a file of the bundle; empty where there is none."""
-    if name not in bundle.manifest.files:
-        return {}
-    path = bundle.path / name
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Export the bundle anew.") from error
-    return found if isinstance(found, dict) else {}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Literal, Self, TypedDict, Unpack
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
@@ -18,7 +19,7 @@ from intaglio.runtime.draft_model import check_draft, draft_threads
 from intaglio.runtime.early_exit import EarlyExitSession
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sampling import Sampler, Sampling
-from intaglio.runtime.strategies import STRATEGIES, CachedModel, Strategy, Text
+from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, DraftTree, NGram, Strategy, Text
 from intaglio.runtime.text_run import BatchRun, Generated, TextRun
 from intaglio.runtime.tokenizer import check_unicode, read_backend
 
@@ -111,8 +112,8 @@ class TextGenerator:
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
         `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
-        `strategy`: one of `STRATEGIES`; by default "sample" where `temperature`, `top_k`, `top_p` or `min_p` is given
-        (see `Sampling`), else "greedy"; `options` are its own.
+        `strategy`: one of `STRATEGIES`; by default "auto" with `draft` or `early_exit`, else "sample" where
+        `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options` are its own.
         `seed`: the same one gives the same texts, but with the strategy auto; by default they differ.
         `stop`: strings that end a text.
         `ignore_eos`: go on after the token that ends a text. `batch`: texts that are written side by side at most.
@@ -123,10 +124,11 @@ class TextGenerator:
         if seed is not None and seed < 0:
             raise UsageError(f"seed {seed}: expected 0 or more.")
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        self.strategy, self._sampling = _choice(strategy, filters, repetition_penalty)
         if early_exit and draft is not None:
             raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
+        default = "auto" if drafting else "greedy"
+        self.strategy, self._sampling = _choice(strategy, default, filters, repetition_penalty)
         self.method = _method(self.strategy, options, drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
@@ -134,7 +136,6 @@ class TextGenerator:
         decoder = self._bundle.manifest.decoder or decoder_of(self._bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
         self.tokenizer = read_backend(self._bundle)
-        self._template: ChatTemplate | None = None
         self._writing: BatchRun | None = None
         with ExitStack() as opened:
             self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
@@ -160,6 +161,15 @@ class TextGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._opened.close()
+
+    @property
+    def draft_source(self) -> Literal["draft model", "early exit", "model", "text"] | None:
+        """What drafts tokens: a smaller model, the model's early exit, the model itself, or the text that is there."""
+        if self._draft is not None:
+            return "early exit" if isinstance(self._draft, EarlyExitSession) else "draft model"
+        if isinstance(self.method, DraftTree) or (isinstance(self.method, Auto) and self._model.decoder.draft_kind):
+            return "model"
+        return "text" if isinstance(self.method, Auto | NGram) else None
 
     def narrow(self, limit: int, vocabulary: int) -> None:
         """From now on write texts of at most `limit` tokens below `vocabulary`, for a smaller model to follow.
@@ -227,12 +237,14 @@ class TextGenerator:
                 for text in texts:
                     text.counts.read("large" if session is self._model else "small", session.seconds - before)
 
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template of the bundle. Raises `BundleError` where it has none."""
+        return ChatTemplate.open(self._bundle)
+
     def prompt_text(self, prompt: Prompt) -> str:
         """The text that the model reads: a conversation becomes one by the chat template of the bundle."""
-        if isinstance(prompt, str):
-            return prompt
-        self._template = self._template or ChatTemplate.open(self._bundle)
-        return self._template.render(prompt)
+        return prompt if isinstance(prompt, str) else self.template.render(prompt)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own.
@@ -241,10 +253,23 @@ class TextGenerator:
         """
         return self._tokens(self.prompt_text(prompt), prompt)
 
-    def _tokens(self, text: str, prompt: Prompt) -> list[int]:
+    def room(self, prompt: Prompt) -> int:
+        """How many new tokens fit after `prompt`; less than 1 where the models do not take it.
+
+        What an encoder reads takes no room from the text.
+        """
+        if isinstance(self._model, EncoderDecoderSession):
+            return self.limit - 1
+        return self.limit - len(self._ids(self.prompt_text(prompt), prompt))
+
+    def _ids(self, text: str, prompt: Prompt) -> list[int]:
         """See `encode`; `text` is what the model reads of `prompt`."""
         check_unicode(text)
-        tokens = list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
+        return list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
+
+    def _tokens(self, text: str, prompt: Prompt) -> list[int]:
+        """The same, of a prompt that is neither empty nor too long."""
+        tokens = self._ids(text, prompt)
         if not tokens:
             raise UsageError("the prompt is empty. Give at least one character.")
         if len(tokens) >= self.limit and not isinstance(self._model, EncoderDecoderSession):
@@ -275,10 +300,12 @@ def _method(name: str, options: StrategyOptions, drafting: str | None) -> Strate
     return kind(**given)
 
 
-def _choice(strategy: str | None, filters: dict[str, float | None], penalty: float) -> tuple[str, Sampling]:
-    """The strategy's name and how tokens are chosen, of what the user gave."""
+def _choice(
+    strategy: str | None, default: str, filters: dict[str, float | None], penalty: float
+) -> tuple[str, Sampling]:
+    """The strategy's name and how tokens are chosen, of what the user gave; `default`: the name without filters."""
     given = {name: value for name, value in filters.items() if value is not None}
-    name = strategy or ("sample" if given else "greedy")
+    name = strategy or ("sample" if given and default == "greedy" else default)
     if name not in STRATEGIES:
         raise UsageError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}.")
     if name == "greedy" and given:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.tokenizer_config import (
+    CONFIGURATION,
+    MODEL_CONFIGURATION,
+    SPECIAL_TOKENS,
+    read_object,
+    special_tokens,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -22,18 +29,34 @@ COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_i
 
 
 class Tokenizer:
-    """Turns sentences into padded batches of `input_ids`, `attention_mask` and, where asked for, type ids."""
+    """Turns sentences into padded batches of `input_ids`, `attention_mask` and, where asked for, type ids.
 
-    def __init__(self, path: Path, inputs: Sequence[str], max_length: int | None, truncation: int | None = None):
-        """`path` of a tokenizer.json, the model's input names, the most tokens that it takes, and where to cut."""
-        self.backend = _read(path)
+    How a tokenizer.json pads and cuts says how its maker used it: of that only the padding token counts, and, where
+    nobody else says where to cut, its length.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        inputs: Sequence[str],
+        max_length: int | None,
+        truncation: int | None = None,
+        pad: Sequence[str | int | None] = (),
+    ):
+        """`path` of a tokenizer.json, the model's input names, the most tokens that it takes, and where to cut.
+
+        `pad`: tokens or ids, the first known of which pads where the file names none; else [PAD], <pad>, or id 0 does.
+        """
+        self.backend, padding, cut = _read(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
             raise BundleError(
                 f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead."
             )
         self.inputs = tuple(inputs)
         self.max_length = max_length
-        self.truncation = min((length for length in (truncation, max_length) if length is not None), default=None)
+        self.truncation = min((length for length in (truncation, max_length) if length is not None), default=cut)
+        self.pad_token_id = next(_ids(self.backend, padding.get("pad_id"), *pad, "[PAD]", "<pad>", 0))
+        self.backend.enable_padding(pad_id=self.pad_token_id, pad_type_id=padding.get("pad_type_id", 0))
 
     @classmethod
     def open(cls, bundle: Bundle) -> Tokenizer:
@@ -42,15 +65,12 @@ class Tokenizer:
         sequence = bundle.manifest.axes.get("sequence")
         names = [spec.name for spec in bundle.manifest.inputs]
         maximum = sequence.maximum if sequence else None
-        return cls(path, names, maximum, bundle.manifest.truncation)
+        return cls(path, names, maximum, bundle.manifest.truncation, _padding_tokens(bundle))
 
     @property
     def mask_token_id(self) -> int | None:
         """The id of the token that stands for a blank, or None where the model has none."""
-        for token in ("[MASK]", "<mask>"):
-            if (number := self.backend.token_to_id(token)) is not None:
-                return int(number)
-        return None
+        return next(_ids(self.backend, "[MASK]", "<mask>"), None)
 
     def feeds(self, texts: Sequence[str], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
         """One batch: input name -> int64 [len(texts), longest], padded on the right, mask 0 at padding.
@@ -88,10 +108,7 @@ def read_backend(bundle: Bundle) -> Backend:
 
     Raises `BundleError` when there is none.
     """
-    backend = _read(_path(bundle))
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
+    return _read(_path(bundle))[0]
 
 
 def check_unicode(text: str) -> None:
@@ -111,10 +128,30 @@ def _path(bundle: Bundle) -> Path:
     return bundle.path / TOKENIZER
 
 
-def _read(path: Path) -> Backend:
+def _padding_tokens(bundle: Bundle) -> tuple[str | None, int | None]:
+    """The padding token that the files beside the tokenizer name, and the model's `pad_token_id`."""
+    named = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
+    number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
+    return named.get("pad_token"), number if isinstance(number, int) and number >= 0 else None
+
+
+def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
+    """The ids of those of `tokens` that the vocabulary has; a number is an id already."""
+    for token in tokens:
+        number = backend.token_to_id(token) if isinstance(token, str) else token
+        if number is not None:
+            yield int(number)
+
+
+def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
+    """The tokenizer, which neither pads nor cuts, how the file asks to pad, and to how many tokens it asks to cut."""
     from tokenizers import Tokenizer as Backend
 
     try:
-        return Backend.from_file(str(path))
+        backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle anew.") from error
+        raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle again.") from error
+    padding, truncation = backend.padding or {}, backend.truncation or {}
+    backend.no_padding()
+    backend.no_truncation()
+    return backend, padding, truncation.get("max_length")

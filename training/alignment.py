@@ -67,6 +67,7 @@ def align(
     seed: int = 0,
     target: str = "ort-cpu",
     threads: int | None = None,
+    force: bool = False,
 ) -> Aligned:
     """Fine-tune the small model in the folder `source` on what the large one, the bundle `teacher`, writes.
 
@@ -86,7 +87,7 @@ def align(
     counts |= {"batch size": batch_size, "texts": 1 if texts is None else texts}
     check_numbers(counts, learning_rate, seed)
     source, output = Path(source), Path(output)
-    check_output(output)
+    check_output(source, output, force)
     started = time.monotonic()
     torch = load_library("torch")
     from intaglio.training.aligner import Aligner
@@ -120,7 +121,7 @@ def align(
             aligner.step([training[number] for number in next(batches)])
     after = aligner.measure(unseen, batch_size)
     with step("writing"):
-        write_network(network, dtype or stored, source, output)
+        write_network(network, dtype or stored, source, output, force)
     return Aligned(
         checkpoint=str(output),
         source=str(source),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from intaglio import drafts, early_exit
 from intaglio.errors import SourceError, UsageError, one_line, storage_errors
 from intaglio.extras import load as load_library
-from intaglio.files import atomic_directory, check_output_directory
+from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
 from intaglio.runtime.prompts import read_texts
 
 if TYPE_CHECKING:
@@ -65,22 +65,25 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
     return network, stored if stored == "float16" else "float32"
 
 
-def check_output(output: Path) -> None:
-    """Refuse a path that exists or cannot be made. Raises `UsageError`, `StorageError`."""
-    if output.exists():
-        raise UsageError(f"output {output}: exists. Choose another path, or remove it first.")
-    check_output_directory(output, force=False)
+def check_output(source: Path, output: Path, force: bool) -> None:
+    """Refuse a path that exists (without `force`), cannot be made, or is that of the source.
+
+    Raises `UsageError`, `StorageError`.
+    """
+    if output.exists() and output.resolve() == source.resolve():
+        raise UsageError(f"output {output}: is the source itself, which is kept. Choose another path.")
+    check_output_directory(output, force, CHECKPOINT)
 
 
 def write_network(
-    network: Any, dtype: str, source: Path, output: Path, further: Mapping[str, bytes] | None = None
+    network: Any, dtype: str, source: Path, output: Path, force: bool, further: Mapping[str, bytes] | None = None
 ) -> None:
     """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step.
 
-    `further`: other files to write there, by name.
+    `force`: replace a checkpoint that is there. `further`: other files to write there, by name.
     """
     torch, transformers = load_library("torch"), load_library("transformers")
-    with atomic_directory(output) as folder, storage_errors(output):
+    with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):
         copy_files(source, folder)
         with _without_bars(transformers):
             network.to(getattr(torch, dtype)).save_pretrained(folder)

@@ -60,6 +60,7 @@ def prune(
     multiple: int = 32,
     dtype: Literal["float32", "float16"] | None = None,
     seed: int = 0,
+    force: bool = False,
 ) -> Pruned:
     """Fine-tune the causal language model in the folder `source` on the text in `data`, and prune it on the way.
 
@@ -80,7 +81,7 @@ def prune(
         fraction, learning_rate, seed,
     )  # fmt: skip
     source, output = Path(source), Path(output)
-    check_output(output)
+    check_output(source, output, force)
     started = time.monotonic()
     torch = load_library("torch")
     from intaglio.training.fine_tuner import FineTuner
@@ -111,7 +112,7 @@ def prune(
     else:
         result.zeros = masks.zeros()
     with step("writing"):
-        write_network(network, dtype or stored, source, output)
+        write_network(network, dtype or stored, source, output, force)
     result.parameters = network.num_parameters()
     result.seconds = time.monotonic() - started
     return result

@@ -11,6 +11,7 @@ import numpy as np
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError, UsageError
 from intaglio.extras import load as load_library
+from intaglio.files import check_output_file
 from intaglio.model_file import load
 from intaglio.progress import step, track
 from intaglio.runtime.decoder_graph import decoder_of
@@ -104,7 +105,4 @@ def _check_options(output: Path, samples: int, tokens: int, force: bool) -> None
     for name, value, least in (("samples", samples, 1), ("tokens", tokens, 2)):
         if value < least:
             raise UsageError(f"{name} {value}: expected at least {least}.")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"output {output}: its folder {output.absolute().parent} is not there. Create it first.")
-    if output.is_dir() or (output.exists() and not force):
-        raise UsageError(f"output {output}: exists already. Add --force to replace a file, or choose another path.")
+    check_output_file(output, force, "output")

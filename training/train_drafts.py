@@ -23,7 +23,7 @@ from intaglio.drafts import (
 )
 from intaglio.errors import UsageError, storage_errors
 from intaglio.extras import load as load_library
-from intaglio.files import atomic_directory
+from intaglio.files import CHECKPOINT, atomic_directory
 from intaglio.progress import step as shown
 from intaglio.progress import track
 from intaglio.training.language_model import check_output, copy_files, open_network, read_windows, shuffled
@@ -68,6 +68,7 @@ def train_hidden_transfer(
     learning_rate: float = 2e-3,
     seed: int = 0,
     precision: Precision = "float32",
+    force: bool = False,
 ) -> TrainedDrafts:
     """Train projections that make pseudo hidden states of the next tokens, for the model in the folder `source`.
 
@@ -83,7 +84,7 @@ def train_hidden_transfer(
     Raises `SourceError` for a folder that is no causal language model with a tokenizer, `UsageError`, `GraphError`
     where training diverges, `StorageError`; nothing is left at `output` then.
     """
-    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision)
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force)
     return _train(HIDDEN_TRANSFER, Path(source), Path(output), data, layers, options)
 
 
@@ -98,13 +99,14 @@ def train_medusa(
     learning_rate: float = 2e-3,
     seed: int = 0,
     precision: Precision = "float32",
+    force: bool = False,
 ) -> TrainedDrafts:
     """Train Medusa heads for the model in the folder `source`: a residual block each, before the model's own head.
 
     Medusa-1, which leaves the model as it is, without heads of its own; as much training, of the same loss on the same
     text, and as many numbers as `train_hidden_transfer` has, to compare the two. Output and errors are as there.
     """
-    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision)
+    options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force)
     return _train(MEDUSA, Path(source), Path(output), data, None, options)
 
 
@@ -116,6 +118,7 @@ class _Options(msgspec.Struct):
     learning_rate: float
     seed: int
     precision: Precision
+    force: bool
 
 
 def _train(
@@ -124,7 +127,7 @@ def _train(
     counts = {"steps ahead": options.steps_ahead, "steps": options.steps, "batch size": options.batch_size}
     check_choices({"precision": (options.precision, get_args(Precision))})
     check_numbers(counts | {"max tokens": options.max_tokens}, options.learning_rate, options.seed)
-    check_output(output)
+    check_output(source, output, options.force)
     started = time.monotonic()
     load_library("torch")
     from intaglio.training.draft_tuner import DraftTuner, agreement
@@ -151,7 +154,7 @@ def _train(
         layer = drafts.layers[step] if drafts.layers else None
         made.append(DraftStep(layer, before.kl_divergence, after.kl_divergence, after.top1, after.top3))
     with shown("writing"):
-        _write(drafts, drafter.matrices, source, output)
+        _write(drafts, drafter.matrices, source, output, options.force)
     return TrainedDrafts(
         checkpoint=str(output),
         source=str(source),
@@ -173,11 +176,11 @@ def _record(kind: Any, steps: int, layers: Sequence[int] | None, depth: int) -> 
     return Drafts(kind, steps, chosen)
 
 
-def _write(drafts: Drafts, matrices: Any, source: Path, output: Path) -> None:
+def _write(drafts: Drafts, matrices: Any, source: Path, output: Path, force: bool) -> None:
     """The checkpoint of `source` and the drafts, in the folder `output`, in one step."""
     from safetensors.torch import save_file
 
-    with atomic_directory(output) as folder, storage_errors(output):
+    with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):
         copy_files(source, folder, weights=True)
         tensors = {f"{matrix_path(step)}.weight": matrix.weight.detach() for step, matrix in enumerate(matrices)}
         save_file(tensors, folder / MATRICES, metadata={"format": "pt"})

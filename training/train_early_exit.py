@@ -54,6 +54,7 @@ def train_early_exit(
     max_tokens: int = 128,
     learning_rate: float = 1e-4,
     seed: int = 0,
+    force: bool = False,
 ) -> TrainedExit:
     """Fine-tune the model in the folder `source` on the text in `data` to predict after its first `layer` blocks too.
 
@@ -72,7 +73,7 @@ def train_early_exit(
     if every_layer and layer is not None:
         raise UsageError(f"--layer {layer} and --every-layer are both given: one exit, or one a block. Leave one out.")
     source, output = Path(source), Path(output)
-    check_output(output)
+    check_output(source, output, force)
     started = time.monotonic()
     torch = load_library("torch")
     from intaglio.exit_network import LAST_MODULES
@@ -103,7 +104,7 @@ def train_early_exit(
     after = tuner.measure(held_out, batch_size)
     written = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
     with step("writing"):
-        write_network(network, stored, source, output, {RECORD: written})
+        write_network(network, stored, source, output, force, {RECORD: written})
     return TrainedExit(
         checkpoint=str(output),
         source=str(source),

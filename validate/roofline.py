@@ -26,6 +26,7 @@ from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
 from intaglio.runtime.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.work import Work, work
 
 SIDE = 1536  # of the matrices whose product measures the peak
@@ -45,6 +46,7 @@ class Row(msgspec.Struct):
     predicted_ms: float
     measured_ms: float  # the median
     ratio: float  # predicted / measured: what part of the limit is reached
+    above_memory: bool  # faster than memory gives its bytes: they lay in a cache
 
 
 class Roofline(msgspec.Struct):
@@ -54,6 +56,7 @@ class Roofline(msgspec.Struct):
     threads: int
     bandwidth: float
     peak: float
+    cache: int | None  # bytes of the last-level cache; None where the system does not say
     rows: list[Row]
 
 
@@ -86,7 +89,7 @@ def roofline(
         axes = _axes(manifest, new, length)
         measured = _median(timed(new, length))
         rows.append(_row(work(model, axes), new, length, bandwidth, peak, measured))
-    return Roofline(str(bundle), count, bandwidth, peak, rows)
+    return Roofline(str(bundle), count, bandwidth, peak, last_level_bytes(), rows)
 
 
 def _runs(manifest: Manifest, tokens: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
@@ -193,4 +196,5 @@ def _row(found: Work, new: int, length: int, bandwidth: float, peak: float, meas
         predicted_ms=1e3 * predicted,
         measured_ms=1e3 * measured,
         ratio=predicted / measured,
+        above_memory=measured < by_memory,
     )

@@ -18,13 +18,17 @@ def picture(found: Roofline) -> str:
     high = 2.0 ** math.ceil(math.log2(max(*intensities, ridge)) + 1)
     x = np.array([low, ridge, high])
     roof = Line("roof: memory, then products", "exact", x, np.minimum(x * found.bandwidth, found.peak) / 1e9)
-    names = [f"{row.tokens} tokens, length {row.length}: {row.measured_ms:.2f} ms" for row in found.rows]
+    names = [
+        f"{row.tokens} tokens, length {row.length}: {row.measured_ms:.2f} ms{', from the cache' * row.above_memory}"
+        for row in found.rows
+    ]
     speeds = np.array([row.operations / row.measured_ms / 1e6 for row in found.rows])
     measured = Line("measured", "ours", np.array(intensities), speeds, names)
     bottom = 10.0 ** math.floor(math.log10(min(speeds.min(), roof.y[0])))
     top = 10.0 ** math.ceil(math.log10(max(speeds.max(), roof.y[-1])))
+    above = "; above the roof: read from the cache" if any(row.above_memory for row in found.rows) else ""
     panel = Panel(
-        f"{found.threads} threads: {found.bandwidth / 1e9:.1f} GB/s, {found.peak / 1e9:.0f} GFLOP/s",
+        f"{found.threads} threads: {found.bandwidth / 1e9:.1f} GB/s, {found.peak / 1e9:.0f} GFLOP/s{above}",
         Axis("operations for each byte from memory", _powers(low, high, 2), logarithmic=True),
         Axis("10⁹ operations a second", _powers(bottom, top, 10), logarithmic=True),
         [roof, measured],

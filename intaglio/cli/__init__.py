@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -27,6 +28,7 @@ VERBS = {
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
     "run": "Run a bundle on text: embed, classify, fill blanks.",
     "generate": "Write text with a decoder's bundle: greedy or sampled, drafted by a smaller one, streamed.",
+    "chat": "Chat with a decoder's bundle on the terminal.",
     "tune-decoding": "Find the thresholds with which a small and a large decoder write fastest together.",
     "roofline": "Compare a bundle's speed with what this machine's memory allows.",
     "tune": "Measure this machine's CPU kernels for compressed weights, and keep the fastest.",
@@ -36,7 +38,7 @@ VERBS = {
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
 COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable that a shell sets to ask what may come next on its line
-ERROR = 2  # exit code of whatever the user can mend, of an interrupt too
+ERROR = 2  # exit code of whatever the user can fix, of an interrupt too
 EPILOG = """\b
 Example:
   intaglio export ./all-MiniLM-L6-v2 -o minilm
@@ -104,7 +106,8 @@ def main() -> None:
             raise
         message = _message(error)
         if message is not None:
-            click.echo(message, err=True)
+            with contextlib.suppress(OSError):  # whoever reads standard error may have gone, too
+                click.echo(message, err=True)
         if isinstance(error, OSError | SystemExit):  # what is still to be written cannot be; do not try again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(ERROR)

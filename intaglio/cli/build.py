@@ -35,11 +35,12 @@ def build_command(
     axes: tuple[str, ...],
     force: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Compile engines for BUNDLE and store them in it.
 
     tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's; ort-cpu stores
-    the model as ONNX Runtime optimised it for this version.
+    the model as ONNX Runtime optimised it for this version. Exit code 1 when one of several GPUs refuses the model:
+    the engines for the others are stored.
     """
     from intaglio.runtime import build
 
@@ -52,11 +53,14 @@ def build_command(
     result = build(bundle, target, gpus, batch, sequence, named, force)
     if as_json:
         print_json(result)
-        return
-    rows = [
-        (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
-        for engine in result.engines
-    ]
-    print_table("Engines", ["file", "device", "SM", "size", "library"], rows, may_drop=["library"])
-    total = size(sum(engine.bytes for engine in result.engines))
-    click.echo(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
+    else:
+        rows = [
+            (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
+            for engine in result.engines
+        ]
+        print_table("Engines", ["file", "device", "SM", "size", "library"], rows, may_drop=["library"])
+        for refused in result.refused:
+            click.echo(f"{refused.gpu}: not built. {refused.reason}", err=True)
+        total = size(sum(engine.bytes for engine in result.engines))
+        click.echo(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
+    return 1 if result.refused else 0

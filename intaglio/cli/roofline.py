@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import json_option, number_of, print_json, print_table, size
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
+
+if TYPE_CHECKING:
+    from intaglio.validate.roofline import Roofline
 
 EPILOG = """\b
 Examples:
@@ -23,6 +27,7 @@ Examples:
 @click.option("--length", multiple=True, type=int, default=(128, 1024), show_default=True, help="Tokens of a text.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: every processor that this process may use.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline there, as SVG.")
+@force_option
 @json_option
 def roofline_command(
     bundle: Path,
@@ -30,14 +35,18 @@ def roofline_command(
     length: tuple[int, ...],
     threads: int | None,
     picture: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Compare the speed of BUNDLE with what this machine's memory and processors allow.
 
     Bytes and operations of a run are counted from the graph; bandwidth and peak are measured, and so is the run.
     """
+    from intaglio.files import check_output_file
     from intaglio.validate.roofline import roofline
 
+    if picture is not None:
+        check_output_file(picture, force, "--picture")
     result = roofline(bundle, tokens, length, threads)
     if picture is not None:
         from intaglio.files import atomic_write
@@ -59,8 +68,8 @@ def roofline_command(
         "ratio",
     ]
     rows = [
-        (row.tokens, row.length, size(row.bytes), float(row.operations), row.intensity, row.bound,
-         row.predicted_ms, row.measured_ms, row.ratio)
+        (row.tokens, row.length, size(row.bytes), float(row.operations), row.intensity,
+         row.bound + ", from cache" * row.above_memory, row.predicted_ms, row.measured_ms, row.ratio)
         for row in result.rows
     ]  # fmt: skip
     title = (
@@ -68,5 +77,21 @@ def roofline_command(
         f"float32 products make {result.peak / 1e9:.0f} GFLOP/s"
     )
     print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
+    if note := _cache_note(result):
+        click.echo(note)
     if picture is not None:
         click.echo(f"picture: {picture}")
+
+
+def _cache_note(found: Roofline) -> str | None:
+    """Why rows were faster than memory allows; None where none was."""
+    above = [row for row in found.rows if row.above_memory]
+    if not above:
+        return None
+    named = ", ".join(
+        f"{row.tokens} token{'s' * (row.tokens > 1)} at length {row.length} ({size(row.bytes)})" for row in above
+    )
+    cache = "last-level cache" + (f" of {size(found.cache)}" if found.cache else "")
+    if found.cache and max(row.bytes for row in above) > found.cache:
+        return f"Faster than memory allows: {named}. A part stays in the {cache}, or other programs read memory, too."
+    return f"Faster than memory allows: {named}. Between two runs all of that stays in the {cache}."

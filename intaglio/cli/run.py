@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.text_lines import lines
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,23 +78,10 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     if file is not None and str(file) != "-":
         if not file.exists() or file.is_dir():
             raise UsageError(f"--input {file}: no such file. Give a UTF-8 text file, one text a line, or - for stdin.")
-        return _lines(file)
+        return lines(file)
     if sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
-    return _lines(None)
-
-
-def _lines(file: Path | None) -> Iterator[str]:
-    """The lines of `file`, or of standard input, blank ones too, so that results stand in the order of the lines."""
-    with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                yield line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                name = file or "standard input"
-                raise UsageError(
-                    f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it first."
-                ) from error
+    return lines(None)
 
 
 def _line(result: Ran) -> str:

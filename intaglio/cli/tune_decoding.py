@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, number_of, print_json, print_table, size
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
 
 EPILOG = """\b
@@ -45,6 +45,7 @@ Examples:
 @click.option("--target", default="ort-cpu", show_default=True, help="What runs the models.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads, for ort-cpu.  [default: all]")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw quality over speed there, as SVG.")
+@force_option
 @json_option
 def tune_decoding_command(
     bundle: Path,
@@ -61,6 +62,7 @@ def tune_decoding_command(
     target: str,
     threads: int | None,
     picture: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Find the thresholds with which BiLD writes fastest on texts like those of --data, at no loss or a given one.
@@ -68,12 +70,13 @@ def tune_decoding_command(
     BUNDLE is the large model. Every text is written by it alone, by speculative sampling, and by BiLD with every pair
     of thresholds.
     """
+    from intaglio.files import check_output_file
     from intaglio.validate.tune_decoding import FALLBACKS, ROLLBACKS, tune_decoding
 
     if (draft is None) != early_exit:
         raise UsageError("expected one of --draft BUNDLE and --early-exit, which says what drafts.")
-    if picture is not None and not picture.parent.is_dir():
-        raise UsageError(f"--picture {picture}: there is no folder {picture.parent}. Make it, or choose another place.")
+    if picture is not None:
+        check_output_file(picture, force, "--picture")
     result = tune_decoding(
         bundle, draft, data, loss, metric, fallback or FALLBACKS, rollback or ROLLBACKS, max_draft, max_new_tokens,
         texts, target, threads,

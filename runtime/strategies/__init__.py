@@ -6,7 +6,7 @@ from intaglio.runtime.strategies.auto import Auto
 from intaglio.runtime.strategies.bild import BigLittleDecoder
 from intaglio.runtime.strategies.calm import Calm
 from intaglio.runtime.strategies.contract import CachedModel, Calls, Seconds, Strategy, Text, Tokens, Written
-from intaglio.runtime.strategies.draft_tree import HiddenTransfer, Medusa
+from intaglio.runtime.strategies.draft_tree import DraftTree, HiddenTransfer, Medusa
 from intaglio.runtime.strategies.driver import drive
 from intaglio.runtime.strategies.ngram import NGram
 from intaglio.runtime.strategies.plain import Plain
@@ -31,6 +31,7 @@ __all__ = [
     "CachedModel",
     "Calls",
     "Calm",
+    "DraftTree",
     "NGram",
     "Plain",
     "Seconds",

@@ -6,12 +6,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from intaglio.runtime.decoder import DecoderSession
 
 LONGEST = 12  # drafted tokens up to which steps of the large model are measured
 CONTEXT = 32  # tokens that the caches hold meanwhile
 REPEATS = 5
+SLACK = 1.25  # by how much a step's time may be off what the steps beside it allow, before it is measured again
+ROUNDS = 4  # of measuring, at most
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class StepTimes:
         limit = min(session.limit for session in (large, small) if session)
         context = min(CONTEXT, max(limit - longest - 1, 1))
         longest = max(min(longest, limit - context - 1), 0)
-        drafting = _median(small, context, 1) if small else 0.0
-        return cls(drafting, tuple(_median(large, context, tokens) for tokens in range(1, longest + 2)))
+        drafting = _step_times(small, context, min(longest + 1, 2))[0] if small else 0.0
+        return cls(drafting, _step_times(large, context, longest + 1))
 
     @property
     def longest(self) -> int:
@@ -42,10 +45,12 @@ class StepTimes:
         """How many times as fast as the large model alone drafting is expected to write.
 
         `chances`: of each drafted token, the probability that it is kept, and so those before it. Such a draft gives
-        1 + their sum tokens, in the time of as many small steps and one large step of one token more.
+        1 + their sum tokens, in the time of as many small steps and one large step of one token more. It is never more
+        than those tokens, as a pass with drafts takes at least as long as one without, whatever was measured.
         """
         drafted = len(chances)
-        return (1 + sum(chances)) * self.large[0] / (drafted * self.small + self.large[drafted])
+        slower = max(drafted * self.small + self.large[drafted], self.large[0])
+        return (1 + sum(chances)) * self.large[0] / slower
 
     def best_window(self, chances: Sequence[float]) -> int:
         """How many of the first tokens of a draft to review for the highest speedup: 0 where drafting cannot win."""
@@ -57,6 +62,37 @@ class StepTimes:
         1 and the first w of them add up to (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
         """
         return [acceptance**place for place in range(1, self.longest + 1)]
+
+
+def _step_times(session: DecoderSession, context: int, longest: int) -> tuple[float, ...]:
+    """Seconds of a step of 1, 2, ... `longest` tokens after `context` others, in each text of the batch; medians.
+
+    Steps whose times cannot be are measured again, a bounded number of times: another program may have run meanwhile.
+    """
+    times = [0.0] * longest
+    doubtful = list(range(1, longest + 1))
+    for _ in range(ROUNDS):
+        for tokens in doubtful:
+            times[tokens - 1] = _median(session, context, tokens)
+        doubtful = implausible(times)
+        if not doubtful:
+            break
+    return tuple(times)
+
+
+def implausible(times: Sequence[float]) -> list[int]:
+    """The numbers of tokens, from 1 on, whose step may have been measured wrongly; `times`: of 1, 2, 3, ... tokens.
+
+    A step takes no longer than one of a token more, and no longer than one of a token less and another of one token.
+    Where that does not hold by far, each of the steps may be the one that is wrong.
+    """
+    found: set[int] = set()
+    for tokens, (less, more) in enumerate(pairwise(times), 1):
+        if less > SLACK * more:
+            found |= {tokens, tokens + 1}
+        if more > SLACK * (less + times[0]):
+            found |= {1, tokens, tokens + 1}
+    return sorted(found)
 
 
 def _median(session: DecoderSession, context: int, tokens: int) -> float:

@@ -16,7 +16,7 @@ import pytest
 from tiny_decoders import VOCABULARY
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from intaglio.cli.generate import show, show_passage
+from intaglio.cli.generated_text import show, show_passage
 from intaglio.exporters import export
 from intaglio.interrupts import Interrupted
 from intaglio.runtime.text_stream import TextStream
@@ -117,7 +117,7 @@ def test_work_is_told_after_all_texts(intaglio: Run, tiny_decoder: Path) -> None
         (["a", "--top-p", "7"], "top-p 7.0: expected 0 to 1"),
         (["a", "--strategy", "greedy", "--seed", "1", "--top-k", "3"], "leave out --top-k"),
         (["a", "--strategy", "luck"], "strategy 'luck': expected one of greedy, sample"),
-        (["a", "--draft", "b"], "takes no --draft"),
+        (["a", "--strategy", "greedy", "--draft", "b"], "takes no --draft"),
         (["a", "--stop", ""], "a stop string is empty"),
         (["a", "-n", "0"], "max new tokens 0"),
         (["a", "--threads", "0"], "Invalid value for '--threads'"),
@@ -294,3 +294,33 @@ def test_the_trace_of_an_encoder_decoder_is_its_text(
     plain, traced = (intaglio(*command, *more)[1].strip("\n") for more in ([], ["--trace"]))
     assert traced == "{+" + plain + "+}"
     assert len(plain.split()) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "unsaid"),
+    [
+        (["--strategy", "ngram"], "calls of the model (", "small"),
+        (["--strategy", "ngram"], "tokens kept that were copied from the text before.", "small"),
+        (["--draft", "SMALL", "--strategy", "speculative"], "calls of the small model (", "copied"),
+    ],
+)
+def test_the_calls_of_a_small_model_are_reported_where_there_is_one(
+    options: list[str], said: str, unsaid: str, intaglio: Run, trained_pair: tuple[Path, Path]
+) -> None:
+    small, large = trained_pair
+    prompt = "return a\nreturn b\nreturn c\nreturn"
+    given = [str(small) if each == "SMALL" else each for each in options]
+    code, _, err = intaglio("generate", large, prompt, "-n", 30, "--ignore-eos", *given)
+    assert code == 0
+    assert said in err and unsaid not in err
+
+
+@pytest.mark.parametrize("options", [[], ["--temperature", "0.8", "--seed", "1"]])
+def test_a_draft_model_alone_is_taken_as_far_as_it_pays(
+    options: list[str], intaglio: Run, trained_pair: tuple[Path, Path]
+) -> None:
+    small, large = trained_pair
+    code, out, err = intaglio("generate", large, PROMPTS[0], "--draft", small, "-n", 12, "--json", *options)
+    assert code == 0
+    assert json.loads(out)["strategy"] == "auto"
+    assert err.startswith("Drafting can")

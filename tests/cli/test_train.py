@@ -1,4 +1,4 @@
-"""`intaglio train align`: what it prints, and how it fails."""
+"""`intaglio train`: what align prints and how it fails, and outputs that exist."""
 
 from __future__ import annotations
 
@@ -48,3 +48,39 @@ def test_a_file_of_two_words_is_one_line(intaglio: Run, pair: tuple[Path, Path],
     )
     assert (code, out) == (2, "") and err.count("\n") == 1 and "0 prompts, expected at least 2" in err
     assert not (tmp_path / "made").exists()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
+    """The checkpoint of a small model of two blocks."""
+    return make_decoder("gpt2")[0]
+
+
+METHODS: dict[str, list[Any]] = {
+    "align": ["--teacher", "TEACHER", "--prompt-tokens", 16, "-n", 4, "--texts", 4, "--steps", 1],
+    "prune": ["--fraction", 0.5, "--steps", 1, "--stages", 1, "--max-tokens", 32],
+    "early-exit": ["--steps", 1, "--max-tokens", 32],
+    "hidden-transfer": ["--steps", 1, "--max-tokens", 32],
+    "medusa": ["--steps", 1, "--max-tokens", 32],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_checkpoint_that_is_there_is_replaced_only_with_force(
+    method: str, intaglio: Run, pair: tuple[Path, Path], checkpoint: Path, tmp_path: Path
+) -> None:
+    source = pair[0] if method == "align" else checkpoint
+    (tmp_path / "text.txt").write_text(" ".join(sentences()[:8]))
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "mine.txt").write_text("mine")
+    options = [pair[1] if each == "TEACHER" else each for each in METHODS[method]]
+    command = ["train", method, source, "-o", made, "--data", tmp_path / "text.txt", *options]
+    for more, said in (([], "the directory exists. Add --force"), (["--force"], "holds no config.json")):
+        code, out, err = intaglio(*command, *more)
+        assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
+    assert [path.name for path in made.iterdir()] == ["mine.txt"]
+    (made / "config.json").write_text("{}")
+    code, _, err = intaglio(*command, "--force")
+    assert code == 0, err
+    assert not (made / "mine.txt").exists() and (made / "model.safetensors").exists()

@@ -25,13 +25,15 @@ from intaglio.runtime.strategies import STRATEGIES
 REQUIRED = inspect.Parameter.empty
 
 # Commands without a function, and why.
-NO_FUNCTION = {"completion": "a script for shells"}
+NO_FUNCTION = {"chat": "intaglio.runtime.conversation.Conversation", "completion": "a script for shells"}
 # Options that no function has, and what does the same in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
     "run --similarity": "intaglio.runtime.similarity",
+    "roofline --force": "it guards --picture",
+    "tune-decoding --force": "it guards --picture",
     "roofline --picture": "intaglio.validate.roofline_picture.picture",
     "tune-decoding --picture": "intaglio.validate.tune_decoding_picture.picture",
     "tune-decoding --early-exit": "draft=None",

@@ -1,4 +1,5 @@
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -9,10 +10,12 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BuildError, BundleError, EngineError, MissingExtraError, StorageError, UsageError
+from intaglio.exporters import export
 from intaglio.files import sha256
 from intaglio.runtime import gpus
-from intaglio.runtime.build import build, stored_engine
+from intaglio.runtime.build import Refused, build, stored_engine
 from intaglio.runtime.engine import open_engine
+from intaglio.runtime.tensorrt_builder import Network, Shapes
 
 MakeEncoder = Callable[..., Path]
 
@@ -41,14 +44,78 @@ def test_engines_for_two_gpus_are_recorded_and_hashed(make_encoder: MakeEncoder)
     assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "engines", "model.onnx"]
 
 
-def test_refusal_for_the_second_gpu_leaves_nothing_of_the_first(make_encoder: MakeEncoder) -> None:
+def test_a_gpu_that_refuses_leaves_the_engines_of_the_others(make_encoder: MakeEncoder) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    path = make_encoder("float32")
+    built = build(path, "tensorrt-rtx", gpus=["t4", "a100", "rtx-2080"], sequence="8")
+    assert [record.gpu for record in built.engines] == ["a100"]
+    assert [refused.gpu for refused in built.refused] == ["t4", "rtx-2080"]
+    for refused in built.refused:
+        assert f"refuses for {refused.gpu}: " in refused.reason
+        assert "FP32 GEMM is not supported" in refused.reason
+    assert Bundle.open(path).manifest.engines == built.engines
+    assert sorted(file.name for file in path.rglob("*.engine")) == ["tensorrt-rtx-a100.engine"]
+    assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "engines", "model.onnx"]
+
+
+def test_gpus_that_all_refuse_leave_the_bundle_as_it_was(make_encoder: MakeEncoder) -> None:
     pytest.importorskip("tensorrt_rtx")
     path = make_encoder("float32")
     before = contents(path)
-    with pytest.raises(BuildError, match="t4"):
-        build(path, "tensorrt-rtx", gpus=["a100", "t4"])
+    with pytest.raises(
+        BuildError, match=r"no engine was built\. .* refuses for t4: .* refuses for rtx-2080: "
+    ) as caught:
+        build(path, "tensorrt-rtx", gpus=["t4", "rtx-2080"])
+    assert "\n" not in str(caught.value)
     assert contents(path) == before
     assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "model.onnx"]
+
+
+def test_a_gpu_that_refuses_one_of_two_graphs_gets_no_engine_of_the_other(
+    make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    checkpoint, _ = make_encoder_decoder("t5", d_kv=16)
+    path = tmp_path / "bundle"
+    export(str(checkpoint), path, dtype="float16", check=False)
+    compile_engine = Network.compile
+
+    def picky(network: Network, gpu: gpus.Gpu, shapes: Shapes, target: Path) -> None:
+        if gpu.name == "t4" and "encoder" in target.name:
+            raise BuildError("no encoders here")
+        compile_engine(network, gpu, shapes, target)
+
+    monkeypatch.setattr(Network, "compile", picky)
+    built = build(path, "tensorrt-rtx", gpus=["t4", "a100"])
+    assert [(record.gpu, record.graph) for record in built.engines] == [
+        ("a100", "model.onnx"),
+        ("a100", "encoder.onnx"),
+    ]
+    assert built.refused == [Refused("t4", "no encoders here")]
+    assert sorted(file.name for file in path.rglob("*.engine")) == [
+        "tensorrt-rtx-a100-encoder.engine",
+        "tensorrt-rtx-a100.engine",
+    ]
+
+
+def test_the_command_says_which_gpu_refuses_and_exits_with_1(
+    make_encoder: MakeEncoder, intaglio: Callable[..., tuple[int, str, str]]
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    path = make_encoder("float32")
+    arguments = ("build", path, "--target", "tensorrt-rtx", "--gpu", "t4", "--sequence", "8")
+    code, out, err = intaglio(*arguments)
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+    code, out, err = intaglio(*arguments, "--gpu", "a100")
+    assert code == 1
+    assert "tensorrt-rtx-a100.engine" in out and "t4" not in out
+    (line,) = err.splitlines()
+    assert line.startswith("t4: not built. tensorrt_rtx ") and "FP32 GEMM is not supported" in line
+    code, out, err = intaglio(*arguments, "--gpu", "a100", "--force", "--json")
+    assert (code, err) == (1, "")
+    result = json.loads(out)
+    assert [engine["gpu"] for engine in result["engines"]] == ["a100"]
+    assert [refused["gpu"] for refused in result["refused"]] == ["t4"]
 
 
 def test_unwritable_bundle_is_a_storage_error(make_encoder: MakeEncoder) -> None:

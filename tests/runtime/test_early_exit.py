@@ -235,7 +235,7 @@ def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path
     ("options", "said"),
     [
         ({"strategy": "bild", "early_exit": True}, "has no early exit. Train it .intaglio train early-exit"),
-        ({"early_exit": True}, "strategy 'greedy' takes no --early-exit. Leave it out, or choose"),
+        ({"strategy": "greedy", "early_exit": True}, "strategy 'greedy' takes no --early-exit. Leave it out"),
         ({"strategy": "bild", "early_exit": True, "draft": "x"}, "--early-exit and --draft are both given"),
         ({"strategy": "bild"}, "add --draft BUNDLE, or --early-exit"),
     ],

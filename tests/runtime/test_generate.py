@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drafts import save_drafts
 from tiny_decoders import END, FAMILIES
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, IntaglioError, UsageError
+from intaglio.exporters import export
 from intaglio.runtime import decoder
 from intaglio.runtime.chat import Message
 from intaglio.runtime.generate import TextGenerator, generate
@@ -158,7 +160,7 @@ def test_a_conversation_is_answered_after_its_template(bundle: Path) -> None:
         ("a", {"stop": [""]}, "stop string is empty"),
         ("a", {"strategy": "guess"}, "strategy 'guess': expected one of greedy, sample"),
         ("a", {"strategy": "greedy", "top_k": 3}, "leave out --top-k"),
-        ("a", {"draft": "small"}, "takes no --draft"),
+        ("a", {"strategy": "greedy", "draft": "small"}, "takes no --draft"),
         ("a", {"top_p": 2.0}, "top-p 2.0"),
     ],
 )
@@ -316,3 +318,39 @@ def test_the_rate_leaves_out_all_tokens_of_the_first_pass(bundle: Path) -> None:
     result = one(bundle, "Hello", max_new_tokens=8, max_draft=3, **options)
     assert (result.calls.large, len(result.tokens)) == (2, 8)
     assert result.tokens_per_second == pytest.approx(4 / (result.seconds - result.prompt_seconds))
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy", "source"),
+    [
+        ({}, "greedy", None),
+        ({"temperature": 0.5}, "sample", None),
+        ({"draft": "SELF"}, "auto", "draft model"),
+        ({"draft": "SELF", "temperature": 0.5}, "auto", "draft model"),
+        ({"draft": "SELF", "strategy": "bild"}, "bild", "draft model"),
+        ({"strategy": "ngram"}, "ngram", "text"),
+        ({"strategy": "auto", "top_k": 3}, "auto", "text"),
+    ],
+)
+def test_which_strategy_is_taken_and_what_drafts(
+    options: dict[str, Any], strategy: str, source: str | None, bundle: Path
+) -> None:
+    given = {name: bundle if value == "SELF" else value for name, value in options.items()}
+    with TextGenerator(bundle, **given) as generator:
+        assert (generator.strategy, generator.draft_source) == (strategy, source)
+
+
+def test_an_early_exit_alone_is_taken_as_far_as_it_pays(exiting: Path) -> None:
+    with TextGenerator(exiting, early_exit=True, top_p=0.9) as generator:
+        assert (generator.strategy, generator.draft_source) == ("auto", "early exit")
+
+
+@pytest.mark.parametrize("strategy", ["medusa", "auto", "ngram"])
+def test_a_model_that_drafts_itself_is_named_as_what_drafts(
+    strategy: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    export(
+        str(save_drafts(make_decoder("llama")[0], tmp_path / "drafting", "medusa")), tmp_path / "bundle", check=False
+    )
+    with TextGenerator(tmp_path / "bundle", strategy=strategy) as generator:
+        assert generator.draft_source == ("text" if strategy == "ngram" else "model")

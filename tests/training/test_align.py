@@ -188,8 +188,8 @@ def test_models_that_cannot_draft_for_each_other_are_one_line(
         align(pair[0], made, tmp_path / "embedder", prompts)
     with pytest.raises(SourceError, match=r"holds no tokenizer\.json"):
         align(tmp_path, made, pair[1], prompts)
-    with pytest.raises(UsageError, match=r"exists\. Choose another path"):
-        align(pair[0], pair[0], pair[1], prompts)
+    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+        align(pair[0], pair[0], pair[1], prompts, force=True)
     assert not made.exists()
 
 

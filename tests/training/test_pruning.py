@@ -154,8 +154,8 @@ def test_bad_sources_texts_and_outputs_are_one_line(checkpoint: Path, text: Path
         prune(checkpoint, tmp_path / "made", tmp_path / "words.txt")
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         prune(tmp_path, tmp_path / "made", text)
-    with pytest.raises(UsageError, match=r"exists\. Choose another path"):
-        prune(checkpoint, checkpoint, text)
+    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+        prune(checkpoint, checkpoint, text, force=True)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text((checkpoint / "config.json").read_text())
     with pytest.raises(SourceError, match="transformers does not open it as a causal language model") as raised:

@@ -163,8 +163,8 @@ def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) 
         train_early_exit(single, tmp_path / "made", text, every_layer=True, **SHORT)
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         train_early_exit(tmp_path, tmp_path / "made", text)
-    with pytest.raises(UsageError, match=r"exists\. Choose another path"):
-        train_early_exit(single, single, text)
+    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+        train_early_exit(single, single, text, force=True)
 
 
 def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """The roofline: bytes and operations against counts by hand, limits that are real, and a picture that is SVG."""
 
 import json
+import os
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,7 +13,8 @@ from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.plugins import ort
-from intaglio.validate.roofline import roofline
+from intaglio.validate.cpu_cache import last_level_bytes
+from intaglio.validate.roofline import Roofline, Row, roofline
 from intaglio.validate.roofline_picture import picture
 from intaglio.validate.work import work
 
@@ -69,6 +71,7 @@ def test_predicted_and_measured_times_are_there_and_positive(tiny_decoder):
         limit = max(row.bytes / found.bandwidth, row.operations / found.peak)
         assert row.predicted_ms == pytest.approx(1e3 * limit)
         assert row.ratio == pytest.approx(row.predicted_ms / row.measured_ms)
+        assert row.above_memory == (row.measured_ms / 1e3 < row.bytes / found.bandwidth)
     drawn = ElementTree.fromstring(picture(found))  # noqa: S314
     assert sum(1 for each in drawn.iter() if each.tag.endswith("circle")) == 3  # two rows, and the legend
 
@@ -83,3 +86,67 @@ def test_an_encoder_has_one_too(tiny_bundle, intaglio):
 def test_lengths_that_make_no_sense_are_refused(tiny_decoder):
     with pytest.raises(UsageError, match="at least 1"):
         roofline(tiny_decoder, tokens=[0], lengths=[8])
+
+
+def row(tokens, size, above):
+    return Row(tokens, 128, size, 2 * size, 2.0, "memory", 1.0, 0.4 if above else 2.0, 2.5 if above else 0.5, above)
+
+
+def found(cache, *rows):
+    return Roofline("gpt2", 2, 1e10, 1e11, cache, list(rows))
+
+
+def test_a_row_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
+    result = found(32 << 20, row(1, 5_000_000, True), row(8, 6_000_000, False))
+    monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: result)
+    code, printed, errors = intaglio("roofline", "gpt2")
+    assert (code, errors) == (0, "")
+    (note,) = [line for line in printed.splitlines() if line.startswith("Faster than memory allows")]
+    assert "1 token at length 128 (5.0 MB)" in note and "8 tokens" not in note
+    assert note.endswith("stays in the last-level cache of 33.6 MB.")
+    assert printed.count("memory, from cache") == 1
+    drawn = picture(result)
+    assert drawn.count("0.40 ms, from the cache") == 1 and drawn.count("from the cache") == 2
+
+
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [(1 << 20, "A part stays in the last-level cache of 1.0 MB, or other"), (None, "stays in the last-level cache.")],
+)
+def test_what_the_cache_cannot_hold_is_not_said_to_lie_in_it(cache, said, monkeypatch, intaglio):
+    monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: found(cache, row(1, 5_000_000, True)))
+    assert said in intaglio("roofline", "gpt2")[1]
+
+
+def test_below_the_roof_there_is_nothing_to_explain(monkeypatch, intaglio):
+    result = found(32 << 20, row(1, 5_000_000, False))
+    monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: result)
+    assert "cache" not in intaglio("roofline", "gpt2")[1] and "cache" not in picture(result)
+
+
+def test_the_last_level_counts_a_shared_cache_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    for cpu, level, shared, size in (
+        (0, 2, "0", "1024K"), (1, 2, "1", "1024K"), (0, 3, "0-1", "32M"), (1, 3, "0-1", "32M"), (2, 3, "2-3", "32768K"),
+    ):  # fmt: skip
+        folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{level}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("shared_cpu_list", shared), ("size", size)):
+            (folder / name).write_text(f"{text}\n")
+    assert last_level_bytes(tmp_path) == 64 << 20
+    assert last_level_bytes(tmp_path / "none") is None
+    monkeypatch.undo()
+    here = last_level_bytes()
+    assert here is None or here > 100_000
+
+
+def test_a_picture_that_is_there_is_kept_without_force(tiny_decoder, tmp_path, intaglio):
+    path = tmp_path / "roofline.svg"
+    path.write_text("mine")
+    arguments = ("roofline", tiny_decoder, "--tokens", "1", "--length", "8", "--threads", "1", "--picture", path)
+    code, printed, errors = intaglio(*arguments)
+    assert (code, printed) == (2, "")
+    assert errors == f"intaglio: --picture {path}: exists already. Add --force to replace it, or choose another path.\n"
+    assert path.read_text() == "mine"
+    assert intaglio(*arguments, "--force")[0] == 0
+    assert path.read_text().startswith("<svg")

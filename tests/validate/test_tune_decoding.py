@@ -136,3 +136,17 @@ def test_a_prompt_that_is_too_long_is_named_before_any_text_is_written(
     long.write_text(f'{{"prompt": "a"}}\n{{"prompt": "{"word " * 2000}"}}\n')
     with pytest.raises(UsageError, match=rf"--data {re.escape(str(long))}, text 2: prompt of \d+ tokens"):
         tune_decoding(large, small, long)
+
+
+def test_a_picture_that_is_there_is_refused_before_anything_is_written(
+    trained_pair: tuple[Path, Path], data: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
+) -> None:
+    path = tmp_path / "curve.svg"
+    path.write_text("mine")
+    arguments = ("tune-decoding", trained_pair[1], "--draft", trained_pair[0], "--data", data, "--picture", path)
+    code, out, err = intaglio(*arguments)
+    assert (code, out) == (2, "")
+    assert err == f"intaglio: --picture {path}: exists already. Add --force to replace it, or choose another path.\n"
+    few = ("--force", "--texts", 1, "-n", 2, "--fallback", 0.5, "--rollback", 1)
+    assert intaglio(*arguments, *few)[0] == 0
+    assert path.read_text().startswith("<svg")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table
 
 EPILOG = """\b
 Examples:
@@ -43,6 +43,7 @@ Examples:
 @click.option("--seed", default=0, show_default=True, help="Of the order of the texts.")
 @click.option("--target", default="ort-cpu", show_default=True, help="What runs the large model.")
 @click.option("--threads", type=click.IntRange(1), help="Processor threads of it, for ort-cpu.  [default: all]")
+@force_option
 @json_option
 def align_command(
     source: Path,
@@ -59,6 +60,7 @@ def align_command(
     seed: int,
     target: str,
     threads: int | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Fine-tune the model in the folder SMALL on what the large one writes, so that more of its drafts are kept.
@@ -70,7 +72,7 @@ def align_command(
 
     result = align(
         source, output, teacher, data, prompt_tokens, max_new_tokens, texts, steps, batch_size, learning_rate, dtype,
-        seed, target, threads,
+        seed, target, threads, force,
     )  # fmt: skip
     if as_json:
         print_json(result)

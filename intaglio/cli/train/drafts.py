@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Of the products; bfloat16 is twice as fast on processors that have it.",
         ),
+        force_option,
         json_option,
     ]
     for option in reversed(options):
@@ -79,6 +80,7 @@ def hidden_transfer_command(
     learning_rate: float,
     seed: int,
     precision: Literal["float32", "bfloat16"],
+    force: bool,
     as_json: bool,
 ) -> None:
     """Train projections with which the causal language model in the folder SOURCE drafts tokens itself.
@@ -91,8 +93,8 @@ def hidden_transfer_command(
 
     chosen = None if layers is None else _numbers(layers, "--layers")
     result = train_hidden_transfer(
-        source, output, data, steps_ahead, chosen, steps, batch_size, max_tokens, learning_rate, seed, precision
-    )
+        source, output, data, steps_ahead, chosen, steps, batch_size, max_tokens, learning_rate, seed, precision, force
+    )  # fmt: skip
     _print_drafts(result, as_json)
 
 
@@ -109,6 +111,7 @@ def medusa_command(
     learning_rate: float,
     seed: int,
     precision: Literal["float32", "bfloat16"],
+    force: bool,
     as_json: bool,
 ) -> None:
     """Train Medusa heads with which the causal language model in the folder SOURCE drafts tokens itself.
@@ -119,8 +122,8 @@ def medusa_command(
     from intaglio.training import train_medusa
 
     result = train_medusa(
-        source, output, data, steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision
-    )
+        source, output, data, steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force
+    )  # fmt: skip
     _print_drafts(result, as_json)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table
 
 EPILOG = """\b
 Examples:
@@ -31,6 +31,7 @@ Examples:
 @click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window.")
 @click.option("--learning-rate", default=1e-4, show_default=True, help="Of Adam.")
 @click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@force_option
 @json_option
 def early_exit_command(
     source: Path,
@@ -43,6 +44,7 @@ def early_exit_command(
     max_tokens: int,
     learning_rate: float,
     seed: int,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Fine-tune the causal language model in the folder SOURCE to predict after its first blocks too.
@@ -54,7 +56,7 @@ def early_exit_command(
     from intaglio.training import train_early_exit
 
     result = train_early_exit(
-        source, output, data, layer, every_layer, steps, batch_size, max_tokens, learning_rate, seed
+        source, output, data, layer, every_layer, steps, batch_size, max_tokens, learning_rate, seed, force
     )
     if as_json:
         print_json(result)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table
 
 EPILOG = """\b
 Examples:
@@ -46,6 +46,7 @@ Examples:
     "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
 )
 @click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@force_option
 @json_option
 def prune_command(
     source: Path,
@@ -62,6 +63,7 @@ def prune_command(
     multiple: int,
     dtype: Literal["float32", "float16"] | None,
     seed: int,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Fine-tune the causal language model in the folder SOURCE on text, and prune it on the way.
@@ -73,7 +75,7 @@ def prune_command(
 
     result = prune(
         source, output, data, fraction, by, schedule, stages, steps, batch_size, max_tokens, learning_rate, multiple,
-        dtype, seed,
+        dtype, seed, force,
     )  # fmt: skip
     if as_json:
         print_json(result)

@@ -1,0 +1,183 @@
+"""`intaglio chat`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio import interrupts
+from intaglio.cli import ERROR
+from intaglio.cli.generated_text import report_speed, show, show_trace
+from intaglio.cli.generation_options import generation_options
+from intaglio.cli.output import json_option, print_json
+from intaglio.cli.text_lines import lines
+from intaglio.errors import UsageError
+
+if TYPE_CHECKING:
+    from intaglio.runtime.conversation import Conversation
+    from intaglio.runtime.generate import TextGenerator
+    from intaglio.runtime.text_run import TextRun
+
+EPILOG = """\b
+Examples:
+  intaglio chat llama
+  intaglio chat llama --system "Answer in one sentence." --temperature 0.7 --top-p 0.9
+  intaglio chat llama --draft small-llama --trace
+  printf 'My name is Ada.\\nWhat is my name?\\n' | intaglio chat llama --json
+"""
+
+COMMANDS = """\
+/help         show these commands
+/reset        forget the conversation, but not the system message
+/system TEXT  give the model another system message; without TEXT, none
+/trace        show who wrote what in colours after each answer, or no longer
+/quit         leave, as Ctrl-D does
+Ctrl-C stops an answer and keeps what is there. Put a space before a message that begins with /."""
+
+
+@click.command("chat", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--system", help="What the model is told before the conversation.")
+@generation_options
+@click.option("--trace", is_flag=True, help="After each answer show who wrote what in it, in colours.")
+@json_option
+def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, **options: Any) -> int:
+    """Chat with the decoder in BUNDLE: each line is a message, and the answer appears as it is written.
+
+    The whole conversation is sent again with each message, through the bundle's chat template. When it and an answer no
+    longer fit into the model, the oldest question and its answer are dropped, and a line says so. Messages can also
+    come from a pipe, one a line; blank lines are passed over. Answers go to standard output, all else to standard
+    error; with --json each answer is one object. Type /help for the commands. Exit code 1 when a message from a pipe
+    could not be answered.
+    """
+    from intaglio.progress import step
+    from intaglio.runtime.conversation import Conversation
+    from intaglio.runtime.generate import TextGenerator
+    from intaglio.runtime.strategies import Auto
+
+    with step("opening the model"):
+        generator = TextGenerator(bundle, **options)
+    with generator:
+        chat = _Chat(generator, Conversation(generator, system), trace, as_json)
+        if isinstance(generator.method, Auto):
+            click.echo(generator.method.forecast(), err=True)
+        if sys.stdin is None:
+            raise UsageError("no messages: standard input is closed. Run it on a terminal, or pipe messages in.")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            click.echo(f"Chat with {bundle}: /help shows the commands, Ctrl-D leaves.", err=True)
+            chat.take(_typed())
+            return 0
+        for line in lines(None):
+            if not chat.take([line]) or chat.interrupted:
+                break
+        return ERROR if chat.interrupted else 1 if chat.refused else 0
+
+
+def _typed() -> Iterator[str]:
+    """The lines that are typed on the terminal, with Python's line editing and history, until Ctrl-D."""
+    import readline  # noqa: F401  `input` edits lines with it
+
+    while True:
+        line = None
+        with interrupts.answered():
+            try:
+                line = input("> ")
+            except EOFError:
+                click.echo()
+                return
+            except UnicodeDecodeError:
+                click.echo("That was not UTF-8 text. Type it again.", err=True)
+        if line is None:
+            click.echo()  # Ctrl-C left the cursor behind what was typed
+        else:
+            yield line
+
+
+class _Chat:
+    """A conversation on the terminal or in a pipe."""
+
+    def __init__(self, generator: TextGenerator, conversation: Conversation, trace: bool, as_json: bool):
+        self.refused = 0  # messages that could not be answered
+        self.interrupted = False  # whether the last answer was
+        self._generator, self._conversation = generator, conversation
+        self._trace, self._json = trace, as_json
+        self._answers = 0
+        self._commands = {
+            "help": lambda _: click.echo(COMMANDS, err=True),
+            "reset": self._reset,
+            "system": self._system,
+            "trace": self._toggle_trace,
+        }
+
+    def take(self, given: Iterable[str]) -> bool:
+        """Answer each line, or obey it, until there are no more; False when one is /quit."""
+        for line in given:
+            name, _, rest = line.removeprefix("/").partition(" ")
+            if not line.startswith("/"):
+                self._answer(line.strip())
+            elif name == "quit":
+                return False
+            elif name in self._commands:
+                self._commands[name](rest.strip())
+            else:
+                click.echo(f"/{name}: no such command. /help shows them; a message may begin with a space.", err=True)
+        return True
+
+    def _answer(self, message: str) -> None:
+        run = self._ask(message) if message else None
+        if run is None:
+            return
+        if self._answers and not self._json and not sys.stdout.isatty():
+            click.echo()  # between two answers, as between two texts of `generate`
+        self._answers += 1
+        shown = 0
+        with interrupts.answered():
+            for piece in run:
+                if not self._json:
+                    show(piece)
+                    shown += len(piece)
+        self._conversation.answered()
+        result = run.result()
+        self.interrupted = result.stopped == "interrupted"
+        if self._json:
+            print_json(result)
+            return
+        show(result.text[shown:])
+        click.echo()
+        if self._trace:
+            show_trace(self._generator, run, result)
+            click.echo()
+        report_speed(self._generator, result)
+
+    def _ask(self, message: str) -> TextRun | None:
+        """Begin the answer, and say what was dropped for it; None, and the reason, where there can be none."""
+        conversation = self._conversation
+        try:
+            run = conversation.ask(message)
+        except UsageError as error:
+            self.refused += 1
+            click.echo(f"intaglio: {error} /reset forgets the conversation.", err=True)
+            return None
+        if conversation.dropped:
+            click.echo(
+                f"The conversation no longer fits into the model's {self._generator.limit} tokens: its oldest "
+                f"{conversation.dropped} messages were dropped. /reset forgets the rest, too.",
+                err=True,
+            )
+        return run
+
+    def _reset(self, _: str) -> None:
+        self._conversation.reset()
+        click.echo("The conversation begins again.", err=True)
+
+    def _system(self, text: str) -> None:
+        self._conversation.system = text or None
+        click.echo("The system message is set." if text else "There is no system message any more.", err=True)
+
+    def _toggle_trace(self, _: str) -> None:
+        self._trace = not self._trace
+        click.echo(f"Who wrote what is {'shown after each answer' if self._trace else 'no longer shown'}.", err=True)

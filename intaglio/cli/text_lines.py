@@ -1,0 +1,26 @@
+"""Lines of text from a file or from standard input."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from intaglio.errors import UsageError
+
+
+def lines(file: Path | None) -> Iterator[str]:
+    """The lines of `file`, or of standard input as they come, blank ones too, without their ends.
+
+    Raises `UsageError` that names a line which is not UTF-8.
+    """
+    with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                name = file or "standard input"
+                raise UsageError(
+                    f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it first."
+                ) from error

@@ -1,0 +1,37 @@
+"""What the JSON files beside a tokenizer say: its configuration, and the special tokens' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BundleError, one_line
+
+MODEL_CONFIGURATION = "config.json"
+CONFIGURATION = "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"  # where older checkpoints keep the names of their special tokens
+
+
+def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
+    """The JSON object in a file of the bundle; empty where there is none. Raises `BundleError` for broken JSON."""
+    if name not in bundle.manifest.files:
+        return {}
+    path = bundle.path / name
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Export the bundle again.") from error
+    return found if isinstance(found, dict) else {}
+
+
+def special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that a tokenizer's configuration names: "bos_token" -> "<s>"."""
+    contents = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in configuration.items()
+        if name.endswith("_token")
+    }
+    return {name: content for name, content in contents.items() if isinstance(content, str)}

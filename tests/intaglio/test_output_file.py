@@ -1,0 +1,30 @@
+"""A file that the user names for output: refused before the work, in one line, where it cannot or must not be made."""
+
+from pathlib import Path
+
+import pytest
+
+from intaglio.errors import UsageError
+from intaglio.files import check_output_file
+
+
+@pytest.mark.parametrize(
+    ("name", "force", "said"),
+    [
+        ("there.svg", False, "exists already. Add --force"),
+        ("none/new.svg", True, "is not there. Create it first"),
+        ("folder", True, "exists already and is not a file"),
+    ],
+)
+def test_a_file_that_cannot_be_made_is_refused(name: str, force: bool, said: str, tmp_path: Path) -> None:
+    (tmp_path / "there.svg").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=f"--picture .*{said}"):
+        check_output_file(tmp_path / name, force, "--picture")
+
+
+def test_what_can_be_made_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "there.svg").write_text("mine")
+    check_output_file(tmp_path / "there.svg", True, "--picture")
+    check_output_file(tmp_path / "new.svg", False, "--picture")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("there.svg", "mine")]
