@@ -1,0 +1,104 @@
+"""What validation takes a bundle's passes for, by which it chooses its bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from intaglio.bundle import FORMAT, Manifest, PassRecord, Source, TensorSpec
+from intaglio.effect import Effect
+from intaglio.graph_passes.recipes import PASSES, RECIPES
+from intaglio.validate.changes import changes_between, effect_of
+
+
+def manifest(*names: str | PassRecord, dtype: str = "float32", output: str = "float32", sha: str = "") -> Manifest:
+    records = [name if isinstance(name, PassRecord) else PassRecord(name) for name in names]
+    return Manifest(
+        format=FORMAT,
+        created_by="test",
+        source=Source("local", "model", sha256={"model.safetensors": sha} if sha else {}),
+        family="",
+        architecture="",
+        task="",
+        dtype=dtype,
+        inputs=[],
+        outputs=[TensorSpec("y", output, ("batch",))],
+        passes=records,
+    )
+
+
+def recorded(recipe: str) -> list[PassRecord]:
+    return [PassRecord(each.name, dataclasses.asdict(each)) for each in RECIPES[recipe]]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "effect"),
+    [
+        ("canonical", Effect.EXACT),
+        ("inlined", Effect.EXACT),
+        ("float16", Effect.FLOAT16),
+        ("int8-weights", Effect.WEIGHTS_8),
+        ("int8-absmax", Effect.WEIGHTS_8),
+        ("rtn", Effect.WEIGHTS_4),
+        ("lut-sparse", Effect.WEIGHTS_4),
+        ("mixed", Effect.WEIGHTS_3),
+        ("int8-qdq", Effect.INT8),
+        ("int8-only", Effect.INT8),
+        ("h-gelu", Effect.REPLACED),
+        ("prune-rows", Effect.REPLACED),
+    ],
+)
+def test_a_recipe_is_taken_for_what_it_does(recipe: str, effect: Effect) -> None:
+    found = changes_between(manifest(*recorded(recipe)), manifest())
+    assert found.effect is effect
+    assert found.approximate is (effect not in (Effect.EXACT, Effect.FLOAT16))
+
+
+@pytest.mark.parametrize(("bits", "effect"), [(8, "WEIGHTS_8"), (4, "WEIGHTS_4"), (3, "WEIGHTS_3"), (2, "WEIGHTS_3")])
+def test_bits_decide_what_rounding_counts_as(bits: int, effect: str) -> None:
+    assert effect_of(PassRecord("rtn", {"bits": bits})) is Effect[effect]
+
+
+def test_every_pass_says_what_it_does() -> None:
+    assert {name for name, kind in PASSES.items() if not isinstance(msgspec.convert({}, kind).effect, Effect)} == set()
+
+
+@pytest.mark.parametrize("record", [PassRecord("train_int8_only"), PassRecord("rtn", {"bits": "many"})])
+def test_a_pass_of_another_version_counts_as_the_most(record: PassRecord) -> None:
+    assert effect_of(record) is Effect.REPLACED
+
+
+def test_passes_that_both_sides_had_do_not_count() -> None:
+    rounded = PassRecord("rtn", {"bits": 4, "activation_bits": 32})
+    assert changes_between(manifest(rounded), manifest(rounded)).effect is Effect.EXACT
+    more = changes_between(manifest(rounded, "prune_rows"), manifest(rounded))
+    assert (more.effect, more.passes) == (Effect.REPLACED, ("prune_rows",))
+    assert changes_between(manifest(), manifest(rounded)).passes == ("rtn",)
+
+
+def test_two_runs_of_one_graph_are_held_to_what_its_operators_keep() -> None:
+    kept = PassRecord("rtn", {"bits": 4, "activation_bits": 16})
+    found = changes_between(manifest(kept), manifest(kept))
+    assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
+    in_steps = changes_between(manifest("quantize_activations"), manifest("quantize_activations"))
+    assert in_steps.effect is Effect.INT8
+    integers = ["quantize_activations", "integer_linear"]
+    assert changes_between(manifest(*integers), manifest(*integers)).effect is Effect.EXACT
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"), [({"dtype": "float16"}, "float16"), ({"output": "bfloat16"}, "bfloat16")]
+)
+def test_half_precision_is_seen_in_the_weights_and_in_the_outputs(options: dict[str, Any], precision: str) -> None:
+    found = changes_between(manifest(**options), manifest())
+    assert (found.effect, found.precision) == (Effect.FLOAT16, precision)
+
+
+def test_another_checkpoint_is_another_model() -> None:
+    found = changes_between(manifest(sha="ab"), manifest(sha="cd"))
+    assert (found.effect, found.passes) == (Effect.REPLACED, ("another checkpoint",))
+    assert changes_between(manifest(sha="ab"), manifest(sha="ab")).effect is Effect.EXACT
+    assert changes_between(manifest(sha="ab"), manifest()).effect is Effect.EXACT
