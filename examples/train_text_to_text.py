@@ -348,6 +348,8 @@ def readme(figures: Figures) -> str:
         for label, model in figures.models.items()
     ]
     chosen = "".join(f" --model {label}" for label in figures.models) if len(figures.models) < len(SHAPES) else ""
+    steps = {model.steps for label, model in figures.models.items() if model.steps != SHAPES[label].steps}
+    chosen += "".join(f" --steps {number}" for number in steps)
     fields = {name: getattr(figures, name) for name in figures.__struct_fields__}
     return README.format(rows="\n".join(rows), chosen=chosen, **fields)
 
@@ -370,8 +372,10 @@ Judged on the {judged} pairs of `held_out.jsonl`, of modules and topics that wer
 float32; BLEU by sacrebleu, ROUGE-L by rouge-score, 0 to 100. `validation.jsonl` holds other such pairs, for choosing
 thresholds; `calibration.jsonl` pairs of the training.
 
-Python {python}, torch {torch}, transformers {transformers}. The texts are part of Python: Copyright © Python Software
-Foundation, under the PSF License Version 2.
+Python {python}, torch {torch}, transformers {transformers}.
+
+Terms: the weights and the tokenizer's files were made by that program and are under the project's Apache License 2.0.
+The texts are part of Python: Copyright © Python Software Foundation, under the PSF License Version 2.
 """
 
 
