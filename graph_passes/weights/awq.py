@@ -32,11 +32,11 @@ class Awq:
 
     Lin et al., "AWQ: Activation-aware Weight Quantization" (arXiv:2306.00978), section 3.2: s = mean|x|^a, with a of
     `steps` values from 0 (no scaling) to below 1, chosen by the error of what the layers that share x give. W·s is then
-    rounded as rtn does; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
+    rounded as rtn does, in groups of the same sizes; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
 
     1. Scaled: layers whose input a normalisation, a product or another linear layer gives that is used for nothing
        else. The others are rounded as they are, and the reason is noted.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, heads tied to
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights or activations
