@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ class IntegerEmbedding:
     """
 
     name: ClassVar[str] = "integer_embedding"
+    compresses_weights: ClassVar[Literal[True]] = True
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -28,6 +28,7 @@ class QuantizeWeights:
     """
 
     name: ClassVar[str] = "quantize_weights"
+    compresses_weights: ClassVar[Literal[True]] = True
     where: Literal["encoder", "everywhere"] = "encoder"
     smallest: int = 0
 

@@ -44,6 +44,7 @@ class Awq:
     """
 
     name: ClassVar[str] = "awq"
+    compresses_weights: ClassVar[Literal[True]] = True
     needs_calibration: ClassVar[Literal[True]] = True
     bits: int = 4
     group_size: int = 128

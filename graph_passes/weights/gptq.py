@@ -49,6 +49,7 @@ class Gptq:
     """
 
     name: ClassVar[str] = "gptq"
+    compresses_weights: ClassVar[Literal[True]] = True
     needs_calibration: ClassVar[Literal[True]] = True
     bits: int = 4
     group_size: int = 128

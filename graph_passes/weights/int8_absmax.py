@@ -28,6 +28,7 @@ class Int8Absmax:
     """
 
     name: ClassVar[str] = "int8_absmax"
+    compresses_weights: ClassVar[Literal[True]] = True
     per: Literal["channel", "tensor"] = "channel"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ class Int8ZeroPoint:
     """
 
     name: ClassVar[str] = "int8_zeropoint"
+    compresses_weights: ClassVar[Literal[True]] = True
     per: Literal["channel", "tensor"] = "channel"
     activation_bits: Literal[16, 32] = 16
     skip: tuple[str, ...] = ()

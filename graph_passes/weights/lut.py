@@ -34,6 +34,7 @@ class Lut:
     """
 
     name: ClassVar[str] = "lut"
+    compresses_weights: ClassVar[Literal[True]] = True
     takes_sensitivities: ClassVar[Literal[True]] = True
     bits: int = 4
     table_bits: TableBits = "auto"

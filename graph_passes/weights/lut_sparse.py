@@ -29,6 +29,7 @@ class LutSparse:
     """
 
     name: ClassVar[str] = "lut_sparse"
+    compresses_weights: ClassVar[Literal[True]] = True
     takes_sensitivities: ClassVar[Literal[True]] = True
     bits: int = 4
     sensitive: float = 0.0005

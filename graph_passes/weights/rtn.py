@@ -28,6 +28,7 @@ class Rtn:
     """
 
     name: ClassVar[str] = "rtn"
+    compresses_weights: ClassVar[Literal[True]] = True
     bits: int = 4
     group_size: int = 128
     symmetric: bool = False

@@ -10,9 +10,9 @@ from intaglio.cli.output import json_option, print_json, size
 
 EPILOG = """\b
 Examples:
-  intaglio export ./gpt2 -o gpt2
+  intaglio export ./checkpoint -o gpt2
   intaglio sensitivity gpt2 --calibration text.txt -o gpt2.sensitivity
-  intaglio compress gpt2 -o gpt2-lut --recipe lut --sensitivity gpt2.sensitivity
+  intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt --sensitivity gpt2.sensitivity
 """
 
 
