@@ -37,6 +37,7 @@ from intaglio.plugins import custom_operators
 from intaglio.progress import step
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
+from intaglio.threads import bounded
 
 
 class Compressed(msgspec.Struct):
@@ -70,6 +71,7 @@ def compress(
     sensitivity: str | Path | None = None,
     bits: int | None = None,
     group_size: int | None = None,
+    threads: int | None = None,
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
@@ -80,6 +82,7 @@ def compress(
     `intaglio.training.sensitivity` made of this bundle, or of another one of the same checkpoint, under the same
     condition. `allow_float` leaves what an integer-only recipe cannot make integer in floating point, instead of
     stopping there. `bits` and `group_size` stand for the options of these names of every pass that has them.
+    `threads`: the most that the passes take, by default all processors that this process may use.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})
@@ -98,7 +101,8 @@ def compress(
         before = model_bytes(source.graph_paths)
     records, asked, share = [], set[str](), None
     for graph_pass in passes:
-        model, counts = apply(graph_pass, model, data, weighting)
+        with bounded(threads):
+            model, counts = apply(graph_pass, model, data, weighting)
         options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
         records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
         asked |= counts.asked

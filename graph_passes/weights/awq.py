@@ -20,6 +20,7 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.uniform import Floats, fit
 from intaglio.progress import track
+from intaglio.threads import in_parallel
 
 SAMPLE = 512  # tokens that errors are measured on
 ROWS = 1024  # outputs of a layer that they are measured on: factors are common to all of them
@@ -106,11 +107,14 @@ class Awq:
         for layer in level:
             matrix = layer.matrix()
             matrix = matrix[:: -(-len(matrix) // ROWS)]
-            for index, factors in enumerate(candidates):
+
+            def error(factors: Floats, matrix: Floats = matrix) -> float:
                 scaled = matrix * factors
                 grid = fit(scaled, self.bits, self.group_size, self.symmetric)
                 rounded = grid.decode(grid.encode(scaled)) / factors
-                errors[index] += np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64)
+                return float(np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64))
+
+            errors += in_parallel(error, candidates)
         return candidates[int(np.argmin(errors))]
 
 

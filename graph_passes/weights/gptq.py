@@ -27,6 +27,9 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
 from intaglio.progress import track
+from intaglio.threads import in_parallel
+
+COLUMNS = 256  # of a block of second moments
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,14 @@ class Gptq:
 def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
     """The sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
     sums = np.zeros((channels, channels), np.float32)
+    starts = range(0, channels, COLUMNS)
     for part in rows:
-        sums += part.T @ part
+
+        def add(start: int, part: Floats = part) -> None:  # what lies to the left of the block is what lies above it
+            block = slice(start, start + COLUMNS)
+            sums[block, start:] += part[:, block].T @ part[:, start:]
+
+        in_parallel(add, starts)
+    for start in starts:
+        sums[start + COLUMNS :, start : start + COLUMNS] = sums[start : start + COLUMNS, start + COLUMNS :].T
     return sums

@@ -62,6 +62,7 @@ Weights of a decoder in groups, with fewer bits than the recipe has:
 )
 @click.option("--bits", type=int, help="Of a weight, for the passes that have the option: 2, 3, 4, and in groups 8.")
 @click.option("--group-size", type=int, help="Weights of a group, for the passes that have it: a multiple of 32, or 0.")
+@click.option("--threads", type=int, help="The most that the passes take. By default all processors.")
 @click.option("--allow-float", is_flag=True, help="Leave in floating point what an integer-only recipe cannot take.")
 @force_option
 @json_option
@@ -73,6 +74,7 @@ def compress_command(
     sensitivity: Path | None,
     bits: int | None,
     group_size: int | None,
+    threads: int | None,
     allow_float: bool,
     force: bool,
     as_json: bool,
@@ -86,8 +88,8 @@ def compress_command(
     from intaglio.graph_passes.recipes import load_recipe
 
     passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})[1]
-    with _sensitivities(bundle, output, passes, calibration, sensitivity, force) as (text, weights):
-        result = compress(bundle, output, recipe, force, text, allow_float, weights, bits, group_size)
+    with _sensitivities(bundle, output, passes, calibration, sensitivity, force, threads) as (text, weights):
+        result = compress(bundle, output, recipe, force, text, allow_float, weights, bits, group_size, threads)
     _warn_of_what_is_left(result)
     if as_json:
         print_json(result)
@@ -129,7 +131,13 @@ def _named(weights: list[LeftWeight]) -> str:
 
 @contextmanager
 def _sensitivities(
-    bundle: Path, output: Path, passes: list[Pass], calibration: Path | None, sensitivity: Path | None, force: bool
+    bundle: Path,
+    output: Path,
+    passes: list[Pass],
+    calibration: Path | None,
+    sensitivity: Path | None,
+    force: bool,
+    threads: int | None,
 ) -> Iterator[tuple[Path | None, Path | None]]:
     """What `compress` gets for the two options: missing sensitivities are made of the calibration text."""
     from intaglio.files import check_output_directory, temporary_directory
@@ -142,5 +150,5 @@ def _sensitivities(
 
     check_output_directory(output, force)
     with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
-        compute(bundle, folder / "sensitivity", calibration)
+        compute(bundle, folder / "sensitivity", calibration, threads=threads)
         yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"

@@ -24,10 +24,18 @@ Examples:
 )
 @click.option("--samples", default=100, show_default=True, help="The most pieces of text to go by.")
 @click.option("--tokens", default=512, show_default=True, help="Of a piece, if the model takes as many.")
+@click.option("--threads", type=int, help="The most that torch takes. By default as many as it has.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @json_option
 def sensitivity_command(
-    bundle: Path, output: Path, calibration: Path, samples: int, tokens: int, force: bool, as_json: bool
+    bundle: Path,
+    output: Path,
+    calibration: Path,
+    samples: int,
+    tokens: int,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
 
@@ -36,7 +44,7 @@ def sensitivity_command(
     """
     from intaglio.training import sensitivity
 
-    result = sensitivity(bundle, output, calibration, samples, tokens, force)
+    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads)
     if as_json:
         print_json(result)
         return
