@@ -100,14 +100,14 @@ def compress(
         model = load(source.model_path, mapped=True)
         before = model_bytes(source.graph_paths)
     records, asked, share = [], set[str](), None
-    for graph_pass in passes:
-        with bounded(threads):
+    with bounded(threads):
+        for graph_pass in passes:
             model, counts = apply(graph_pass, model, data, weighting)
-        options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
-        records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
-        asked |= counts.asked
-        if compresses_weights(graph_pass):
-            share = weight_share(model, asked)  # before a later pass writes operators out in others
+            options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
+            records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
+            asked |= counts.asked
+            if compresses_weights(graph_pass):
+                share = weight_share(model, asked)  # before a later pass writes operators out in others
     with step("checking"):
         infer_shapes(model)
         check(model)

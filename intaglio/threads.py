@@ -49,10 +49,14 @@ def bounded(threads: int | None) -> Iterator[None]:
         _most.reset(token)
 
 
-def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """What `work`, which spends its time outside of Python (in NumPy, in C), gives for each of `items`, in order."""
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> list[Result]:
+    """What `work`, which spends its time outside of Python (in NumPy, in C), gives for each of `items`, in order.
+
+    `threads`: by default `usable_threads`.
+    """
     items = list(items)
-    if len(items) < 2 or usable_threads() == 1:
+    workers = min(threads or usable_threads(), len(items))
+    if workers < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(usable_threads(), len(items))) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, items))

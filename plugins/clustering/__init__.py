@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from intaglio.errors import GraphError
 from intaglio.plugins import ort
 from intaglio.plugins.clustering import reference
-from intaglio.threads import usable_threads
+from intaglio.threads import in_parallel
 
 __all__ = ["Clusters", "assign", "cluster"]
 
@@ -70,8 +69,7 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
         if not done:
             raise MemoryError
 
-    with ThreadPoolExecutor(threads or usable_threads()) as pool:  # ctypes lets other threads run meanwhile
-        list(pool.map(work, range(0, rows, ROWS)))
+    in_parallel(work, range(0, rows, ROWS), threads)  # ctypes lets other threads run meanwhile
     return Clusters(centroids, masses)
 
 
