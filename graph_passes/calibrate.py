@@ -207,7 +207,7 @@ def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
             save(model, directory / "model.onnx", external_above=0)
         finally:
             model.graph.outputs[:] = outputs
-        with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
+        with OnnxRuntimeEngine(directory / "model.onnx") as engine:
             yield engine
 
 
