@@ -21,25 +21,33 @@ from intaglio.graph_passes.calibration import OPTION, CalibrationData
 from intaglio.graph_passes.contract import (
     CalibratedPass,
     CompensatingPass,
+    Counts,
     Pass,
     SensitivePass,
+    compresses_weights,
     needs_calibration,
     needs_sensitivities,
 )
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.weight_share import LeftWeight, weight_share
 from intaglio.model_file import external_data_files, load, outline, save
 from intaglio.plugins import custom_operators
 from intaglio.progress import step
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
+from intaglio.threads import bounded
 
 
 class Compressed(msgspec.Struct):
     """What `compress` did: the passes with their counts, and the bytes of graphs and weights before and after.
 
     `untouched` are the graphs that the recipe left as they are: the encoder of an encoder-decoder.
+
+    Of the graph that the recipe went over, `share_compressed` is the part of the elements of its linear layers' weights
+    and its embedding tables that is compressed, `left` what is not, and `left_unasked` the part of the linear layers'
+    weights alone that is not although no option of a pass says so. None for recipes that compress no weights.
     """
 
     bundle: str
@@ -48,6 +56,9 @@ class Compressed(msgspec.Struct):
     bytes_before: int
     bytes_after: int
     untouched: list[str] = []
+    share_compressed: float | None = None
+    left: list[LeftWeight] = []
+    left_unasked: float | None = None
 
 
 def compress(
@@ -58,6 +69,9 @@ def compress(
     calibration: str | Path | None = None,
     allow_float: bool = False,
     sensitivity: str | Path | None = None,
+    bits: int | None = None,
+    group_size: int | None = None,
+    threads: int | None = None,
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
@@ -67,10 +81,11 @@ def compress(
     arrays by input name; it must be given if and only if a pass of the recipe needs it. `sensitivity` is the file that
     `intaglio.training.sensitivity` made of this bundle, or of another one of the same checkpoint, under the same
     condition. `allow_float` leaves what an integer-only recipe cannot make integer in floating point, instead of
-    stopping there. Raises `BundleError`,
-    `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    stopping there. `bits` and `group_size` stand for the options of these names of every pass that has them.
+    `threads`: the most that the passes take, by default all processors that this process may use.
+    Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
-    name, passes = load_recipe(recipe)
+    name, passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})
     if allow_float:
         passes = allowing_float(name, passes)
     check_calibration(name, passes, calibration)
@@ -84,10 +99,15 @@ def compress(
             weighting.check(source.manifest.source)
         model = load(source.model_path, mapped=True)
         before = model_bytes(source.graph_paths)
-    records = []
-    for graph_pass in passes:
-        model, record = apply(graph_pass, model, data, weighting)
-        records.append(record)
+    records, asked, share = [], set[str](), None
+    with bounded(threads):
+        for graph_pass in passes:
+            model, counts = apply(graph_pass, model, data, weighting)
+            options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
+            records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
+            asked |= counts.asked
+            if compresses_weights(graph_pass):
+                share = weight_share(model, asked)  # before a later pass writes operators out in others
     with step("checking"):
         infer_shapes(model)
         check(model)
@@ -96,7 +116,11 @@ def compress(
         draft.manifest = manifest(source.manifest, model, records)
         save(model, draft.model_path, beside=source.encoder_data)
         after = model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
-    return Compressed(str(output), name, records, before, after, [graph.file for graph in source.manifest.graphs[1:]])
+    untouched = [graph.file for graph in source.manifest.graphs[1:]]
+    done = Compressed(str(output), name, records, before, after, untouched)
+    if share is not None:
+        done.share_compressed, done.left, done.left_unasked = share.compressed, share.left, share.left_unasked
+    return done
 
 
 def allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
@@ -132,20 +156,17 @@ def apply(
     model: ir.Model,
     data: CalibrationData | None = None,
     sensitivities: Sensitivities | None = None,
-) -> tuple[ir.Model, PassRecord]:
-    """Run one pass; the rewritten model, and what the manifest says about it."""
+) -> tuple[ir.Model, Counts]:
+    """Run one pass; the rewritten model, and what was done."""
     if isinstance(graph_pass, CompensatingPass):
-        model, counts = graph_pass(model, sensitivities, data)
-    elif isinstance(graph_pass, SensitivePass):
-        model, counts = graph_pass(model, sensitivities)
-    elif isinstance(graph_pass, CalibratedPass):
+        return graph_pass(model, sensitivities, data)
+    if isinstance(graph_pass, SensitivePass):
+        return graph_pass(model, sensitivities)
+    if isinstance(graph_pass, CalibratedPass):
         assert data is not None, "check_calibration comes first"
-        model, counts = graph_pass(model, data)
-    else:
-        with step(graph_pass.name):
-            model, counts = graph_pass(model)
-    options = dataclasses.asdict(graph_pass)  # type: ignore[call-overload]
-    return model, PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers)
+        return graph_pass(model, data)
+    with step(graph_pass.name):
+        return graph_pass(model)
 
 
 def check(model: ir.Model) -> None:

@@ -8,6 +8,8 @@ reasons why the candidates that were looked at were left. A pass never leaves a 
 A pass with the class attribute `needs_calibration = True` is called with the calibration data too; what it observes
 it leaves in `meta` of the model's values, for the passes after it. One with `takes_sensitivities = True` is called with
 how sensitive the loss is to each weight, or with None where it is told to do without; one with both, with both.
+
+Of one that stores weights in fewer bits, by its `effect`, it is reported how much of them it did.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class Counts:
     rewritten: dict[str, int] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     layers: dict[str, dict[str, float]] = field(default_factory=dict)  # layer -> what was measured of it, by name
+    asked: set[str] = field(default_factory=set)  # layers that an option leaves
 
     def add(self, kind: str, number: int = 1) -> None:
         """Count `number` more rewrites of this kind."""
@@ -40,6 +43,11 @@ class Counts:
         """Note why a candidate was left, such as `bias is not 1-D: fc1.bias [4, 768]`; repeats are dropped."""
         if reason not in self.reasons:
             self.reasons.append(reason)
+
+    def leave_as_asked(self, layer: str, reason: str) -> None:
+        """Note that an option leaves a layer, and which."""
+        self.leave(f"{layer}: {reason}")
+        self.asked.add(layer)
 
 
 class GraphPass(Protocol):
@@ -124,6 +132,11 @@ Pass: TypeAlias = GraphPass | CalibratedPass | SensitivePass | CompensatingPass
 def needs_sensitivities(graph_pass: Pass) -> bool:
     """Whether a pass goes by how sensitive the loss is to each weight, and is not told to do without."""
     return isinstance(graph_pass, SensitivePass) and not getattr(graph_pass, "unweighted", False)
+
+
+def compresses_weights(graph_pass: Pass) -> bool:
+    """Whether a pass stores weights in fewer bits."""
+    return graph_pass.effect in (Effect.WEIGHTS_8, Effect.WEIGHTS_4, Effect.WEIGHTS_3)
 
 
 def needs_calibration(graph_pass: Pass) -> bool:

@@ -45,8 +45,10 @@ class FoldConstants:
     and removes nodes and initializers that nothing uses.
 
     Results keep their names. Left: random operators, quantisation, nodes with bodies, and, with a reason, nodes of
-    other domains and results that would make the model grow by more than `max_bytes` (bytes of the result less
-    those of the constants that it makes superfluous), or whose size is not known beforehand.
+    other domains, a Transpose or Cast of a matrix of floating-point numbers that is used elsewhere too (a head tied to
+    the embeddings: folded, it would be stored twice, and no longer be known as tied), and results that would make the
+    model grow by more than `max_bytes` (bytes of the result less those of the constants that it makes superfluous), or
+    whose size is not known beforehand.
     """
 
     name: ClassVar[str] = "fold_constants"
@@ -86,6 +88,9 @@ class FoldConstants:
             if node.domain != "":
                 counts.leave(f"{node.domain}.{node.op_type} {node.name!r}: constant, but not a standard operator")
                 return
+            if _copies_a_matrix(node):
+                counts.leave(f"{node.op_type} {node.name!r}: constant, but its matrix is used elsewhere too")
+                return
             result = self._evaluate(node, model, counts)
         if result is not None:
             _replace(node, result)
@@ -116,6 +121,18 @@ class FoldConstants:
             counts.leave(f"{what}: constant, but onnx.reference gives another dtype or shape than the standard says")
             return None
         return arrays
+
+
+def _copies_a_matrix(node: ir.Node) -> bool:
+    """Whether folding `node` stores the same floating-point matrix a second time."""
+    value, tensor = node.inputs[0], constant(node.inputs[0])
+    if node.op_type not in ("Cast", "Transpose") or value is None or tensor is None:
+        return False
+    return (
+        len(tensor.shape) == 2
+        and tensor.dtype.is_floating_point()
+        and any(user is not node for user, _ in value.uses())
+    )
 
 
 def _remove_unused(model: ir.Model) -> int:

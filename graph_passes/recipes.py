@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
 
-from intaglio.errors import GraphError, one_line
+from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.contract import GraphPass, Pass
@@ -141,8 +142,10 @@ RECIPES: dict[str, list[Pass]] = {
 }
 
 
-def load_recipe(recipe: str | Path) -> tuple[str, list[Pass]]:
+def load_recipe(recipe: str | Path, options: Mapping[str, Any] | None = None) -> tuple[str, list[Pass]]:
     """The name and the passes of a recipe: one of `RECIPES`, or a YAML file.
+
+    `options` hold for every pass that has an option of such a name; those that are None count as not given.
 
     A file lists passes by name, with their options where they differ from the defaults:
 
@@ -150,16 +153,40 @@ def load_recipe(recipe: str | Path) -> tuple[str, list[Pass]]:
           - canonicalize
           - float16: {keep: [Softmax]}
 
-    Raises `GraphError` with one line for whatever is wrong with it.
+    Raises `GraphError` with one line for whatever is wrong with it, `UsageError` for an option that no pass has.
     """
+    name, passes = str(recipe), _passes(recipe)
+    for option, value in (options or {}).items():
+        if value is not None:
+            passes = _with_option(name, passes, option, value)
+    return name, passes
+
+
+def _passes(recipe: str | Path) -> list[Pass]:
     name = str(recipe)
     if name in RECIPES:
-        return name, list(RECIPES[name])
+        return list(RECIPES[name])
     path = Path(recipe)
     if path.suffix not in (".yaml", ".yml") and not path.is_file():
         raise GraphError(f"recipe {name!r}: expected one of {', '.join(RECIPES)}, or the path of a YAML file.")
     entries = _read(path)
-    return name, [_parse_pass(entry, f"recipe {name}: pass {number}") for number, entry in enumerate(entries, 1)]
+    return [_parse_pass(entry, f"recipe {name}: pass {number}") for number, entry in enumerate(entries, 1)]
+
+
+def _with_option(recipe: str, passes: Sequence[Pass], option: str, value: Any) -> list[Pass]:
+    """The passes of `recipe`, those that have `option` with this value of it."""
+    if not any(_has(each, option) for each in passes):
+        names = ", ".join(name for name, listed in RECIPES.items() if any(_has(each, option) for each in listed))
+        flag = f"--{option.replace('_', '-')}"
+        raise UsageError(f"{flag} {value}: no pass of recipe {recipe} takes it. Recipes that do: {names}.")
+    return [
+        dataclasses.replace(each, **{option: value}) if _has(each, option) else each  # type: ignore[type-var]
+        for each in passes
+    ]
+
+
+def _has(graph_pass: Pass, option: str) -> bool:
+    return any(field.name == option for field in dataclasses.fields(graph_pass))  # type: ignore[arg-type]
 
 
 def _read(path: Path) -> list[Any]:
@@ -208,4 +235,4 @@ def _expected(kind: type, said: str) -> str:
     for option, hint in get_type_hints(kind).items():
         if said.endswith(f"`{option}`") and (choices := get_args(hint)) and get_origin(hint) is Literal:
             return f"Expected one of: {', '.join(map(str, choices))}."
-    return "Mend the value."
+    return "Fix the value."

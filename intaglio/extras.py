@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from intaglio.errors import MissingExtraError
@@ -22,7 +23,13 @@ EXTRA_OF = {
 
 
 def load(module: str) -> Any:
-    """Import `module` and return it, or raise `MissingExtraError` with the command that installs it."""
+    """Import `module` and return it, or raise `MissingExtraError` with the command that installs it.
+
+    Before torch is, OMP_WAIT_POLICY is set, unless it is already: its threads then sleep while they wait for each
+    other. In a loop they take the processor from those that they wait for, where anything else runs on the machine.
+    """
+    if module == "torch":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module(module)
     except ImportError as error:

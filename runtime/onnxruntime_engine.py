@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from intaglio.plugins import ort as kernels
 from intaglio.runtime.custom_operators import runnable
 from intaglio.runtime.engine import Array, Engine, check_arrays
 from intaglio.runtime.partial_graph import partial_graph
+from intaglio.threads import usable_threads
 
 # Target -> providers, in order of preference. A provider that the first one falls back to comes after it.
 PROVIDERS = {
@@ -68,7 +68,7 @@ class OnnxRuntimeEngine(Engine):
             raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what fails is raised, and printed by the library would stand there twice
-        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = threads or usable_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(source, Bundle) and (stored := _stored(source, target, graph)):
             path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -41,6 +43,7 @@ def sensitivity(
     samples: int = 100,
     tokens: int = 512,
     force: bool = False,
+    threads: int | None = None,
 ) -> Sensitivity:
     """Write how sensitive the loss of the decoder in `bundle` is to the weights of its linear layers to `output`.
 
@@ -49,11 +52,11 @@ def sensitivity(
     next token. `output` is a file of `intaglio.sensitivity_file`; as much disk as the weights in float32.
 
     Besides the weights as the graph stores them, the gradient of one weight is in memory at a time (of a tied table,
-    from the head's use of it on), and the activations of one layer. Raises `BundleError`, `GraphError`, `UsageError`,
-    `StorageError`; nothing is left at `output` then.
+    from the head's use of it on), and the activations of one layer. `threads`: the most that torch takes, by default as
+    many as it has. Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     output = Path(output)
-    _check_options(output, samples, tokens, force)
+    _check_options(output, samples, tokens, force, threads)
     started = time.monotonic()
     with step("reading"):
         source = Bundle.open(bundle)
@@ -73,12 +76,12 @@ def sensitivity(
         network = DecoderNetwork(load(source.model_path, mapped=True))
     observed = Observed(source.manifest.source.sha256, Path(calibration).name, used.sha256, len(pieces), count)
     losses = []
-    with SensitivityWriter.create(output, network.shapes, observed) as writer:
+    with _torch_threads(threads), SensitivityWriter.create(output, network.shapes, observed) as writer:
 
         def take(name: str, gradient: torch.Tensor) -> None:
             if not torch.isfinite(gradient).all():
                 raise GraphError(
-                    f"{name}: its gradient is NaN or infinite, expected finite numbers. Mend the model, or the text."
+                    f"{name}: its gradient is NaN or infinite, expected finite numbers. Fix the model, or the text."
                 )
             writer.add(name, gradient.square_().div_(len(pieces)).numpy())
 
@@ -101,8 +104,21 @@ def sensitivity(
     )
 
 
-def _check_options(output: Path, samples: int, tokens: int, force: bool) -> None:
-    for name, value, least in (("samples", samples, 1), ("tokens", tokens, 2)):
-        if value < least:
+@contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    """Let torch take at most `threads`."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_options(output: Path, samples: int, tokens: int, force: bool, threads: int | None) -> None:
+    for name, value, least in (("samples", samples, 1), ("tokens", tokens, 2), ("threads", threads, 1)):
+        if value is not None and value < least:
             raise UsageError(f"{name} {value}: expected at least {least}.")
     check_output_file(output, force, "output")

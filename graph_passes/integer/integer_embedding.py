@@ -26,7 +26,7 @@ class IntegerEmbedding:
     """
 
     name: ClassVar[str] = "integer_embedding"
-    effect: ClassVar[Effect] = Effect.INT8
+    effect: ClassVar[Effect] = Effect.WEIGHTS_8
 
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""

@@ -21,6 +21,7 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.uniform import Floats, fit
 from intaglio.progress import track
+from intaglio.threads import in_parallel
 
 SAMPLE = 512  # tokens that errors are measured on
 ROWS = 1024  # outputs of a layer that they are measured on: factors are common to all of them
@@ -33,11 +34,11 @@ class Awq:
 
     Lin et al., "AWQ: Activation-aware Weight Quantization" (arXiv:2306.00978), section 3.2: s = mean|x|^a, with a of
     `steps` values from 0 (no scaling) to below 1, chosen by the error of what the layers that share x give. W·s is then
-    rounded as rtn does; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
+    rounded as rtn does, in groups of the same sizes; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
 
     1. Scaled: layers whose input a normalisation, a product or another linear layer gives that is used for nothing
        else. The others are rounded as they are, and the reason is noted.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, heads tied to
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights or activations
@@ -111,11 +112,14 @@ class Awq:
         for layer in level:
             matrix = layer.matrix()
             matrix = matrix[:: -(-len(matrix) // ROWS)]
-            for index, factors in enumerate(candidates):
+
+            def error(factors: Floats, matrix: Floats = matrix) -> float:
                 scaled = matrix * factors
                 grid = fit(scaled, self.bits, self.group_size, self.symmetric)
                 rounded = grid.decode(grid.encode(scaled)) / factors
-                errors[index] += np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64)
+                return float(np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64))
+
+            errors += in_parallel(error, candidates)
         return candidates[int(np.argmin(errors))]
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intaglio.graph_passes.weights.gptq_solver import Solver
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.sparse import Places
+from intaglio.threads import in_parallel
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,10 +33,13 @@ class Compensation:
         """
         indices = np.empty(matrix.shape, np.uint8)
         exact = np.empty(len(places), np.float32)
-        for part in row_blocks(matrix):
+
+        def work(part: slice) -> None:
             first = part.start * matrix.shape[1]
             begin, end = np.searchsorted(places, (first, part.stop * matrix.shape[1]))
             indices[part], exact[begin:end] = self._assign(matrix[part], lut[part], places[begin:end] - first)
+
+        in_parallel(work, row_blocks(matrix))
         return indices, exact
 
     def _assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:

@@ -28,18 +28,23 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
 from intaglio.progress import track
+from intaglio.threads import in_parallel
+
+COLUMNS = 256  # of a block of second moments
 
 
 @dataclass(frozen=True)
 class Gptq:
-    """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each `group_size` weights of a row (0: a row).
+    """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
+
+    Groups are of `group_size` weights (0: a row), or of the next smaller multiple of 32 that divides the row.
 
     Grids are those of rtn; which of their numbers a weight becomes is chosen by GPTQ (`gptq_solver`) from the inputs
     that a layer gets on calibration text, with the layers before it rounded already. With `act_order` the columns are
     rounded in the order of their inputs' sizes; that costs nothing at run time, the groups staying where they are.
 
     1. Layers are taken by their inputs, those that share one together, in the order of the graph.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, heads tied to
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     `activation_bits`: how many bits of x the CPU kernels keep. `samples`: the most texts, or chunks of a text, that are
@@ -109,6 +114,14 @@ class Gptq:
 def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
     """The sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
     sums = np.zeros((channels, channels), np.float32)
+    starts = range(0, channels, COLUMNS)
     for part in rows:
-        sums += part.T @ part
+
+        def add(start: int, part: Floats = part) -> None:  # what lies to the left of the block is what lies above it
+            block = slice(start, start + COLUMNS)
+            sums[block, start:] += part[:, block].T @ part[:, start:]
+
+        in_parallel(add, starts)
+    for start in starts:
+        sums[start + COLUMNS :, start : start + COLUMNS] = sums[start : start + COLUMNS, start + COLUMNS :].T
     return sums

@@ -14,10 +14,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
+from intaglio.threads import in_parallel
+
+Doubles = npt.NDArray[np.float64]
 
 BLOCK = 128  # columns whose errors reach the columns after them in one product (GPTQ, section 3.3, step 2)
-SMALL = 64  # a triangle of so many rows is inverted at once
+SMALL = 64  # rows of a matrix that is factored at once
+ROWS = 256  # of a product that a thread takes at a time
 MORE_DAMPING = 10.0  # times as much, where the Hessian has no Cholesky factor yet
 
 
@@ -32,6 +37,16 @@ class Solver:
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
         """The codes [N, K] on `grid` for `weight` [N, K], which stays, that change x·Wᵀ little."""
+        codes = np.empty(weight.shape, np.uint8)
+
+        def work(part: slice) -> None:
+            zero_points = None if grid.zero_points is None else grid.zero_points[part]
+            codes[part] = self._round(weight[part], Grid(grid.bits, grid.scales[part], zero_points))
+
+        in_parallel(work, row_blocks(weight))
+        return codes
+
+    def _round(self, weight: Floats, grid: Grid) -> Codes:
         codes = np.empty(weight.shape[::-1], np.uint8)
         group_size = len(self._order) // grid.scales.shape[1]
         scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)  # [groups, N or 1]
@@ -48,7 +63,7 @@ class Solver:
             return rounded
 
         self.sweep(weight, nearest)
-        return np.ascontiguousarray(codes.T)
+        return codes.T
 
     def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> None:
         """Take the columns of `weight` [N, K], which stays, one after the other.
@@ -72,8 +87,9 @@ class Solver:
 def inverse_factor(hessian: Floats, damping: float) -> Floats:
     """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
 
-    The inverse itself is never made: H = R·Rᵀ with R upper triangular, from the Cholesky factor of H with its rows and
-    columns reversed; then U is the inverse of R. Columns that were 0 in all of the text stand for themselves.
+    The inverse itself is never made: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its rows
+    and columns reversed; then U is the inverse of R, which is that of L with its rows and columns reversed. Columns
+    that were 0 in all of the text stand for themselves.
     """
     diagonal = np.diag(hessian).astype(np.float64)
     mean = diagonal.mean() or 1.0
@@ -82,21 +98,35 @@ def inverse_factor(hessian: Floats, damping: float) -> Floats:
         reversed_ = hessian[::-1, ::-1].astype(np.float64)
         np.fill_diagonal(reversed_, diagonal[::-1] + part * mean)
         try:
-            lower = np.linalg.cholesky(reversed_)
-            break
+            return inverse_of_cholesky(reversed_)[::-1, ::-1].astype(np.float32, order="C")
         except np.linalg.LinAlgError:
             part = max(part, 1e-4) * MORE_DAMPING
-    return invert_upper(np.ascontiguousarray(lower[::-1, ::-1])).astype(np.float32)
 
 
-def invert_upper(triangle: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The inverse of an upper triangular matrix, by halves: almost all of the work is products."""
-    size = len(triangle)
+def inverse_of_cholesky(matrix: Doubles) -> Doubles:
+    """The inverse of the lower Cholesky factor of `matrix`, by halves: almost all of the work is products.
+
+    Raises `LinAlgError` for a matrix that is not positive definite.
+    """
+    size = len(matrix)
     if size <= SMALL:
-        return np.triu(np.linalg.inv(triangle))
+        return np.tril(np.linalg.inv(np.linalg.cholesky(matrix)))
     half = size // 2
-    inverse = np.zeros_like(triangle)
-    first, last = invert_upper(triangle[:half, :half]), invert_upper(triangle[half:, half:])
+    inverse = np.zeros_like(matrix)
+    first = inverse_of_cholesky(matrix[:half, :half])
+    below = _product(matrix[half:, :half], first.T)  # of the factor
+    last = inverse_of_cholesky(matrix[half:, half:] - _product(below, below.T))
     inverse[:half, :half], inverse[half:, half:] = first, last
-    inverse[:half, half:] = -(first @ (triangle[:half, half:] @ last))
+    inverse[half:, :half] = -_product(last, _product(below, first))
     return inverse
+
+
+def _product(left: Doubles, right: Doubles) -> Doubles:
+    """left @ right, on as many threads as there are."""
+    product = np.empty((len(left), right.shape[1]))
+
+    def work(start: int) -> None:
+        np.matmul(left[start : start + ROWS], right, out=product[start : start + ROWS])
+
+    in_parallel(work, range(0, len(left), ROWS))
+    return product

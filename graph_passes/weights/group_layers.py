@@ -13,7 +13,7 @@ from intaglio import interrupts
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
-from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, usable_group_size
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track
 
@@ -31,11 +31,23 @@ def check_groups(name: str, bits: int, group_size: int) -> None:
 def grouped_layers(
     model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int, tied: bool, branches: bool = False
 ) -> list[LinearLayer]:
-    """The layers whose rows divide into groups of `group_size` (0: whole rows, of a multiple of 32 weights).
+    """The layers whose rows divide into groups: of a multiple of 32 weights, at most `group_size` (0: whole rows).
 
+    How many layers get smaller groups than asked for is noted in `counts`. Rows that are no multiple of 32 stay as
+    they are: filled up with zeros they would need every input filled up too, a copy of it at each run of the layer.
     `branches`: as of `linear_layers`.
     """
-    return linear_layers(model, counts, skip, group_size or WORD, tied, branches)
+    layers = linear_layers(model, counts, skip, WORD, tied, branches)
+    inputs = [layer.shape[1] for layer in layers]
+    sizes = {length: usable_group_size(length, group_size) for length in sorted(set(inputs))}
+    smaller = [f"{size} for {length} inputs" for length, size in sizes.items() if size < group_size]
+    if smaller:
+        number = sum(sizes[length] < group_size for length in inputs)
+        counts.leave(
+            f"group_size {group_size} does not divide the rows of {number} layer{'s' * (number > 1)}, "
+            f"which have smaller groups: {', '.join(smaller)}"
+        )
+    return layers
 
 
 def own_weights(layers: Sequence[LinearLayer], counts: Counts) -> list[LinearLayer]:

@@ -38,7 +38,7 @@ class LinearLayer:
     @property
     def name(self) -> str:
         """The path of the layer in the checkpoint: the weight's name without its ending ".weight"."""
-        return str(self.weight.name).removesuffix("_transposed").removesuffix(".weight")
+        return layer_name(self.weight)
 
     @property
     def x(self) -> ir.Value:
@@ -123,7 +123,7 @@ def linear_layers(
 
     A pattern that no layer's name matches raises `GraphError`: it is misspelt.
     """
-    found = list(_all_layers(model))
+    found = list(all_layers(model))
     for pattern in skip:
         if not any(fnmatchcase(layer.name, pattern) for layer in found):
             names = ", ".join(layer.name for layer in found[:6])
@@ -132,7 +132,7 @@ def linear_layers(
     for layer in found:
         inputs = layer.shape[1]
         if any(fnmatchcase(layer.name, pattern) for pattern in skip):
-            counts.leave(f"{layer.name}: skipped as asked")
+            counts.leave_as_asked(layer.name, "skipped as asked")
         elif inputs % multiple_of:
             counts.leave(f"{layer.name}: {inputs} inputs are no multiple of {multiple_of}")
         elif layer.tied and not tied:
@@ -160,14 +160,20 @@ def release(tensor: ir.TensorProtocol) -> None:
         tensor.release()
 
 
-def _all_layers(model: ir.Model) -> Iterator[LinearLayer]:
+def layer_name(weight: ir.Value) -> str:
+    """The path in the checkpoint of what `weight` belongs to."""
+    return str(weight.name).removesuffix("_transposed").removesuffix(".weight")
+
+
+def all_layers(model: ir.Model) -> Iterator[LinearLayer]:
+    """Every layer of the graph and of its branches, in the order of the graph."""
     for node in all_nodes(model):
         if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
             continue
         x, factor = node.inputs[:2]
         if x is None or constant(x) is not None:
             continue
-        weight, transposed = _stored(factor)
+        weight, transposed = stored(factor)
         if weight is None:
             continue
         if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
@@ -181,8 +187,11 @@ def _is_plain(node: ir.Node) -> bool:
     return not given.get("transA") and given.get("alpha", 1.0) == 1.0 and given.get("beta", 1.0) == 1.0
 
 
-def _stored(factor: ir.Value | None) -> tuple[ir.Value | None, bool]:
-    """The initializer that the second factor is made of, and whether it is stored transposed."""
+def stored(factor: ir.Value | None) -> tuple[ir.Value | None, bool]:
+    """The matrix of floating-point numbers that `factor` is made of, an initializer, and whether it is transposed.
+
+    None where it is made of anything else; Transpose, Cast to another floating-point dtype and Identity may follow it.
+    """
     transposed = False
     while factor is not None and not factor.is_initializer():
         producer = factor.producer()

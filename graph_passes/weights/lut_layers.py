@@ -29,6 +29,7 @@ from intaglio.plugins.bit_packing import pack
 from intaglio.progress import track
 from intaglio.runtime.engine import Array
 from intaglio.sensitivity_file import Sensitivities
+from intaglio.threads import in_parallel
 
 Floats = npt.NDArray[np.float32]
 
@@ -140,10 +141,12 @@ def compressed(
     made = Compressed(table, method.bits, sparse, table.error)
     if compensation is None:
         return made
-    parts = row_blocks(matrix)
-    return replace(
-        made, error=sum(compensation.error(made.rows(part) - matrix[part], sensitivities[part]) for part in parts)
-    )
+    known = compensation
+
+    def cost(part: slice) -> float:
+        return known.error(made.rows(part) - matrix[part], sensitivities[part])
+
+    return replace(made, error=sum(in_parallel(cost, row_blocks(matrix))))
 
 
 @dataclass(frozen=True)

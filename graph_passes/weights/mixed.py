@@ -101,7 +101,7 @@ class Mixed:
         methods: dict[ir.Value, Method] = {}
         for group, choice in zip(groups, chosen, strict=True):
             if choice.method is None:
-                counts.leave(f"{group[0].name}: left as it is, within the budget")
+                counts.leave_as_asked(group[0].name, "left as it is, within the budget")
             else:
                 methods[group[0].weight] = choice.method
                 kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""

@@ -15,11 +15,13 @@ from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
 
 @dataclass(frozen=True)
 class Rtn:
-    """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each `group_size` weights of a row (0: a row).
+    """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
+
+    Groups are of `group_size` weights (0: a row), or of the next smaller multiple of 32 that divides the row.
 
     1. Asymmetric groups have a zero point too, and reach from their smallest to their largest weight; `symmetric`
        ones reach as far on both sides as the weight of the largest magnitude.
-    2. Left: layers that a pattern of `skip` names, those whose rows do not divide into groups, and heads tied to the
+    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and heads tied to the
        embeddings unless `tied`.
 
     `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or

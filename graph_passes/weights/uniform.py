@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.plugins.bit_packing import WORD
+
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 
@@ -60,10 +62,20 @@ class Grid:
 
 
 def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
-    """The grid of each group of `weight` [N, K] that reaches from its smallest to its largest number."""
+    """The grid of each group of `weight` [N, K] that reaches from its smallest to its largest number.
+
+    Groups are as large as `usable_group_size` lets them be; K is a multiple of 32.
+    """
     groups = _groups(weight, group_size)
     lowest, highest = groups.min(axis=2), groups.max(axis=2)
     return _symmetric(lowest, highest, bits) if symmetric else asymmetric(lowest, highest, bits)
+
+
+def usable_group_size(length: int, group_size: int) -> int:
+    """The largest multiple of 32 of at most `group_size` (0: a whole row) that divides rows of `length` weights."""
+    if not group_size:
+        return length
+    return next(size for size in range(min(group_size, length), 0, -WORD) if length % size == 0)
 
 
 def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
@@ -83,7 +95,7 @@ def _symmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
 def _groups(weight: Floats, group_size: int) -> Floats:
     """`weight` as [N, groups, group_size]."""
     rows, length = weight.shape
-    size = group_size or length
+    size = usable_group_size(length, group_size)
     return weight.reshape(rows, length // size, size)
 
 

@@ -130,6 +130,14 @@ def shown(cell: object, cosine: bool = False) -> str:
     return str(cell)
 
 
+def percent(part: float) -> str:
+    """A part of a whole for people: `97.1 %`. It is 100 % or 0 % only for all or nothing."""
+    tenths = round(1000 * part)
+    if 0 < part < 1:
+        tenths = min(max(tenths, 1), 999)
+    return f"{tenths / 10:g} %"
+
+
 def size(number: int) -> str:
     """Bytes for people: `90.8 MB`."""
     value = float(number)

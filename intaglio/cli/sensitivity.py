@@ -10,9 +10,9 @@ from intaglio.cli.output import json_option, print_json, size
 
 EPILOG = """\b
 Examples:
-  intaglio export ./gpt2 -o gpt2
+  intaglio export ./checkpoint -o gpt2
   intaglio sensitivity gpt2 --calibration text.txt -o gpt2.sensitivity
-  intaglio compress gpt2 -o gpt2-lut --recipe lut --sensitivity gpt2.sensitivity
+  intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt --sensitivity gpt2.sensitivity
 """
 
 
@@ -24,10 +24,18 @@ Examples:
 )
 @click.option("--samples", default=100, show_default=True, help="The most pieces of text to go by.")
 @click.option("--tokens", default=512, show_default=True, help="Of a piece, if the model takes as many.")
+@click.option("--threads", type=int, help="The most that torch takes. By default as many as it has.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @json_option
 def sensitivity_command(
-    bundle: Path, output: Path, calibration: Path, samples: int, tokens: int, force: bool, as_json: bool
+    bundle: Path,
+    output: Path,
+    calibration: Path,
+    samples: int,
+    tokens: int,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
 
@@ -36,7 +44,7 @@ def sensitivity_command(
     """
     from intaglio.training import sensitivity
 
-    result = sensitivity(bundle, output, calibration, samples, tokens, force)
+    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads)
     if as_json:
         print_json(result)
         return

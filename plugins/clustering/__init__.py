@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy.typing as npt
 from intaglio.errors import GraphError
 from intaglio.plugins import ort
 from intaglio.plugins.clustering import reference
+from intaglio.threads import in_parallel
 
 __all__ = ["Clusters", "assign", "cluster"]
 
@@ -38,8 +37,8 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
     """The `count` centroids of each row with the least Σ weight·(value - nearest centroid)² that there can be.
 
     values: [N, K] float32; weights: [N, K] float32, not negative. A row whose weights are all 0 counts as unweighted;
-    one with fewer distinct values than `count` repeats its last centroid, with mass 0. `threads`: by default all
-    processors that this process may use. Raises `GraphError` for what is not finite, and for negative weights.
+    one with fewer distinct values than `count` repeats its last centroid, with mass 0. `threads`: by default
+    `usable_threads`. Raises `GraphError` for what is not finite, and for negative weights.
     """
     values, weights = (np.ascontiguousarray(array, np.float32) for array in (values, weights))
     if values.ndim != 2 or values.shape != weights.shape or values.shape[1] == 0 or not 1 <= count <= MOST:
@@ -70,8 +69,7 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
         if not done:
             raise MemoryError
 
-    with ThreadPoolExecutor(threads or _processors()) as pool:  # ctypes lets other threads run meanwhile
-        list(pool.map(work, range(0, rows, ROWS)))
+    in_parallel(work, range(0, rows, ROWS), threads)  # ctypes lets other threads run meanwhile
     return Clusters(centroids, masses)
 
 
@@ -108,7 +106,3 @@ def _library() -> ctypes.CDLL | None:
 def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
     assert array.flags.c_contiguous
     return ctypes.c_void_p(array.ctypes.data)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -154,3 +154,15 @@ def test_nothing_to_fold_says_so(parse: Any) -> None:
     _, counts = FoldConstants()(parse("(float[2] x) => (float[2] y) { y = Relu(x) }"))
     assert counts.rewritten == {}
     assert len(counts.reasons) == 1
+
+
+def test_a_tied_head_stays_tied(parse: Any, operators: Any) -> None:
+    body = (
+        "(int64[2] ids) => (float[2, 3] y) { x = Gather(w, ids)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }"
+    )
+    model, counts = FoldConstants()(parse(body, {"w": W}))
+    assert operators(model) == ["Gather", "MatMul", "Transpose"]
+    assert counts.reasons[0] == "Transpose '': constant, but its matrix is used elsewhere too"
+    body = "(float[2, 4] x) => (float[2, 3] y) { t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }"
+    model, counts = FoldConstants()(parse(body, {"w": W}))
+    assert operators(model) == ["MatMul"] and counts.rewritten == {"constants": 1}

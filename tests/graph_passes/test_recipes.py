@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from intaglio.errors import GraphError
+from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.raise_opset import RaiseOpset
 from intaglio.graph_passes.recipes import PASSES, RECIPES, load_recipe
+from intaglio.graph_passes.weights.gptq import Gptq
+from intaglio.graph_passes.weights.lut import Lut
+from intaglio.graph_passes.weights.rtn import Rtn
 
 
 def write(folder: Path, content: str | bytes) -> Path:
@@ -126,3 +129,41 @@ def test_the_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
     assert list(map(type, passes)) == list(map(type, RECIPES["int8-only"]))
     changed = [each for each, usual in zip(passes, RECIPES["int8-only"], strict=True) if each != usual]
     assert [each.name for each in changed] == ["equalize", "calibrate"]
+
+
+def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_path: Path) -> None:
+    _, passes = load_recipe("gptq", {"bits": 3, "group_size": 64})
+    assert passes == [*RECIPES["canonical"], Gptq(bits=3, group_size=64)]
+    assert load_recipe("gptq", {"bits": None, "group_size": None})[1] == RECIPES["gptq"]
+    path = write(tmp_path, "passes: [{rtn: {skip: ['*.mlp.*']}}, canonicalize, {lut: {bits: 2, skip: [lm_head]}}]")
+    rtn, _, lut = load_recipe(path, {"bits": 3, "group_size": 64})[1]
+    assert rtn == Rtn(bits=3, group_size=64, skip=("*.mlp.*",)) and lut == Lut(bits=3, skip=("lm_head",))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "said"),
+    [
+        ("mixed", {"bits": 3}, "--bits 3: no pass of recipe mixed takes it. Recipes that do: lut, lut-sparse, rtn,"),
+        ("lut", {"group_size": 64}, "--group-size 64: no pass of recipe lut takes it. Recipes that do: rtn, gptq,"),
+        ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 takes it."),
+    ],
+)
+def test_an_option_that_no_pass_has_names_the_recipes_that_take_it(
+    recipe: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        load_recipe(recipe, options)
+    assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "said"),
+    [
+        ("lut", {"bits": 8}, "lut: bits 8: expected one of 2, 3, 4."),
+        ("awq", {"group_size": 48}, "awq: group_size 48: expected a multiple of 32, or 0 for whole rows."),
+    ],
+)
+def test_an_option_s_value_is_checked_as_that_of_a_file(recipe: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(GraphError) as raised:
+        load_recipe(recipe, options)
+    assert str(raised.value) == said

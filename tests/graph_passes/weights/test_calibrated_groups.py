@@ -97,6 +97,23 @@ def test_gptq_through_compress(tiny_bundle: Path, text: Path, tmp_path: Path) ->
     assert made.calibration.method == "gptq" and made.calibration.tokens > 64
 
 
+@pytest.mark.parametrize("kind", [Gptq, Awq])
+def test_rows_that_the_group_size_does_not_divide_are_rounded_in_smaller_groups(
+    kind: type, make_decoder: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
+) -> None:
+    _, path = make_decoder("gpt2", n_embd=96)
+    bundle = Bundle.open(path)
+    data = CalibrationData.open(text, bundle)
+    batches, _ = data.load(2, 2)
+    model = load(bundle.model_path)
+    (before,) = outputs(model, ["logits"], batches, tmp_path)
+    model, counts = kind(bits=8)(model, data)
+    assert counts.rewritten["layers"] == 8
+    assert "of 6 layers, which have smaller groups: 96 for 96 inputs" in "".join(counts.reasons)
+    (after,) = outputs(model, ["logits"], batches, tmp_path)
+    assert np.abs(after - before).max() < 0.05 * np.abs(before).max()
+
+
 @pytest.mark.parametrize("name", ["gptq", "awq"])
 def test_two_words_are_too_little_text(name: str, tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("two words\n")

@@ -77,7 +77,7 @@ def test_a_weight_that_two_layers_use_is_stored_once(parse: Callable[..., ir.Mod
     ("rows", "options", "reason"),
     [
         (100, {"group_size": 0}, "w: 100 inputs are no multiple of 32"),
-        (96, {"group_size": 64}, "w: 96 inputs are no multiple of 64"),
+        (100, {"group_size": 64}, "w: 100 inputs are no multiple of 32"),
         (128, {"skip": ("w",)}, "w: skipped as asked"),
     ],
 )
@@ -88,6 +88,39 @@ def test_layers_left_have_a_reason(
     model, counts = Rtn(**options)(parse(body, {"w": W[:rows]}))  # type: ignore[arg-type]
     assert counts.reasons == [reason]
     assert [node.op_type for node in model.graph] == ["MatMul"]
+
+
+@pytest.mark.parametrize(("rows", "size"), [(576, 96), (1536, 128), (192, 96), (64, 64), (1184, 32), (128, 128)])
+def test_rows_that_128_does_not_divide_get_the_largest_groups_that_do(
+    parse: Callable[..., ir.Model], compute: Callable[..., list[np.ndarray]], rows: int, size: int
+) -> None:
+    weight = RANDOM.standard_normal((rows, 24)).astype(np.float32)
+    model, counts = Rtn()(parse(f"(float[n, {rows}] x) => (float[n, 24] y) {{ y = MatMul(x, w) }}", {"w": weight}))
+    (node,) = model.graph
+    assert node.op_type == "GroupMatMul" and node.attributes["group_size"].as_int() == size
+    smaller = f"group_size 128 does not divide the rows of 1 layer, which have smaller groups: {size} for {rows} inputs"
+    assert counts.reasons == ([] if size == 128 else [smaller])
+    inline(model)
+    x = RANDOM.standard_normal((3, rows)).astype(np.float32)
+    (y,) = compute(model, x=x)
+    rounded = weight.T.reshape(24, -1, size)
+    low, high = np.minimum(rounded.min(axis=2), 0)[..., None], np.maximum(rounded.max(axis=2), 0)[..., None]
+    scale = (high - low) / np.float32(15)
+    zero = np.rint(-low / scale)
+    expected = (np.clip(np.rint(rounded / scale) + zero, 0, 15) - zero) * scale
+    np.testing.assert_allclose(y, x @ expected.reshape(24, -1).T, rtol=1e-4, atol=1e-3)
+
+
+def test_smaller_groups_of_many_layers_take_one_line(parse: Callable[..., ir.Model]) -> None:
+    names = [f"w{index}" for index in range(6)]
+    body = "".join(f"h{index + 1} = MatMul(h{index}, {name}) " for index, name in enumerate(names))
+    weights = {name: RANDOM.standard_normal((96, 96)).astype(np.float32) for name in names}
+    body = f"(float[n, 96] h0) => (float[n, 64] y) {{ {body} y = MatMul(h6, out) }}"
+    _, counts = Rtn(group_size=64)(parse(body, weights | {"out": RANDOM.standard_normal((96, 64)).astype(np.float32)}))
+    assert counts.rewritten["layers"] == 7
+    assert counts.reasons == [
+        "group_size 64 does not divide the rows of 7 layers, which have smaller groups: 32 for 96 inputs"
+    ]
 
 
 @pytest.mark.parametrize(

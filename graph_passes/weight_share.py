@@ -1,0 +1,100 @@
+"""How much of a model's weights is compressed, read off its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import onnx_ir as ir
+
+from intaglio.graph_passes.graphs import all_nodes, constant
+from intaglio.graph_passes.weights.linear_layers import all_layers, layer_name, stored
+from intaglio.plugins import DOMAIN
+
+INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4}
+PACKED = {"LutMatMul", "GroupMatMul"}  # their second input: [N, K·bits/32]
+# (domain, operator) -> which of its inputs is a linear layer's weight
+FACTORS = {("", "MatMul"): 1, ("", "Gemm"): 1, ("", "MatMulInteger"): 1, ("", "QLinearMatMul"): 3}
+FACTORS[DOMAIN, "IntLinear"] = 1
+
+
+class LeftWeight(msgspec.Struct, frozen=True):
+    """A weight that is stored in floating point: of a linear layer, perhaps tied to a table, or a table of embeddings.
+
+    `asked`: it was left because the recipe's options say so.
+    """
+
+    name: str
+    elements: int
+    kind: Literal["layer", "tied", "table"]
+    asked: bool
+
+
+@dataclass(frozen=True)
+class WeightShare:
+    """Numbers of elements: those of compressed linear layers and tables, and the weights that are left, largest first.
+
+    A weight that several layers share, or a layer and a table, counts once.
+    """
+
+    layers: int
+    tables: int
+    left: list[LeftWeight]
+
+    @property
+    def compressed(self) -> float:
+        """The part of all weights that is compressed; 0 of none."""
+        done = self.layers + self.tables
+        return done / max(done + sum(weight.elements for weight in self.left), 1)
+
+    @property
+    def left_unasked(self) -> float:
+        """The part of the linear layers' weights that is left although no option says so."""
+        left = [weight for weight in self.left if weight.kind != "table"]
+        unasked = sum(weight.elements for weight in left if not weight.asked)
+        return unasked / max(self.layers + sum(weight.elements for weight in left), 1)
+
+
+def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
+    """What is compressed of the linear layers and the embedding tables of `model`; `asked`: layers left as asked for.
+
+    1. Linear layers: those of `linear_layers`, and what stands for them: LutMatMul, GroupMatMul, IntLinear, and
+       products by integers of at most 8 bits, directly or behind a DequantizeLinear.
+    2. Tables: two axes, whose rows a Gather takes.
+    """
+    left: dict[ir.Value, LeftWeight] = {}
+    done: dict[ir.Value, int] = {}
+    tables: dict[ir.Value, int] = {}
+    for layer in all_layers(model):
+        rows, columns = layer.shape
+        kind: Literal["layer", "tied"] = "tied" if layer.tied else "layer"
+        left[layer.weight] = LeftWeight(layer.name, rows * columns, kind, layer.name in asked)
+    for node in all_nodes(model):
+        if node.domain == DOMAIN and node.op_type in PACKED:
+            packed = node.inputs[1]
+            if packed is not None and packed.shape is not None:
+                done[packed] = packed.shape.numpy()[0] * node.attributes["K"].as_int()
+        elif (index := FACTORS.get((node.domain, node.op_type))) is not None:
+            done.update(_integers(node.inputs[index]))
+        elif node.domain == "" and node.op_type == "Gather":
+            tables.update(_integers(node.inputs[0]))
+            table, _ = stored(node.inputs[0])
+            tensor = constant(table)
+            if table is not None and tensor is not None and table not in left:
+                left[table] = LeftWeight(layer_name(table), tensor.size, "table", False)
+    largest_first = sorted(left.values(), key=lambda weight: -weight.elements)
+    return WeightShare(sum(done.values()), sum(tables.values()), largest_first)
+
+
+def _integers(value: ir.Value | None) -> dict[ir.Value, int]:
+    """The initializer of integers that `value` is made of, and its elements; empty if it is made of none."""
+    while value is not None and (producer := value.producer()) is not None:
+        if producer.domain != "" or producer.op_type not in ("DequantizeLinear", "Transpose", "Cast", "Identity"):
+            return {}
+        value = producer.inputs[0]
+    tensor = constant(value)
+    if value is None or tensor is None or tensor.dtype not in INTEGERS or len(tensor.shape) != 2:
+        return {}
+    return {value: tensor.size}
