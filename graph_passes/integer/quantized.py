@@ -74,11 +74,11 @@ class Writer:
         outputs: int = 1,
         **attributes: Any,
     ) -> ir.Node:
-        """A new node before another one; its outputs are named after it."""
+        """A new node before another one; its first output has its name, the others are named after it."""
         made = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
         node = ir.Node(domain, op_type, inputs, made, num_outputs=outputs, name=self.names.new(name))
         for index, output in enumerate(node.outputs):
-            output.name = self.names.new(str(node.name) if index == 0 else f"{node.name}_{index}")
+            output.name = node.name if index == 0 else self.names.new(f"{node.name}_{index}")
         assert before.graph is not None
         before.graph.insert_before(before, node)
         return node
