@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.integer.region import encoder_region, is_normalization
+from intaglio.graph_passes.integer.region import model_region, is_normalization
 
 SHOWN = 3  # nodes that an error names
 
@@ -30,7 +30,9 @@ class AuditIntegerOnly:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Check `model`."""
         counts = Counts()
-        region = encoder_region(model)
+        region = model_region(model)
+        if not any(map(is_normalization, region)):
+            raise GraphError("nothing to audit: expected an encoder with a normalisation. Use the recipe int8-qdq.")
         found = [node for node in region if _is_float(node)]
         normalizations = sum(is_normalization(node) for node in region)
         counts.rewritten = {

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import emit_gelu, share
 from intaglio.graph_passes.integer.quantized import Quantizer, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class IntegerGelu:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type != "Gelu" or node.domain != "" or node.graph is None:
                 continue
             x, takers = quantized(node.inputs[0]), quantizers(node.outputs[0])

@@ -119,12 +119,10 @@ class Writer:
         return cast
 
     def quantize_dequantize(self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int) -> ir.Value:
-        """The value after it was rounded to integers of `bits`, by two new nodes behind its producer."""
+        """The value after it was rounded to integers of `bits`, by two new nodes right behind where it comes from."""
         name = f"{value.name}_int{bits}"
         scales = self.constant(scale, f"{name}.scale")
         axis = {"axis": -1} if scale.ndim else {}
-        producer = value.producer()
-        assert producer is not None and producer.graph is not None
         attributes = [
             ir.convenience.convert_attribute(key, number)
             for key, number in {**axis, "output_dtype": int(DTYPES[bits])}.items()
@@ -139,7 +137,12 @@ class Writer:
             num_outputs=1,
             name=self.names.new(f"{name}_back"),
         )
-        producer.graph.insert_after(producer, [quantize, back])
+        producer = value.producer()
+        if producer is None:  # an input of the graph
+            self.model.graph.insert_before(self.model.graph[0], [quantize, back])
+        else:
+            assert producer.graph is not None
+            producer.graph.insert_after(producer, [quantize, back])
         for node in (quantize, back):
             node.outputs[0].name = node.name
             node.outputs[0].shape = value.shape
