@@ -153,7 +153,7 @@ def _refuse_float16(model: ir.Model) -> None:
         if node.op_type in PRODUCTS and node.domain == "" and node.outputs[0].dtype == ir.DataType.FLOAT16:
             raise GraphError(
                 f"calibrate: {node.op_type} {node.name!r} computes in float16, expected float32. Compress the float32 "
-                "bundle (intaglio export --dtype float32); the result of int8-qdq becomes float16 with --recipe float16."
+                "bundle (intaglio export --dtype float32). After int8-qdq, --recipe float16 makes the rest float16."
             )
 
 

@@ -54,17 +54,18 @@ def has_int8_tables(model: onnx.ModelProto) -> bool:
 
 def _gather_dequantized(graph: ir.Graph, node: ir.Node) -> bool:
     """Dequantise a table [rows, channels] before rows are taken of it, where that is all that is done with them."""
-    table, rows = node.inputs[0], node.outputs[0]
+    (table, indices), rows = node.inputs, node.outputs[0]
     users = [user for user, _ in rows.uses()]
-    if table is None or table.const_value is None or table.dtype != ir.DataType.INT8 or rows.is_graph_output():
+    if table is None or indices is None or table.const_value is None or table.dtype != ir.DataType.INT8:
         return False
-    if len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0) != 0 or not users:
+    if len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0) != 0 or rows.is_graph_output():
         return False
-    if any(user.op_type != "DequantizeLinear" or not _by_channel(user, rows) for user in users):
+    if not users or any(user.op_type != "DequantizeLinear" or not _by_channel(user, rows) for user in users):
         return False
     for user in users:
-        whole = _node(user, "DequantizeLinear", [value for value in (table, *user.inputs[1:]) if value], axis=1)
-        _replace(graph, user, [whole, _node(user, "Gather", [whole.outputs[0], node.inputs[1]], axis=0)])
+        scales = [value for value in user.inputs[1:] if value is not None]
+        whole = _node(user, "DequantizeLinear", [table, *scales], axis=1)
+        _replace(graph, user, [whole, _node(user, "Gather", [whole.outputs[0], indices], axis=0)])
     graph.remove(node, safe=True)
     return True
 
@@ -72,7 +73,7 @@ def _gather_dequantized(graph: ir.Graph, node: ir.Node) -> bool:
 def _by_channel(node: ir.Node, rows: ir.Value) -> bool:
     """Whether a DequantizeLinear of gathered rows has constant scales, one for all or one per channel."""
     scale = node.inputs[1]
-    if scale is None or scale.const_value is None or scale.shape is None:
+    if scale is None or scale.const_value is None or scale.shape is None or set(node.attributes) - {"axis"}:
         return False
     last = node.attributes.get_int("axis", 1) in (-1, None if rows.shape is None else len(rows.shape) - 1)
     return len(scale.shape) == 0 or (len(scale.shape) == 1 and last)

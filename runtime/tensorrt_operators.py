@@ -22,7 +22,7 @@ from intaglio.runtime.tensorrt_library import STDERR, silent
 
 @contextmanager
 def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
-    """Yield an ONNX file that the parser of `target` takes: `model`, if it takes that as it is.
+    """Yield an ONNX file that the parser of `target` takes: `model` itself, if it does.
 
     `fixed`: the symbolic axes that get a number, such as the length of a cache, which TensorRT writes into only
     where the graph states it.

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.integer.region import model_region, is_normalization
+from intaglio.graph_passes.integer.region import is_normalization, model_region
 
 SHOWN = 3  # nodes that an error names
 

@@ -50,4 +50,6 @@ def _cache(model: ir.Model) -> str | None:
     for value in model.graph.inputs:
         if str(value.name).startswith("past_"):
             return f"the input {value.name}"
-    return next((f"the node {node.name} (TensorScatter)" for node in model.graph if node.op_type == "TensorScatter"), None)
+    return next(
+        (f"the node {node.name} (TensorScatter)" for node in model.graph if node.op_type == "TensorScatter"), None
+    )

@@ -11,7 +11,7 @@ from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantize_weights import FLOATS, quantize_columns
 from intaglio.graph_passes.integer.quantized import Writer
-from intaglio.graph_passes.integer.region import model_region, is_embedding
+from intaglio.graph_passes.integer.region import is_embedding, model_region
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, channel_factors, quantized
-from intaglio.graph_passes.integer.region import model_region, is_embedding
+from intaglio.graph_passes.integer.region import is_embedding, model_region
 from intaglio.graph_passes.thresholds import threshold
 from intaglio.plugins.integer_math import gelu_inner_scale
 

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from intaglio.graph_passes.graphs import constant
 from intaglio.plugins import DOMAIN
 
-
 NORMALIZATIONS = {("", "LayerNormalization"), ("", "RMSNormalization"), (DOMAIN, "IntLayerNorm")}
 
 
