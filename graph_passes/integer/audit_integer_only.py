@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.integer.region import is_normalization, model_region
+from intaglio.graph_passes.integer.check_encoder import encoder_region
+from intaglio.graph_passes.integer.region import is_normalization
 
 SHOWN = 3  # nodes that an error names
 
@@ -22,6 +23,7 @@ class AuditIntegerOnly:
        the floating-point head begins.
     2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known (not
        the DequantizeLinear before such a node); with `allow_float` they are named in the counts instead.
+    3. Raises `GraphError` for a graph that is no encoder, see `encoder_region`.
     """
 
     name: ClassVar[str] = "audit_integer_only"
@@ -30,9 +32,7 @@ class AuditIntegerOnly:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Check `model`."""
         counts = Counts()
-        region = model_region(model)
-        if not any(map(is_normalization, region)):
-            raise GraphError("nothing to audit: expected an encoder with a normalisation. Use the recipe int8-qdq.")
+        region = encoder_region(model)
         found = [node for node in region if _is_float(node)]
         normalizations = sum(is_normalization(node) for node in region)
         counts.rewritten = {
