@@ -12,6 +12,7 @@ import contextlib
 import io
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
 FOLDED = 1024  # elements of a constant; above, only weights of a single use are folded, so tied ones stay one
 SHAPE = ("batch", "sequence")  # the axes of every input
+GRAPH = "encoder"  # the graph's name
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules a node comes from, outermost first
 
 
@@ -85,6 +87,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
                 mapped = in_files.get(value.const_value.raw.data_ptr())
                 value.const_value = in_file(mapped, name) if mapped else value.const_value
     _name_weights(model)
+    _name_nodes(model)
     layers = _layers(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return Traced(model, layers)
@@ -121,7 +124,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _scopes(node: ir.Node) -> list[str]:
-    """Paths of the modules that `node` was traced in, outermost first, without the root and the operation itself."""
+    """Paths of the modules that `node` was traced in, outermost first, without the root and the operator itself."""
     text = node.metadata_props.get(SCOPES)
     return list(ast.literal_eval(text))[1:-1] if text else []
 
@@ -135,6 +138,22 @@ def _name_weights(model: ir.Model) -> None:
         weight = node.inputs[1]
         if weight is not None and weight.is_initializer() and str(weight.name).startswith("val_"):
             weight.name = f"{scopes[-1]}.weight_transposed"
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Name nodes, and the values they return, as `GraphWriter` does: `<module path>/<operator>`, then `_2`, `_3`, ...
+
+    What was traced outside of any module begins with the graph's name. Outputs of the graph keep their names.
+    """
+    model.graph.name = GRAPH
+    counts: Counter[str] = Counter()
+    for node in model.graph:
+        name = f"{(_scopes(node) or [GRAPH])[-1]}/{node.op_type}"
+        counts[name] += 1
+        node.name = name if counts[name] == 1 else f"{name}_{counts[name]}"
+        for index, value in enumerate(node.outputs):
+            if not value.is_graph_output():
+                value.name = node.name if len(node.outputs) == 1 else f"{node.name}_output_{index}"
 
 
 def _layers(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:

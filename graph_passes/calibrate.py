@@ -19,7 +19,7 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.files import temporary_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
-from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.calibration import IDS, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
 from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
@@ -35,6 +35,7 @@ from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 FEW_TOKENS = 2048  # with fewer, ranges are too narrow for other texts
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
 MEMORY = 1 << 30  # bytes of activations that are held at once
+PRODUCTS = {"MatMul", "Gemm", "Conv"}
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE}  # what NumPy has
 QUANTISED = {
     "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
@@ -52,7 +53,8 @@ class Calibrate:
 
     `method` and `percentile` choose the threshold (`thresholds.py`), `bins` is that of a histogram, `samples` the most
     texts that are read, and `batch` the most that run at a time; fewer run where memory is short. Raises `GraphError`
-    for a graph that is quantised already, and for an activation that is NaN or infinite.
+    for a graph that is quantised already or computes its products in float16, and for an activation that is NaN or
+    infinite.
     """
 
     name: ClassVar[str] = "calibrate"
@@ -78,6 +80,7 @@ class Calibrate:
         counts = Counts()
         _refuse_quantised(model)
         infer_shapes(model)
+        _refuse_float16(model)
         values = _observable(model, counts)
         batches, used = data.load(self.samples, self.batch)
         size = sum(_bytes(model, values, batches))
@@ -87,18 +90,25 @@ class Calibrate:
         _observe(model, statistics, batches, lambda feeds: track(feeds, self.name, total=len(feeds)))
         for value in values:
             value.meta[KEY] = statistics[value]
-        masks = [batch[MASK] for batch in batches if MASK in batch]
-        tokens = sum(int(np.count_nonzero(mask)) for mask in masks)
+        tokens = count_tokens(batches) if {MASK, IDS} & set(batches[0]) else 0
         thresholds = {str(value.name): float(f"{threshold(statistics[value], 8):.6g}") for value in values}
         model.meta[RECORD] = Calibration(data.path.name, used.sha256, used.samples, tokens, self.method, thresholds)
-        counts.rewritten = {"activations observed": len(values), "samples": used.samples, "tokens": tokens}
-        if tokens < FEW_TOKENS and masks:
+        counts.rewritten = {"activations observed": len(values), "samples": used.samples}
+        if tokens:
+            counts.add("tokens", tokens)
+        if 0 < tokens < FEW_TOKENS:
             counts.leave(f"{tokens} tokens are few, and what others reach will be cut off: give some 64 paragraphs")
-        if not masks:
-            counts.leave(f"the graph has no input {MASK}: padding, if there is any, was observed too")
-        elif isinstance((mask_axes(model) or [0, 0])[1], int):
-            counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
+        if data.bundle.manifest.decoder is None:  # its chunks of text have no padding
+            _note_padding(mask_axes(model), counts)
         return model, counts
+
+
+def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:
+    """Say why padding could not be left out, where it could not. `axes`: those of the mask."""
+    if axes is None:
+        counts.leave(f"the graph has no input {MASK} of two axes: padding, if there is any, was observed too")
+    elif isinstance(axes[1], int):
+        counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
 
 
 def observe(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[Statistics]:
@@ -137,6 +147,16 @@ def _refuse_quantised(model: ir.Model) -> None:
             f"calibrate: a graph already quantised ({', '.join(sorted(found))}), expected a floating-point one. "
             "Start from the bundle that this one was made from."
         )
+
+
+def _refuse_float16(model: ir.Model) -> None:
+    """Refuse float16 products: their scales and equalised weights would have half of the digits, for nothing."""
+    for node in all_nodes(model):
+        if node.op_type in PRODUCTS and node.domain == "" and node.outputs[0].dtype == ir.DataType.FLOAT16:
+            raise GraphError(
+                f"calibrate: {node.op_type} {node.name!r} computes in float16, expected float32. Compress the float32 "
+                "bundle (intaglio export --dtype float32). After int8-qdq, --recipe float16 makes the rest float16."
+            )
 
 
 def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
@@ -237,5 +257,5 @@ def _add(
         where = f" of {producer.op_type} {producer.name!r}" if producer is not None else ""
         raise GraphError(
             f"calibrate: the activation {value.name!r}{where} is {error}, expected finite numbers. "
-            "Mend the model or the calibration data; a float16 graph may overflow where the float32 one does not."
+            "Fix the model or the calibration data; a float16 graph may overflow where the float32 one does not."
         ) from error

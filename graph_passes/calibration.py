@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engine import Array
-from intaglio.runtime.inputs import InputsUsed, load_inputs
+from intaglio.runtime.inputs import MASK, InputsUsed, load_inputs
 from intaglio.runtime.text_chunks import load_chunks
 
 OPTION = "--calibration"
+IDS = "input_ids"
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,19 @@ class CalibrationData:
         if self.bundle.manifest.decoder is not None and self.path.suffix != ".npz":
             return load_chunks(self.bundle, self.path, samples, batch_size, OPTION)
         return load_inputs(self.bundle, self.path, samples, batch_size, OPTION)
+
+
+def count_tokens(batches: Sequence[dict[str, Array]]) -> int:
+    """The tokens in `batches`: those that a mask [batch, sequence] keeps, else all token ids.
+
+    Rows, where there are no token ids: images, frames of sound. A decoder's mask [batch, tokens, capacity] does not
+    say which tokens are real, but which slots of the cache each may see.
+    """
+    total = 0
+    for batch in batches:
+        if MASK in batch and batch[MASK].ndim == 2:
+            total += int(np.count_nonzero(batch[MASK]))
+        else:
+            ids = batch.get(IDS)
+            total += len(next(iter(batch.values()))) if ids is None else ids.size
+    return total

@@ -195,7 +195,8 @@ class _Conversion:
 
     def _cast(self, value: ir.Value, to: ir.DataType, name: str) -> ir.Value:
         """A Cast of `value`, right after where it comes from, so that whoever sees the one sees the other."""
-        node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], num_outputs=1)
+        name_of_node = f"{value.name}_to_{to.name.lower()}"
+        node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], num_outputs=1, name=name_of_node)
         producer, graph = value.producer(), value.graph
         assert graph is not None
         if producer is not None:

@@ -19,6 +19,7 @@ from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.inline import Inline
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+from intaglio.graph_passes.integer.check_encoder import CheckEncoder
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
 from intaglio.graph_passes.integer.fuse_projections import FuseProjections
@@ -52,6 +53,7 @@ PASSES: dict[str, type] = {
     "canonicalize": Canonicalize,
     "calibrate": Calibrate,
     "float16": Float16,
+    "check_encoder": CheckEncoder,
     "equalize": Equalize,
     "h_gelu": HGelu,
     "quantize_weights": QuantizeWeights,
@@ -100,6 +102,7 @@ LOWERING: list[GraphPass] = [
 
 INT8_ONLY: list[Pass] = [
     *CANONICAL,
+    CheckEncoder(),
     Calibrate(),
     Equalize(),
     Calibrate(),
@@ -115,6 +118,7 @@ INT8_QDQ: list[Pass] = [
     Calibrate(),
     Equalize(),
     Calibrate(),
+    IntegerEmbedding(where="everywhere"),
     QuantizeWeights(),
     QuantizeActivations(where="products"),
 ]
@@ -126,7 +130,7 @@ RECIPES: dict[str, list[Pass]] = {
     "float16": [*CANONICAL, Float16()],
     "int8-only": INT8_ONLY,
     "int8-qdq": INT8_QDQ,
-    "int8-weights": [*CANONICAL, QuantizeWeights(where="everywhere")],
+    "int8-weights": [*CANONICAL, IntegerEmbedding(where="everywhere"), QuantizeWeights(where="everywhere")],
     "h-gelu": [*CANONICAL, HGelu()],
     "lut": [Lut()],  # a decoder that intaglio exported is canonical
     "lut-sparse": [LutSparse()],

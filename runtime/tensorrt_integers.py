@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 
@@ -12,13 +13,17 @@ def widen(model: ir.Model) -> None:
     """Rewrite, in place, integers that TensorRT takes in another form only:
 
     1. DequantizeLinear of int32, with one scale or one per channel of the last axis, becomes a Cast and a Mul.
-    2. Gather from an int8 table becomes Gather from the same numbers in float16, and a Cast back: TensorRT has int8
-       constants only where they are dequantised. The engine holds two bytes for each number of such a table.
+    2. Gather from an int8 table, then DequantizeLinear, change places: TensorRT has int8 constants only where they are
+       dequantised. (Other engines would dequantise the whole table for a few of its rows.)
+    3. Gather from an int8 table for other uses becomes Gather from the same numbers in float16, and a Cast back. The
+       engine holds two bytes for each number of such a table.
     """
     for node in list(model.graph):
+        if node.graph is None:
+            continue  # replaced together with a node before it
         if node.op_type == "DequantizeLinear" and node.domain == "":
             _dequantize_by_product(model.graph, node)
-        elif node.op_type == "Gather" and node.domain == "":
+        elif node.op_type == "Gather" and node.domain == "" and not _gather_dequantized(model.graph, node):
             _gather_float16(model.graph, node)
 
 
@@ -39,6 +44,39 @@ def _broadcasts(node: ir.Node, x: ir.Value, scale: ir.Value) -> bool:
         return True
     axis = node.attributes.get_int("axis", 1)
     return axis == -1 or (x.shape is not None and axis == len(x.shape) - 1)
+
+
+def has_int8_tables(model: onnx.ModelProto) -> bool:
+    """Whether the graph takes rows of int8 constants, which TensorRT does not."""
+    tables = {tensor.name for tensor in model.graph.initializer if tensor.data_type == ir.DataType.INT8}
+    return any(node.op_type == "Gather" and node.input[0] in tables for node in model.graph.node)
+
+
+def _gather_dequantized(graph: ir.Graph, node: ir.Node) -> bool:
+    """Dequantise a table [rows, channels] before rows are taken of it, where that is all that is done with them."""
+    (table, indices), rows = node.inputs, node.outputs[0]
+    users = [user for user, _ in rows.uses()]
+    if table is None or indices is None or table.const_value is None or table.dtype != ir.DataType.INT8:
+        return False
+    if len(table.const_value.shape) != 2 or node.attributes.get_int("axis", 0) != 0 or rows.is_graph_output():
+        return False
+    if not users or any(user.op_type != "DequantizeLinear" or not _by_channel(user, rows) for user in users):
+        return False
+    for user in users:
+        scales = [value for value in user.inputs[1:] if value is not None]
+        whole = _node(user, "DequantizeLinear", [table, *scales], axis=1)
+        _replace(graph, user, [whole, _node(user, "Gather", [whole.outputs[0], indices], axis=0)])
+    graph.remove(node, safe=True)
+    return True
+
+
+def _by_channel(node: ir.Node, rows: ir.Value) -> bool:
+    """Whether a DequantizeLinear of gathered rows has constant scales, one for all or one per channel."""
+    scale = node.inputs[1]
+    if scale is None or scale.const_value is None or scale.shape is None or set(node.attributes) - {"axis"}:
+        return False
+    last = node.attributes.get_int("axis", 1) in (-1, None if rows.shape is None else len(rows.shape) - 1)
+    return len(scale.shape) == 0 or (len(scale.shape) == 1 and last)
 
 
 def _gather_float16(graph: ir.Graph, node: ir.Node) -> None:

@@ -16,13 +16,13 @@ from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import trt as plugins
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
-from intaglio.runtime.tensorrt_integers import widen
+from intaglio.runtime.tensorrt_integers import has_int8_tables, widen
 from intaglio.runtime.tensorrt_library import STDERR, silent
 
 
 @contextmanager
 def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
-    """Yield an ONNX file that the parser of `target` takes: `model`, if nothing of it is ours or `fixed`.
+    """Yield an ONNX file that the parser of `target` takes: `model` itself, if it does.
 
     `fixed`: the symbolic axes that get a number, such as the length of a cache, which TensorRT writes into only
     where the graph states it.
@@ -32,8 +32,9 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
     point; around them without what neither takes of integers, see `widen`. Raises `BuildError` for an operator that
     this version does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
     """
-    needed = custom_operators(parse(model).graph.node)
-    if not needed and not fixed:
+    proto = parse(model)
+    needed = custom_operators(proto.graph.node)
+    if not needed and not fixed and not has_int8_tables(proto):
         yield model
         return
     with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
@@ -41,6 +42,7 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
         _fix(graph, fixed or {})
         if needed:
             _replace_operators(graph, needed, target, sm)
+        widen(graph)
         save(graph, directory / model.name)
         yield directory / model.name
 
@@ -54,7 +56,6 @@ def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: 
                 plugins.register(sm, [OPS[name] for name in needed])
         else:
             inline(graph, body=FloatBody)
-        widen(graph)
     except (EngineError, GraphError) as error:
         raise BuildError(f"target {target}: {error}") from error
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
-from intaglio.graph_passes.integer.region import encoder_region, is_normalization
+from intaglio.graph_passes.integer.check_encoder import encoder_region
+from intaglio.graph_passes.integer.region import is_normalization
 
 SHOWN = 3  # nodes that an error names
 
@@ -23,6 +24,7 @@ class AuditIntegerOnly:
        the floating-point head begins.
     2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known (not
        the DequantizeLinear before such a node); with `allow_float` they are named in the counts instead.
+    3. Raises `GraphError` for a graph that is no encoder, see `encoder_region`.
     """
 
     name: ClassVar[str] = "audit_integer_only"

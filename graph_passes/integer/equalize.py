@@ -15,7 +15,7 @@ from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
 Floats = npt.NDArray[np.float64]
 
@@ -71,7 +71,7 @@ def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strengt
 def linear_inputs(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
     """The activations of the encoder that MatMuls multiply with constant weights, each with those MatMuls."""
     found: dict[ir.Value, list[ir.Node]] = {}
-    for node in encoder_region(model):
+    for node in model_region(model):
         if node.op_type == "MatMul" and node.inputs[0] is not None and constant(node.inputs[0]) is None:
             weight = constant(node.inputs[1])
             if weight is not None and len(weight.shape) == 2:

@@ -13,7 +13,7 @@ from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import Quantized, Quantizer, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class IntegerAdd:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type != "Add" or node.domain != "" or node.graph is None:
                 continue
             terms = [quantized(value) for value in node.inputs]

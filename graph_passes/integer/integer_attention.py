@@ -11,7 +11,7 @@ from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 from intaglio.graph_passes.integer.scores import Operand, operand, scores_of
 from intaglio.plugins.integer_math import AVERAGE_FRACTION
 
@@ -36,7 +36,7 @@ class IntegerAttention:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type != "Softmax" or node.domain != "" or node.graph is None:
                 continue
             if reason := _replace(writer, node):

@@ -15,7 +15,7 @@ from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Writer, give, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
 WEIGHT_BITS = 15  # so that a normalised 16-bit value times a weight fits in 32 bits
 BIAS_BITS = 24
@@ -38,7 +38,7 @@ class IntegerLayerNorm:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type != "LayerNormalization" or node.domain != "" or node.graph is None:
                 continue
             if reason := _replace(writer, node):

@@ -16,7 +16,7 @@ from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
 from intaglio.graph_passes.integer.emit import emit, emit_gelu
 from intaglio.graph_passes.integer.quantized import Quantized, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ class IntegerLinear:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type != "MatMul" or node.graph is None:
                 continue
             x, weight = quantized(node.inputs[0]), quantized(node.inputs[1])

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class IntegerRequantize:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             source = quantized(node.outputs[0])
             takers = quantizers(node.outputs[0]) if source is not None else []
             if source is None or isinstance(takers, str):

@@ -14,7 +14,7 @@ from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.emit import emit, share
 from intaglio.graph_passes.integer.quantize_activations import scalar_factor
 from intaglio.graph_passes.integer.quantized import LAYOUT, Quantizer, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 from intaglio.graph_passes.integer.scores import scores_of
 
 
@@ -35,12 +35,12 @@ class IntegerSoftmax:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        for node in encoder_region(model):
+        for node in model_region(model):
             _sink(writer, node)
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type == "Softmax" and node.domain == "" and node.graph is not None:
                 _note(counts, "softmax", _softmax(writer, node))
-        for node in encoder_region(model):
+        for node in model_region(model):
             if node.op_type == "MatMul" and node.graph is not None and constant(_integers(node.inputs[1])) is None:
                 _note(counts, "matmul", _matmul(writer, node))
         return model, counts

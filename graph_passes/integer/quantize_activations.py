@@ -15,7 +15,7 @@ from intaglio.graph_passes.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, channel_factors, quantized
-from intaglio.graph_passes.integer.region import encoder_region, is_embedding
+from intaglio.graph_passes.integer.region import is_embedding, model_region
 from intaglio.graph_passes.thresholds import threshold
 from intaglio.plugins.integer_math import gelu_inner_scale
 
@@ -49,7 +49,7 @@ class QuantizeActivations:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        region = encoder_region(model)
+        region = model_region(model)
         made: dict[tuple[ir.Value, int], ir.Value] = {}
         wanted = [
             (node, index, bits) for node in region for index, bits in _wanted(node) if bits == 8 or self._everything

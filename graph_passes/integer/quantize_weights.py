@@ -14,8 +14,11 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
-from intaglio.graph_passes.integer.region import encoder_region
+from intaglio.graph_passes.integer.region import model_region
 
+Array = npt.NDArray[np.float32 | np.float16]
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 LIMIT = 127  # symmetric: -128 is not used
 
 
@@ -23,9 +26,10 @@ LIMIT = 127  # symmetric: -128 is not used
 class QuantizeWeights:
     """MatMul(x, W) becomes MatMul(x, DequantizeLinear(integers, scales)), W of shape [inputs, outputs].
 
-    1. `where="encoder"`: the weights between the embedding tables and the last normalisation; "everywhere": all.
+    1. `where="encoder"`: the weights from the embedding tables to the last normalisation; "everywhere": all.
     2. `smallest` is the least number of elements of a weight that is worth it.
-    3. Left: weights that are no constants, not of two axes, or not float32.
+    3. The scales have the weight's dtype.
+    4. Left: weights that are no constants, not of two axes, or neither float32 nor float16.
     """
 
     name: ClassVar[str] = "quantize_weights"
@@ -38,15 +42,17 @@ class QuantizeWeights:
         counts = Counts()
         writer = Writer(model)
         shared: dict[ir.Value, ir.Value] = {}
-        for node in encoder_region(model) if self.where == "encoder" else all_nodes(model):
+        for node in model_region(model) if self.where == "encoder" else all_nodes(model):
             if node.op_type != "MatMul" or node.domain != "" or node.graph is not model.graph:
                 continue
             weight = node.inputs[1]
             tensor = constant(weight)
             if weight is None or tensor is None:
                 continue
-            if len(tensor.shape) != 2 or tensor.dtype != ir.DataType.FLOAT:
-                counts.leave(f"{weight.name} {list(tensor.shape)} {tensor.dtype}: expected float32 with two axes")
+            if len(tensor.shape) != 2 or tensor.dtype not in FLOATS:
+                counts.leave(
+                    f"{weight.name} {list(tensor.shape)} {tensor.dtype}: expected float32 or float16 with two axes"
+                )
             elif tensor.size >= self.smallest:
                 if weight not in shared:
                     shared[weight] = _dequantized(writer, node, weight, tensor.numpy())
@@ -56,21 +62,26 @@ class QuantizeWeights:
         return model, counts
 
 
-def quantize_columns(weight: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """A weight [inputs, outputs] as int8 and one scale per output, the column's absolute maximum over 127."""
-    largest = np.abs(weight).max(axis=0, initial=0)
-    scales = (np.where(largest > 0, largest, 1) / LIMIT).astype(np.float32)
-    return np.clip(np.rint(weight / scales), -LIMIT, LIMIT).astype(np.int8), scales
+def quantize_columns(name: str, weight: Array) -> tuple[npt.NDArray[np.int8], Array]:
+    """The constant `name` [rows, columns] as int8, and one scale per column, its absolute maximum over 127.
+
+    The scales have the dtype of `weight`. Raises `GraphError` for NaN and infinities.
+    """
+    if not np.isfinite(weight).all():
+        raise GraphError(f"{name}: holds NaN or infinity, expected finite weights. Fix the checkpoint.")
+    largest = np.abs(weight).max(axis=0, initial=0).astype(np.float32)
+    least = np.finfo(weight.dtype).smallest_subnormal  # float16 would round a smaller one to 0
+    scales = np.maximum(np.where(largest > 0, largest, 1) / LIMIT, least).astype(weight.dtype)
+    exact = weight.astype(np.float32) / scales.astype(np.float32)
+    return np.clip(np.rint(exact), -LIMIT, LIMIT).astype(np.int8), scales
 
 
-def _dequantized(writer: Writer, node: ir.Node, weight: ir.Value, array: npt.NDArray[np.float32]) -> ir.Value:
-    if not np.isfinite(array).all():
-        raise GraphError(f"{weight.name}: holds NaN or infinity, expected finite weights. Mend the checkpoint.")
-    integers, scales = quantize_columns(array)
+def _dequantized(writer: Writer, node: ir.Node, weight: ir.Value, array: Array) -> ir.Value:
+    integers, scales = quantize_columns(str(weight.name), array)
     inputs = [
         writer.constant(integers, f"{weight.name}_int8"),
         writer.constant(scales, f"{weight.name}_int8.scale"),
     ]
     made = writer.node(node, "DequantizeLinear", inputs, f"{weight.name}_back", axis=1).outputs[0]
-    made.dtype, made.shape = ir.DataType.FLOAT, ir.Shape(array.shape)
+    made.dtype, made.shape = ir.DataType.from_numpy(scales.dtype), ir.Shape(array.shape)
     return made

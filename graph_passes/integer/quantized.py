@@ -74,11 +74,11 @@ class Writer:
         outputs: int = 1,
         **attributes: Any,
     ) -> ir.Node:
-        """A new node before another one; its outputs are named after it."""
+        """A new node before another one; its first output has its name, the others are named after it."""
         made = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
         node = ir.Node(domain, op_type, inputs, made, num_outputs=outputs, name=self.names.new(name))
         for index, output in enumerate(node.outputs):
-            output.name = self.names.new(str(node.name) if index == 0 else f"{node.name}_{index}")
+            output.name = node.name if index == 0 else self.names.new(f"{node.name}_{index}")
         assert before.graph is not None
         before.graph.insert_before(before, node)
         return node
@@ -119,12 +119,10 @@ class Writer:
         return cast
 
     def quantize_dequantize(self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int) -> ir.Value:
-        """The value after it was rounded to integers of `bits`, by two new nodes behind its producer."""
+        """The value after it was rounded to integers of `bits`, by two new nodes right behind where it comes from."""
         name = f"{value.name}_int{bits}"
         scales = self.constant(scale, f"{name}.scale")
         axis = {"axis": -1} if scale.ndim else {}
-        producer = value.producer()
-        assert producer is not None and producer.graph is not None
         attributes = [
             ir.convenience.convert_attribute(key, number)
             for key, number in {**axis, "output_dtype": int(DTYPES[bits])}.items()
@@ -139,7 +137,12 @@ class Writer:
             num_outputs=1,
             name=self.names.new(f"{name}_back"),
         )
-        producer.graph.insert_after(producer, [quantize, back])
+        producer = value.producer()
+        if producer is None:  # an input of the graph
+            self.model.graph.insert_before(self.model.graph[0], [quantize, back])
+        else:
+            assert producer.graph is not None
+            producer.graph.insert_after(producer, [quantize, back])
         for node in (quantize, back):
             node.outputs[0].name = node.name
             node.outputs[0].shape = value.shape

@@ -1,39 +1,38 @@
-"""Which part of an encoder has to be integer: from the embedding tables to the last normalisation, both included."""
+"""Which part of a model the integer passes look at: from its embedding tables to its last normalisation."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from intaglio.errors import GraphError
 from intaglio.graph_passes.graphs import constant
 from intaglio.plugins import DOMAIN
 
+NORMALIZATIONS = {("", "LayerNormalization"), ("", "RMSNormalization"), (DOMAIN, "IntLayerNorm")}
 
-def encoder_region(model: ir.Model) -> list[ir.Node]:
+
+def model_region(model: ir.Model) -> list[ir.Node]:
     """The nodes, in the graph's order, that compute with embeddings and that a normalisation depends on.
 
-    1. They begin with the Gathers from constant tables of two axes (words, positions, types), and what follows them.
-    2. They end with the last LayerNormalization (or IntLayerNorm); a pooler or classifier after it is the head.
+    1. They begin with the Gathers from constant tables of two axes (words, positions, types), and what follows them;
+       in a graph without such tables, as of images or sound, with its floating-point inputs.
+    2. They end with the last normalisation; a pooler, a classifier or a language model's head comes after it. In a
+       graph without normalisations they end with its outputs.
 
-    Integer arithmetic on indices and masks that goes on beside them is no part of it. Raises `GraphError` for a graph
-    without a table or without a normalisation.
+    Integer arithmetic on indices and masks that goes on beside them is no part of it.
     """
-    following: set[ir.Value] = set()
+    following = set() if any(map(is_embedding, model.graph)) else set(filter(_is_float, model.graph.inputs))
     for node in model.graph:
         follows = not following.isdisjoint(value for value in node.inputs if value is not None)
         if is_embedding(node) or (follows and not _gives_structure(node)):
             following.update(node.outputs)
-    needed: set[ir.Value] = set()
+    normalized = any(map(is_normalization, model.graph))
+    needed: set[ir.Value] = set() if normalized else set(model.graph.outputs)
     region = []
     for node in reversed(list(model.graph)):
         if is_normalization(node) or not needed.isdisjoint(node.outputs):
             needed.update(value for value in node.inputs if value is not None)
             if not following.isdisjoint(node.outputs):
                 region.append(node)
-    if not region:
-        raise GraphError(
-            "no embedding table that a LayerNormalization follows: expected an encoder. Run canonicalize before."
-        )
     return region[::-1]
 
 
@@ -48,7 +47,11 @@ def is_embedding(node: ir.Node) -> bool:
 
 def is_normalization(node: ir.Node) -> bool:
     """Whether the node normalises over channels."""
-    return (node.domain, node.op_type) in {("", "LayerNormalization"), (DOMAIN, "IntLayerNorm")}
+    return (node.domain, node.op_type) in NORMALIZATIONS
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
 
 
 def _gives_structure(node: ir.Node) -> bool:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from intaglio.bundle import Calibration
 from intaglio.errors import GraphError, UsageError
-from intaglio.graph_passes.calibration import OPTION, CalibrationData
+from intaglio.graph_passes.calibration import OPTION, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
 from intaglio.runtime.engine import Array
-from intaglio.runtime.inputs import MASK
 
 LEAST_TOKENS = 64  # fewer say nothing about a layer of hundreds of inputs
 FEW_TOKENS = 4096
@@ -37,15 +32,3 @@ def load_batches(
     if tokens < FEW_TOKENS:
         counts.leave(f"{tokens} tokens are few to judge weights by: give some ten thousand")
     return batches, Calibration(data.path.name, used.sha256, used.samples, tokens, name)
-
-
-def count_tokens(batches: Sequence[dict[str, Array]]) -> int:
-    """The tokens in the batches, padding left out; what has no token ids counts by its first axis."""
-    total = 0
-    for batch in batches:
-        if MASK in batch and batch[MASK].ndim == 2:
-            total += int(np.count_nonzero(batch[MASK]))
-        else:
-            ids = batch.get("input_ids", next(iter(batch.values())))
-            total += ids.size if "input_ids" in batch else len(ids)
-    return total

@@ -99,6 +99,44 @@ def test_each_layer_names_the_value_that_its_module_returns(tiny_bundle: Path) -
         np.testing.assert_allclose(found, returned[path].numpy(), atol=1e-5, err_msg=f"{path}: {value}")
 
 
+def test_nodes_and_values_are_named_after_modules(tiny_bundle: Path) -> None:
+    nodes = [node for node in load(tiny_bundle / "model.onnx").graph if "layer.1." in str(node.name)]
+    assert [str(node.name).removeprefix("model.encoder.layer.1.") for node in nodes] == [
+        "attention.self.query/MatMul",
+        "attention.self.query/Add",
+        "attention.self/Reshape",
+        "attention.self/Transpose",
+        "attention.self.key/MatMul",
+        "attention.self.key/Add",
+        "attention.self/Reshape_2",
+        "attention.self.value/MatMul",
+        "attention.self.value/Add",
+        "attention.self/Reshape_3",
+        "attention.self/Transpose_2",
+        "attention.self/Transpose_3",
+        "attention.self/MatMul",
+        "attention.self/Mul",
+        "attention.self/Add",
+        "attention.self/Softmax",
+        "attention.self/MatMul_2",
+        "attention.self/Transpose_4",
+        "attention.self/Reshape_4",
+        "attention.output.dense/MatMul",
+        "attention.output.dense/Add",
+        "attention.output/Add",
+        "attention.output.LayerNorm/LayerNormalization",
+        "intermediate.dense/MatMul",
+        "intermediate.dense/Add",
+        "intermediate.intermediate_act_fn/Gelu",
+        "output.dense/MatMul",
+        "output.dense/Add",
+        "output/Add",
+        "output.LayerNorm/LayerNormalization",
+    ]
+    assert [node.outputs[0].name for node in nodes[:-1]] == [node.name for node in nodes[:-1]]
+    assert nodes[-1].outputs[0].name == "last_hidden_state"
+
+
 def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForMaskedLM")
     export(str(folder), tmp_path / "bundle", check=False)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from intaglio.bundle import Bundle
-from intaglio.exporters import export
+from intaglio.exporters import export, load_module
 from intaglio.exporters.family import families
+from intaglio.model_file import load
 from intaglio.runtime import open_engine
 from intaglio.runtime.tokenizer import Tokenizer
 
@@ -39,3 +40,19 @@ def test_each_architecture_agrees_with_transformers(
     if actual.shape[:2] == real.shape:
         actual, expected = actual[real], expected[real]
     np.testing.assert_allclose(actual, expected, atol=2e-6)
+    check_names(bundle)
+
+
+def check_names(bundle: Bundle) -> None:
+    """Nodes are named after the module that they come from."""
+    nodes = list(load(bundle.model_path).graph)
+    modules = {name for name, _ in load_module(bundle.manifest.source).named_modules()}
+    names = [str(node.name) for node in nodes]
+    assert len(set(names)) == len(names)
+    paths = {name.rsplit("/", 1)[0] for name in names}
+    assert paths <= modules | {"encoder"} and len(paths) > 15
+    for node in nodes:
+        path, operator = str(node.name).rsplit("/", 1)
+        assert operator.split("_")[0] == node.op_type
+        transposed = [value.name for value in node.inputs if value and str(value.name).endswith(".weight_transposed")]
+        assert transposed in ([], [f"{path}.weight_transposed"])

@@ -21,7 +21,7 @@ from intaglio.errors import BuildError
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
 from intaglio.runtime.build import build
-from intaglio.runtime.tensorrt_integers import widen
+from intaglio.runtime.tensorrt_integers import has_int8_tables, widen
 from intaglio.runtime.tensorrt_operators import parsable
 
 trt: Any = pytest.importorskip("tensorrt_rtx")
@@ -83,6 +83,38 @@ def test_widened_graph_computes_the_same(tiny_int8_bundle: Path, tmp_path: Path)
         results.append(session.run(None, given))
     for want, got in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_tables_of_embeddings_stay_in_int8_and_are_dequantised_first() -> None:
+    """TensorRT has int8 constants only before DequantizeLinear."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    random = np.random.default_rng(5)
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 23]> agraph (int64[1, 3] ids) => (float[1, 3, 8] y, float[1, 3, 8] z)
+        { r = Gather <axis = 0> (t, ids) y = DequantizeLinear <axis = -1> (r, c) z = DequantizeLinear (r, k) }"""
+    )
+    table = random.integers(-127, 128, (20, 8)).astype(np.int8)
+    scales = {"c": random.random(8, np.float32), "k": np.array(0.5, np.float32)}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in {"t": table, **scales}.items()
+    )
+    assert has_int8_tables(proto)
+    model = ir.from_proto(proto)
+    widen(model)
+    after = ir.to_proto(model)
+    onnx.checker.check_model(after, full_check=True)
+    assert [(node.op_type, node.input[0]) for node in after.graph.node if "t" in node.input] == [
+        ("DequantizeLinear", "t"),
+        ("DequantizeLinear", "t"),
+    ]
+    assert not has_int8_tables(after)
+    sessions = [
+        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"])
+        for each in (proto, after)
+    ]
+    for want, got in zip(*(session.run(None, {"ids": np.array([[0, 19, 3]])}) for session in sessions), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert compiled(after)
 
 
 def operators(model: onnx.ModelProto) -> set[str]:

@@ -1,0 +1,64 @@
+"""CheckEncoder: refuses, before anything is calibrated, a model that cannot become integer-only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from intaglio.effect import Effect
+from intaglio.errors import GraphError
+from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.integer.region import is_embedding, is_normalization, model_region
+
+
+@dataclass(frozen=True)
+class CheckEncoder:
+    """Looks for an encoder of token ids; rewrites nothing. Raises as `encoder_region` does."""
+
+    name: ClassVar[str] = "check_encoder"
+    effect: ClassVar[Effect] = Effect.EXACT
+
+    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+        """Check `model`."""
+        region = encoder_region(model)
+        return model, Counts(
+            {"tables": sum(map(is_embedding, region)), "normalisations": sum(map(is_normalization, region))}
+        )
+
+
+def encoder_region(model: ir.Model) -> list[ir.Node]:
+    """`model_region` of an encoder of token ids, which the integer operators were made for.
+
+    Raises `GraphError`, with the recipes that fit, for
+
+    1. a decoder, whose key-value caches (inputs `past_...`, or TensorScatter) have no integer form;
+    2. a graph without an embedding table, as of images or sound;
+    3. a graph without a normalisation after one.
+    """
+    if found := _cache(model):
+        raise GraphError(
+            f"integer-only: expected an encoder, got a decoder (it has {found}). Recipes that fit a decoder: "
+            "gptq, awq, rtn, lut, lut-sparse, mixed for 2 to 4 bits, int8-weights, int8-qdq for 8."
+        )
+    region = model_region(model)
+    has_table = any(map(is_embedding, region))
+    if not has_table or not any(map(is_normalization, region)):
+        missing = "a LayerNormalization after an embedding table" if has_table else "an embedding table for token ids"
+        inputs = ", ".join(str(value.name) for value in model.graph.inputs)
+        raise GraphError(
+            f"integer-only: expected an encoder of text, got a graph (inputs {inputs}) without {missing}. "
+            "Use the recipe int8-qdq, which needs neither."
+        )
+    return region
+
+
+def _cache(model: ir.Model) -> str | None:
+    """What of the graph is there only in a decoder."""
+    for value in model.graph.inputs:
+        if str(value.name).startswith("past_"):
+            return f"the input {value.name}"
+    return next(
+        (f"the node {node.name} (TensorScatter)" for node in model.graph if node.op_type == "TensorScatter"), None
+    )
