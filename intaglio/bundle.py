@@ -7,6 +7,7 @@ in one step, so that no reader ever sees half of it. The manifest holds the SHA-
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from intaglio.errors import BundleError, GraphError, storage_errors
-from intaglio.files import atomic_directory, atomic_write, copy_file, inside, locked, sha256
+from intaglio.files import atomic_directory, atomic_file, atomic_write, copy_file, inside, locked, restore, sha256
 from intaglio.model_file import external_data_files, outline
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ class Bundle:
         Raises `BundleError` with one line that says what is wrong and how to mend it.
         """
         path = Path(path)
+        restore(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
         for graph in manifest.graphs:
@@ -231,15 +233,11 @@ class Bundle:
             target = targets[relative]
             with storage_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, Path):
-                partial = target.with_name(f".{target.name}.partial")
-                try:
-                    copy_file(content, partial)
-                    partial.replace(target)
-                finally:
-                    partial.unlink(missing_ok=True)
-            else:
-                atomic_write(target, content)
+            with atomic_file(target) as partial:
+                if isinstance(content, Path):
+                    shutil.copyfile(content, partial)
+                else:
+                    partial.write_bytes(content)
             manifest.files[relative] = FileRecord(sha256(target), target.stat().st_size)
         manifest.engines = [*manifest.engines, *engines]
         self._write_manifest(manifest)

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Source
-from intaglio.errors import UsageError, one_line, storage_errors
+from intaglio.errors import UsageError, one_line
+from intaglio.files import atomic_file
 
 OPTION = "--sensitivity"
 FORMAT = "intaglio sensitivity 1"
@@ -119,22 +120,16 @@ class SensitivityWriter:
     @contextmanager
     def create(cls, path: Path, shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> Iterator[Self]:
         """A new file, all zero, for weights of these shapes; removed again if the block raises."""
-        partial = path.with_name(f".{path.name}.partial")
         header = _header(shapes, observed)
         start = len(header)
         places = {}
         for name, shape in shapes.items():
             places[name] = _Place(tuple(shape), start)
             start += 4 * math.prod(shape)
-        with storage_errors(path):
-            try:
-                with partial.open("w+b") as file:
-                    file.write(header)
-                    file.truncate(start)
-                    yield cls(file, places)
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+        with atomic_file(path) as partial, partial.open("w+b") as file:
+            file.write(header)
+            file.truncate(start)
+            yield cls(file, places)
 
     def add(self, name: str, numbers: Floats) -> None:
         """Add `numbers`, of the weight's shape, to what there is of the weight `name`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import onnx_ir as ir
 
 from intaglio.bundle import Bundle, Manifest
 from intaglio.errors import UsageError
+from intaglio.files import scratch_directory
 from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
@@ -161,8 +161,8 @@ def _median(run: Callable[[], object]) -> float:
 
 def _peak(threads: int) -> float:
     """Operations a second of a product of float32 matrices."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "product.onnx"
+    with scratch_directory("roofline") as folder:
+        path = folder / "product.onnx"
         save(_product_model(), path)
         with OnnxRuntimeEngine(path, threads=threads) as engine:
             matrix = np.ones((SIDE, SIDE), np.float32)

@@ -87,7 +87,7 @@ def _sensitivities(
     bundle: Path, output: Path, recipe: str, calibration: Path | None, sensitivity: Path | None, force: bool
 ) -> Iterator[tuple[Path | None, Path | None]]:
     """What `compress` gets for the two options: missing sensitivities are made of the calibration text."""
-    from intaglio.files import check_output_directory, temporary_directory
+    from intaglio.files import check_output_directory, sibling_directory
     from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
     from intaglio.graph_passes.recipes import load_recipe
 
@@ -98,6 +98,6 @@ def _sensitivities(
     from intaglio.training import sensitivity as compute
 
     check_output_directory(output, force)
-    with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
+    with sibling_directory(output) as folder:
         compute(bundle, folder / "sensitivity", calibration)
         yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"
