@@ -152,8 +152,6 @@ def _aside(target: Path) -> Path:
 def restore(target: Path) -> None:
     """Put back what stood at `target` if a process died while it replaced it, on a file system without exchange."""
     aside = _aside(target.absolute())
-    if not os.path.isdir(aside):  # False for a name too long, too
-        return
     with _taken(aside) as dead:
         if dead and not target.exists():
             aside.rename(target)
