@@ -265,10 +265,17 @@ def _is(directory: Path, descriptor: int) -> bool:
 
 def cache_directory() -> Path:
     """`$XDG_CACHE_HOME/intaglio`, by default `~/.cache/intaglio`: what it holds can be made again. It may not exist."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
+    cache = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification: a relative path is to be ignored.
-    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
-    return cache / "intaglio"
+    return (Path(cache) if Path(cache).is_absolute() else _home() / ".cache") / "intaglio"
+
+
+def _home() -> Path:
+    """The user's directory; one that does not exist for a user who has none, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")  # what Debian calls it
 
 
 def read_text(path: Path, what: str) -> str:

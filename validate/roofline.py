@@ -25,6 +25,7 @@ from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
 from intaglio.runtime.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.runtime.engine import check_threads
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.validate.work import Work, work
 
@@ -69,6 +70,7 @@ def roofline(
     verifying drafts, many are reading a prompt. Other bundles take texts of each length whole. Raises `UsageError`
     for what the model cannot take, `EngineError` where the compiled kernels are missing.
     """
+    check_threads(threads)
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     count = threads or len(os.sched_getaffinity(0))
