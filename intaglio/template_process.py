@@ -93,13 +93,19 @@ def _grant(seconds: int) -> None:
     """Let this process compute for `seconds` more; then the kernel kills it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+    _limit(resource.RLIMIT_CPU, soft)
+
+
+def _limit(what: int, most: int) -> None:
+    """Lower a limit, which may be lower already."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MAX_BYTES)
     template = None
     for line in sys.stdin:
         request = json.loads(line)
