@@ -6,17 +6,17 @@ check takes is given back when that process ends, so it does not add to the expo
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from intaglio import child_process
 from intaglio.bounds import Bounds
 from intaglio.errors import EngineError
+from intaglio.files import scratch_directory
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
 
@@ -40,17 +40,21 @@ def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[
 
     One entry of `feeds` and `expected` is a batch: input name -> array, output name -> array.
     """
-    with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
+    with scratch_directory("check") as folder:
         for index, batch in enumerate(feeds):
-            np.savez(Path(folder) / f"feeds-{index}.npz", allow_pickle=False, **batch)
-        command = [sys.executable, "-P", "-m", "intaglio.exporters.check", str(model), folder]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-            raise EngineError(f"the exported graph does not run: {reason}")
-        actual = [_load(Path(folder) / f"outputs-{index}.npz") for index in range(len(feeds))]
+            np.savez(folder / f"feeds-{index}.npz", allow_pickle=False, **batch)
+        run_check("check", model, folder)
+        actual = [_load(folder / f"outputs-{index}.npz") for index in range(len(feeds))]
     masks = [batch["attention_mask"] for batch in feeds]
     return {name: _compare(name, bounds, masks, actual, expected) for name in expected[0]}
+
+
+def run_check(module: str, model: Path, folder: Path) -> None:
+    """Run the module of this package in a process of its own. Raises `EngineError` where that fails."""
+    try:
+        child_process.run(f"intaglio.exporters.{module}", str(model), str(folder))
+    except EngineError as error:
+        raise EngineError(f"the exported graph does not run: {error}") from error
 
 
 def _compare(name: str, bounds: Bounds, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:

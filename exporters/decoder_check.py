@@ -7,9 +7,7 @@ positions, masks, padding or the cache shows as well as one in the weights.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
@@ -21,9 +19,9 @@ import numpy.typing as npt
 
 from intaglio.bounds import Bounds
 from intaglio.bundle import Decoder
-from intaglio.errors import EngineError
-from intaglio.exporters.check import Checked, compared
+from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.draft_check import stepwise_drafts
+from intaglio.files import scratch_directory
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
@@ -50,14 +48,10 @@ def check_decoder(
 
     `expected` holds, by the name of the output, float32 [tokens, ..., vocab] for every text of every batch in turn.
     """
-    with tempfile.TemporaryDirectory(prefix="intaglio-check-") as folder:
-        (Path(folder) / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
-        command = [sys.executable, "-P", "-m", "intaglio.exporters.decoder_check", str(model), folder]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-            raise EngineError(f"the exported graph does not run: {reason}")
-        return {name: _compared(Path(folder) / f"{name}.npz", bounds, arrays) for name, arrays in expected.items()}
+    with scratch_directory("check") as folder:
+        (folder / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
+        run_check("decoder_check", model, folder)
+        return {name: _compared(folder / f"{name}.npz", bounds, arrays) for name, arrays in expected.items()}
 
 
 def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:

@@ -7,9 +7,7 @@ a fault in the positions' biases, masks, padding or the cache shows as well as o
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +18,9 @@ import numpy.typing as npt
 
 from intaglio.bounds import Bounds
 from intaglio.bundle import MODEL, Decoder, Encoder
-from intaglio.errors import EngineError
-from intaglio.exporters.check import Checked, compared
+from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoder_check import LONGEST, TEXTS, TOGETHER, pieces
+from intaglio.files import scratch_directory
 from intaglio.runtime.engine import Array
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
@@ -62,14 +60,10 @@ def check_encoder_decoder(
 
     `expected` holds for every pair, in order, the arrays of `outputs_of`.
     """
-    with tempfile.TemporaryDirectory(prefix="intaglio-check-") as scratch:
-        (Path(scratch) / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches]))
-        command = [sys.executable, "-P", "-m", "intaglio.exporters.encoder_decoder_check", str(folder), scratch]
-        child = subprocess.run(command, capture_output=True, text=True, check=False)
-        if child.returncode != 0:
-            reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-            raise EngineError(f"the exported graphs do not run: {reason}")
-        with np.load(Path(scratch) / "outputs.npz", allow_pickle=False) as arrays:
+    with scratch_directory("check") as scratch:
+        (scratch / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches]))
+        run_check("encoder_decoder_check", folder, scratch)
+        with np.load(scratch / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in OUTPUTS}
     return {name: compared(found[name], joined(expected, name), bounds) for name in OUTPUTS}
 

@@ -21,6 +21,7 @@ from intaglio.exporters.checkpoint import Checkpoint
 from intaglio.exporters.decoder_export import export_decoder
 from intaglio.exporters.encoder_decoder_export import export_encoder_decoder
 from intaglio.exporters.family import Family, find_decoder, find_encoder_decoder, find_family
+from intaglio.exporters.plausible import check_config
 from intaglio.exporters.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.tokenizer_files import write_tokenizer
 from intaglio.extras import load
@@ -82,6 +83,7 @@ def export(
             adopt(Path(source), draft)
     else:
         checkpoint = Checkpoint.open(source, revision)
+        check_config(checkpoint)
         write = _writer(checkpoint, dtype)
         with create(output, force) as draft:
             outputs = write(draft, bounds)

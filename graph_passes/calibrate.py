@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,7 +15,7 @@ from intaglio import interrupts
 from intaglio.bundle import Calibration
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.files import temporary_directory
+from intaglio.files import scratch_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
 from intaglio.graph_passes.calibration import IDS, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
@@ -223,7 +221,7 @@ def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Va
 def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
     """The graph opened by ONNX Runtime with `values` as its outputs; weights go through a temporary file."""
     outputs = list(model.graph.outputs)
-    with temporary_directory(Path(tempfile.gettempdir()), "intaglio-calibrate-") as directory:
+    with scratch_directory("calibrate") as directory:
         model.graph.outputs[:] = values or outputs
         try:
             save(model, directory / "model.onnx", external_above=0)

@@ -98,6 +98,7 @@ def compress(
         if weighting is not None:
             weighting.check(source.manifest.source)
         model = load(source.model_path, mapped=True)
+        check(model, f"{source.model_path} holds")
         before = model_bytes(source.graph_paths)
     records, asked, share = [], set[str](), None
     with bounded(threads):
@@ -110,7 +111,7 @@ def compress(
                 share = weight_share(model, asked)  # before a later pass writes operators out in others
     with step("checking"):
         infer_shapes(model)
-        check(model)
+        check(model, "the passes left", "Leave a pass out.")
     with step("writing"), create(output, force) as draft:
         draft.copy_companions(source)
         draft.manifest = manifest(source.manifest, model, records)
@@ -169,14 +170,14 @@ def apply(
         return graph_pass(model)
 
 
-def check(model: ir.Model) -> None:
-    """Run ONNX's checker on the graph without its large weights. Raises `GraphError`."""
+def check(model: ir.Model, what: str, way_out: str = "Re-export it.") -> None:
+    """Run ONNX's checker on the graph without its large weights; `what` has it. Raises `GraphError`."""
     try:
         CheckerPass()(model)
     except (onnx.checker.ValidationError, ir.passes.PassError) as error:
         cause = error.__cause__ or error
         reason = one_line(cause, 300)
-        raise GraphError(f"the passes left a graph that ONNX's checker refuses: {reason}. Leave a pass out.") from error
+        raise GraphError(f"{what} a graph that ONNX's checker refuses: {reason}. {way_out}") from error
 
 
 def manifest(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manifest:

@@ -124,6 +124,7 @@ INT8_QDQ: list[Pass] = [
 ]
 
 MAX_BYTES = 65536  # of a recipe file
+MAX_PASSES = 200  # of a recipe
 
 RECIPES: dict[str, list[Pass]] = {
     "canonical": CANONICAL,
@@ -197,16 +198,31 @@ def _read(path: Path) -> list[Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise GraphError(f"recipe {path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}. Shorten it.")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 a SafeLoader
     except OSError as error:
         raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except GraphError:
+        raise
+    except Exception as error:  # the library raises whatever Python does for odd numbers and dates
         reason = one_line(error, 200)
         raise GraphError(f"recipe {path}: not YAML ({reason}). Write it as `passes: [canonicalize]`.") from error
     passes = content.get("passes") if isinstance(content, dict) else None
     if not isinstance(passes, list) or not passes or set(content) != {"passes"}:
         raise GraphError(f"recipe {path}: expected the one key `passes` with a list. Write `passes: [canonicalize]`.")
+    if len(passes) > MAX_PASSES:
+        raise GraphError(f"recipe {path}: {len(passes)} passes, expected at most {MAX_PASSES}. Shorten it.")
     return passes
+
+
+class _Loader(yaml.SafeLoader):
+    """Without aliases, with which a few lines can stand for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """What the library calls for every node."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 def _parse_pass(entry: Any, where: str) -> Pass:

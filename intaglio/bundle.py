@@ -7,6 +7,7 @@ in one step, so that no reader ever sees half of it. The manifest holds the SHA-
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from intaglio.errors import BundleError, GraphError, storage_errors
-from intaglio.files import atomic_directory, atomic_write, copy_file, inside, locked, sha256
+from intaglio.errors import BundleError, GraphError, one_line, storage_errors
+from intaglio.files import atomic_directory, atomic_file, atomic_write, copy_file, inside, locked, restore, sha256
 from intaglio.model_file import external_data_files, outline
 
 if TYPE_CHECKING:
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 FORMAT = 1  # raised when an older program could misread the manifest
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
-MAX_MANIFEST_BYTES = 64 << 20  # a manifest is small; a larger file is not one
+LONGEST = (1 << 31) - 1  # of an axis, and of what a decoder counts
+MAX_DRAFTS = 64  # tokens that a graph drafts after one
+DTYPES = (
+    "float32", "float16", "float64", "bfloat16", "bool", "str", "object",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)  # fmt: skip
+MAX_MANIFEST_BYTES = 8 << 20  # a manifest is small; a larger file is not one, and takes 70 times its size to read
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
@@ -202,11 +209,14 @@ class Bundle:
         Raises `BundleError` with one line that says what is wrong and how to mend it.
         """
         path = Path(path)
+        restore(path)
         manifest = _read_manifest(path)
         _verify_files(path, manifest)
         for graph in manifest.graphs:
             _verify_graph(path, manifest, graph)
         _verify_axes(path, manifest)
+        if manifest.decoder is not None:
+            _verify_decoder(path, manifest, manifest.decoder)
         return cls(path, manifest)
 
     def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:
@@ -231,15 +241,11 @@ class Bundle:
             target = targets[relative]
             with storage_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, Path):
-                partial = target.with_name(f".{target.name}.partial")
-                try:
-                    copy_file(content, partial)
-                    partial.replace(target)
-                finally:
-                    partial.unlink(missing_ok=True)
-            else:
-                atomic_write(target, content)
+            with atomic_file(target) as partial:
+                if isinstance(content, Path):
+                    shutil.copyfile(content, partial)
+                else:
+                    partial.write_bytes(content)
             manifest.files[relative] = FileRecord(sha256(target), target.stat().st_size)
         manifest.engines = [*manifest.engines, *engines]
         self._write_manifest(manifest)
@@ -299,6 +305,12 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
+class _Versioned(msgspec.Struct):
+    """All that is read of a manifest before its format is known."""
+
+    format: Any = None
+
+
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     if not path.is_dir():
@@ -309,7 +321,7 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{file}: {file.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}. Make it anew.")
     data = file.read_bytes()
     try:
-        version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
+        version = msgspec.json.decode(data, type=_Versioned).format
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise BundleError(f"{file}: damaged manifest (format {version!r}). Make the bundle anew.")
         if version > FORMAT:
@@ -319,7 +331,7 @@ def _read_manifest(path: Path) -> Manifest:
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BundleError(f"{file}: damaged manifest ({error}). Make the bundle anew.") from error
+        raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
 
 
 def _verify_files(path: Path, manifest: Manifest) -> None:
@@ -368,9 +380,47 @@ def _verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
 
 
 def _verify_axes(path: Path, manifest: Manifest) -> None:
-    """Refuse axes that no graph can have."""
+    """Refuse axes that no graph can have, and dtypes that no array has."""
     specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
     axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
+    lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
     bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
-    if bad_axis or any(isinstance(length, int) and length < 0 for spec in specs for length in spec.shape):
-        raise BundleError(f"{path / MANIFEST}: has an axis of impossible length. Make the bundle anew.")
+    if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
+        raise BundleError(f"{path / MANIFEST}: has an axis of impossible length. Re-export the bundle.")
+    if strange := [spec for spec in specs if spec.dtype not in DTYPES]:
+        raise BundleError(
+            f"{path / MANIFEST}: {strange[0].name} has the dtype {strange[0].dtype[:40]!r}, expected one of "
+            f"{', '.join(DTYPES)}. Re-export the bundle."
+        )
+
+
+def _verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
+    """Refuse a decoder with numbers that no model has, or that its graph contradicts."""
+
+    def check(name: str, value: int | None, low: int, high: int) -> None:
+        if value is not None and not low <= value <= high:
+            raise BundleError(
+                f"{path / MANIFEST}: the decoder's {name} is {value}, expected {low} to {high}. Re-export the bundle."
+            )
+
+    for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
+        check(name, getattr(decoder, name), 1, LONGEST)
+    check("drafts", decoder.drafts, 0, MAX_DRAFTS)
+    check("exit_layer", decoder.exit_layer, 0, decoder.layers)
+    encoder = manifest.encoder
+    ends = {f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)}
+    if encoder is not None:
+        ends |= {"start token": encoder.decoder_start_token_id, "padding token": encoder.pad_token_id}
+    for name, token in {"bos_token_id": decoder.bos_token_id, **ends}.items():
+        check(name, token, 0, decoder.vocab_size - 1)
+    caches = {spec.name: spec.shape[1::2] for spec in manifest.inputs if spec.name.startswith("past_")}
+    expected = [f"past_{kind}_{index}" for index in range(len(caches) // 2) for kind in ("key", "value")]
+    shape = (decoder.kv_heads, decoder.head_dim)
+    if len(caches) != 2 * decoder.layers or list(caches) != expected or any(each != shape for each in caches.values()):
+        raise BundleError(
+            f"{path / MANIFEST}: the decoder has {decoder.layers} layers with {shape[0]} heads of {shape[1]} in the "
+            f"cache, its graph has {len(caches)} caches of other names or shapes. Re-export the bundle."
+        )
+    widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
+    if widths and isinstance(widths[0], int):
+        check("vocab_size", decoder.vocab_size, widths[0], widths[0])

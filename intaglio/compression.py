@@ -47,7 +47,7 @@ def _data(
     threads: int | None,
 ) -> Iterator[tuple[str | Path | None, str | Path | None]]:
     """What the passes get for `calibration` and `sensitivity`; what is missing of the second lasts for the block."""
-    from intaglio.files import check_output_directory, temporary_directory
+    from intaglio.files import check_output_directory, sibling_directory
     from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
 
     if calibration is None or sensitivity is not None or not any(map(needs_sensitivities, passes)):
@@ -56,6 +56,6 @@ def _data(
     from intaglio.training import sensitivity as compute
 
     check_output_directory(output, force)
-    with temporary_directory(output.absolute().parent, f".{output.name[:100]}.") as folder:
+    with sibling_directory(output) as folder:
         compute(bundle, folder / "sensitivity", calibration, threads=threads)
         yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"

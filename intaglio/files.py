@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from intaglio import interrupts
@@ -45,6 +48,7 @@ def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None
 
     With `force` a directory is replaced that holds the file `holds`, so that nothing else is deleted by mistake.
     """
+    restore(path)
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {path}: its parent {path.absolute().parent} is not a directory. Create it first.")
     if any((parent / BUNDLE).exists() for parent in path.absolute().parents):
@@ -60,7 +64,7 @@ def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None
                 f"output {path}: --force replaces {kind} only, and this directory holds no {holds}. "
                 "Choose another path."
             )
-    with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
+    with sibling_directory(path):
         pass  # a place that cannot be written to says so now
 
 
@@ -92,80 +96,209 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> Iterator[Path]:
-    """Yield a temporary sibling of `target` to fill; on success rename it into place, else remove it.
+    """Yield a temporary sibling of `target` to fill; on success put it into place in one step, else remove it.
 
     An interrupt, a full disk or any other exception leaves what stood at `target` as it was. `force` and `holds` are
     those of `check_output_directory`.
     """
     check_output_directory(target, force, holds)
     target = target.absolute()
-    with temporary_directory(target.parent, f".{target.name[:100]}.") as temporary, storage_errors(target):
+    with sibling_directory(target) as temporary, storage_errors(target):
         temporary.chmod(0o755)
         yield temporary
-        _sync(temporary)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                _sync(path)
         interrupts.check()
         with interrupts.uninterrupted():
-            _swap(temporary, target)
+            _put(temporary, target)
 
 
 @contextmanager
-def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new directory in `parent` that is removed at the end, if it is still there, whatever happens."""
-    directory = None
-    try:
-        with storage_errors(parent), interrupts.uninterrupted():
-            directory = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=parent))
-        yield directory
-    finally:
-        with interrupts.uninterrupted():
-            if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
-
-
-def _sync(directory: Path) -> None:
-    """Make the disk hold every file before the rename makes them visible; reports a full disk in time."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _swap(temporary: Path, target: Path) -> None:
-    """Put `temporary` at `target`; what stood there is kept aside until the new directory is in place."""
-    if not target.exists():
-        temporary.rename(target)
-        return
-    aside = temporary.with_suffix(".old")
-    target.rename(aside)
-    try:
-        temporary.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield where to write a file that then replaces the one at `path` in one step; on failure the old one stands."""
+    with storage_errors(path), sibling_directory(path) as folder:
+        temporary = folder / "file"
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
 
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Replace the file at `path` by `data` in one step; on failure the old content stands."""
-    with storage_errors(path), tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def _sync(path: Path) -> None:
+    """Make the disk hold a file before a rename makes it visible; reports a full disk in time."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Put `temporary` at `target`; what stood there is removed after that."""
+    if not target.exists():
+        temporary.rename(target)
+    elif not _exchange(temporary, target):
+        # A process killed between these two renames leaves nothing at `target`: `restore` puts the old one back, which
+        # is not to be taken for a dead process's before that.
+        aside = _aside(target)
+        with locked(target):
+            target.rename(aside)
+            try:
+                temporary.rename(target)
+            except BaseException:
+                aside.rename(target)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; False where the kernel or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return True
+    if ctypes.get_errno() in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.intaglio-replaced")
+
+
+def restore(target: Path) -> None:
+    """Put back what stood at `target` if a process died while it replaced it, on a file system without exchange."""
+    aside = _aside(target.absolute())
+    with _taken(aside) as dead:
+        if dead and not target.exists():
+            aside.rename(target)
+        elif dead:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+# --- temporary directories --------------------------------------------------------------------------------------------
+
+# Whoever works in a temporary directory holds a lock on it, which the kernel releases when the process ends, however it
+# does. So one that nobody holds belongs to a process that was killed, and the next one that works there removes it.
+
+SUFFIX = ".intaglio-tmp"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW  # a directory, and no link to one
+_OURS = re.compile(rf"[.a-z].*[a-z0-9_]{{8}}{re.escape(SUFFIX)}")  # as `tempfile.mkdtemp` makes them
+_swept: set[Path] = set()  # where this process has looked for what others left
+
+
+@contextmanager
+def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new directory in `parent` that is removed at the end, if it is still there, whatever happens.
+
+    If the process is killed, the next one that makes a temporary directory in `parent` removes it.
+    """
+    made: tuple[Path, int] | None = None
+    _sweep(parent)
+    try:
+        with storage_errors(parent), interrupts.uninterrupted():
+            while made is None:  # another process may take it for a dead one's, before it is locked, and remove it
+                made = _made(Path(tempfile.mkdtemp(prefix=prefix, suffix=SUFFIX, dir=parent)))
+        yield made[0]
+    finally:
+        with interrupts.uninterrupted():
+            if made is not None:
+                shutil.rmtree(made[0], ignore_errors=True)
+                os.close(made[1])
+
+
+def sibling_directory(path: Path) -> AbstractContextManager[Path]:
+    """A `temporary_directory` beside `path`, for what is to be renamed to it."""
+    return temporary_directory(path.absolute().parent, f".{path.name[:40]}.")
+
+
+def scratch_directory(purpose: str) -> AbstractContextManager[Path]:
+    """A `temporary_directory` among the system's, called intaglio-`purpose`-*."""
+    return temporary_directory(Path(tempfile.gettempdir()), f"intaglio-{purpose}-")
+
+
+def _made(directory: Path) -> tuple[Path, int] | None:
+    """A new directory with the descriptor that holds its lock; None where it is gone, or another process's by now."""
+    try:
+        descriptor = os.open(directory, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+    if _locked(descriptor) is not False and _is(directory, descriptor):
+        return directory, descriptor
+    os.close(descriptor)
+    return None
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the temporary directories in `parent` that dead processes left, once in the life of this one."""
+    parent = parent.absolute()
+    if parent in _swept:
+        return
+    _swept.add(parent)
+    with suppress(OSError), os.scandir(parent) as entries:
+        names = [entry.name for entry in entries if _OURS.fullmatch(entry.name)]
+        for name in names:
+            with _taken(parent / name) as dead:
+                if dead:
+                    shutil.rmtree(parent / name, ignore_errors=True)
+
+
+@contextmanager
+def _taken(directory: Path) -> Iterator[bool]:
+    """Hold the lock of a directory of this user; False where its owner lives, or nobody can tell."""
+    try:
+        descriptor = os.open(directory, _DIRECTORY)
+    except OSError:
+        yield False
+        return
+    try:
+        owned = os.fstat(descriptor).st_uid == os.getuid()
+        yield owned and _locked(descriptor) is True and _is(directory, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool | None:
+    """Lock at once: whether that went, or None where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is(directory: Path, descriptor: int) -> bool:
+    """Whether the path still leads to what is open."""
+    try:
+        return os.path.samestat(os.lstat(directory), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+# --- other files ------------------------------------------------------------------------------------------------------
 
 
 def cache_directory() -> Path:
     """`$XDG_CACHE_HOME/intaglio`, by default `~/.cache/intaglio`: what it holds can be made again. It may not exist."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
+    cache = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification: a relative path is to be ignored.
-    cache = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
-    return cache / "intaglio"
+    return (Path(cache) if Path(cache).is_absolute() else _home() / ".cache") / "intaglio"
+
+
+def _home() -> Path:
+    """The user's directory; one that does not exist for a user who has none, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")  # what Debian calls it
 
 
 def read_text(path: Path, what: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from intaglio.errors import BundleError, storage_errors
+from intaglio.errors import BundleError, one_line, storage_errors
 
 if TYPE_CHECKING:
     import onnx
@@ -59,9 +59,31 @@ def load(path: Path, mapped: bool = False) -> ir.Model:
     """
     import onnx_ir as ir
 
-    model = ir.serde.deserialize_model(outline(path, located=True) if mapped else parse(path))
-    ir.external_data.set_base_dir(model.graph, path.parent)
+    message = outline(path, located=True) if mapped else parse(path)
+    try:
+        model = ir.serde.deserialize_model(message)
+        ir.external_data.set_base_dir(model.graph, path.parent)
+        for tensor in constants(model):
+            _check_data(tensor)
+    except Exception as error:  # whatever a message that makes no sense can come to
+        raise BundleError(f"{path}: not a readable ONNX file ({one_line(error, 200)}). Re-export it.") from error
     return model
+
+
+def _check_data(tensor: ir.TensorProtocol) -> None:
+    """Raise for a tensor with other data than its dtype and shape ask for, whose large data is not read."""
+    import onnx_ir as ir
+
+    if isinstance(tensor, ir.ExternalTensor):
+        held = max(Path(tensor.path).stat().st_size - (tensor.offset or 0), 0)
+        held = held if tensor.length is None else min(held, tensor.length)
+        if tensor.nbytes < 0 or (tensor.offset or 0) < 0 or held < tensor.nbytes:
+            raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, {tensor.path} has {held} for it")
+    elif isinstance(tensor, ir.TensorProtoTensor) and len(tensor.raw.raw_data) > STREAMED_ABOVE:
+        if len(tensor.raw.raw_data) != tensor.nbytes:
+            raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, it has {len(tensor.raw.raw_data)}")
+    elif tensor.size > 0 and not tensor.numpy().size:
+        raise ValueError(f"{tensor.name} has no data")
 
 
 def constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:

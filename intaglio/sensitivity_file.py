@@ -12,18 +12,19 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Source
-from intaglio.errors import UsageError, one_line, storage_errors
+from intaglio.errors import UsageError, one_line
+from intaglio.files import atomic_file
 
 OPTION = "--sensitivity"
 FORMAT = "intaglio sensitivity 1"
-MAX_HEADER = 64 << 20  # bytes; a safetensors header is small
+MAX_HEADER = 16 << 20  # bytes; a safetensors header is small
 BLOCK = 1 << 22  # numbers that are read at a time
 
 Floats = npt.NDArray[np.float32]
@@ -37,6 +38,14 @@ class Observed(msgspec.Struct, frozen=True):
     sha256: str
     samples: int
     tokens: int
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A tensor of the safetensors header; `data_offsets` count from the header's end."""
+
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data_offsets: tuple[int, int]
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -63,18 +72,15 @@ class Sensitivities:
                 length = int.from_bytes(file.read(8), "little")
                 if length > MAX_HEADER:
                     raise ValueError("no safetensors header")
-                header = json.loads(file.read(length))
+                header = msgspec.json.decode(file.read(length), type=dict[str, Any])
             metadata = header.pop("__metadata__", {})
             if metadata.get("format") != FORMAT:
                 raise ValueError("not written by intaglio sensitivity")
             observed = msgspec.json.decode(metadata["observed"], type=Observed)
-            places = {name: _place(entry, 8 + length) for name, entry in header.items()}
-            end = max((place.start + 4 * math.prod(place.shape) for place in places.values()), default=0)
-            if path.stat().st_size < end:
-                raise ValueError("cut short")
+            places = _places(msgspec.convert(header, dict[str, _Entry]), 8 + length, path.stat().st_size)
         except OSError as error:
             raise UsageError(f"{OPTION} {path}: {error.strerror}. Give a file of intaglio sensitivity.") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
             raise UsageError(
                 f"{OPTION} {path}: not a file of sensitivities ({one_line(error, 100)}). "
                 "Make one with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
@@ -119,22 +125,16 @@ class SensitivityWriter:
     @contextmanager
     def create(cls, path: Path, shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> Iterator[Self]:
         """A new file, all zero, for weights of these shapes; removed again if the block raises."""
-        partial = path.with_name(f".{path.name}.partial")
         header = _header(shapes, observed)
         start = len(header)
         places = {}
         for name, shape in shapes.items():
             places[name] = _Place(tuple(shape), start)
             start += 4 * math.prod(shape)
-        with storage_errors(path):
-            try:
-                with partial.open("w+b") as file:
-                    file.write(header)
-                    file.truncate(start)
-                    yield cls(file, places)
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+        with atomic_file(path) as partial, partial.open("w+b") as file:
+            file.write(header)
+            file.truncate(start)
+            yield cls(file, places)
 
     def add(self, name: str, numbers: Floats) -> None:
         """Add `numbers`, of the weight's shape, to what there is of the weight `name`."""
@@ -161,11 +161,19 @@ def _header(shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _place(entry: dict[str, Any], base: int) -> _Place:
-    shape, (start, end) = tuple(entry["shape"]), entry["data_offsets"]
-    if entry["dtype"] != "F32" or end - start != 4 * math.prod(shape) or start < 0:
-        raise ValueError("another dtype than float32")
-    return _Place(shape, base + start)
+def _places(entries: Mapping[str, _Entry], base: int, size: int) -> dict[str, _Place]:
+    """Where the tensors lie in a file of `size` bytes whose data begins at `base`. Raises `ValueError`."""
+    free = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, end = entry.data_offsets
+        if entry.dtype != "F32":
+            raise ValueError(f"{name} has another dtype than F32")
+        if start < free or end - start != 4 * math.prod(entry.shape):
+            raise ValueError(f"{name} {list(entry.shape)} does not lie at {start} to {end}")
+        free = end
+    if size < base + free:
+        raise ValueError("cut short")
+    return {name: _Place(entry.shape, base + entry.data_offsets[0]) for name, entry in entries.items()}
 
 
 def _read(file: BinaryIO, place: _Place) -> Floats:

@@ -37,10 +37,10 @@ private:
     I16 multiplier_;
 };
 
-INTAGLIO_SIMD const int8_t* bytes(const bool* mask) { return (const int8_t*)mask; }
+INTAGLIO_SIMD const int8_t* bytes(const uint8_t* mask) { return (const int8_t*)mask; }
 
 // The largest of x [n], of those entries that the mask [n] keeps; mask may be null. INT32_MIN where there is none.
-[[maybe_unused]] static int32_t row_largest(const int32_t* x, const bool* mask, int64_t n) {
+[[maybe_unused]] static int32_t row_largest(const int32_t* x, const uint8_t* mask, int64_t n) {
     const I32 none = set32(INT32_MIN), zero = set32(0);
     I32 top = none;
     int64_t i = 0;
@@ -60,18 +60,18 @@ INTAGLIO_SIMD const int8_t* bytes(const bool* mask) { return (const int8_t*)mask
     return largest(top);
 }
 
-// The first n of 2·LANES entries of a mask as 0 or 1, all 1 where it is null; 0 beyond.
-INTAGLIO_SIMD I16 kept_entries(const bool* mask, int n) {
+// The first n of 2·LANES entries of a mask, all 1 where it is null; 0 beyond.
+INTAGLIO_SIMD I16 kept_entries(const uint8_t* mask, int n) {
     static constexpr int8_t ONES_THEN_ZEROS[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                                    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     static_assert(4 * LANES <= 64, "the window slides over 2·LANES of each");
     return mask != nullptr ? load16(bytes(mask), n) : load16(ONES_THEN_ZEROS + 32 - n);
 }
 
-// p[i] = exp((x[i] - top)·scale) in Q15, 0 where the mask [n] is false; mask may be null. `top` is the row's largest
+// p[i] = exp((x[i] - top)·scale) in Q15, 0 where the mask [n] is 0; mask may be null. `top` is the row's largest
 // entry of those that the mask keeps. p has room for n rounded up to a multiple of 2·LANES, and ends with zeros. Returns
 // the sum of p: below 2^31, as n is at most MAX_ROW.
-[[maybe_unused]] static int32_t exp_row(const int32_t* x, const bool* mask, int64_t n, int32_t top, const VectorExp& exp,
+[[maybe_unused]] static int32_t exp_row(const int32_t* x, const uint8_t* mask, int64_t n, int32_t top, const VectorExp& exp,
                                         int16_t* p) {
     const I32 from = set32(top);
     const I16 zero = set16(0), one = set16(1);

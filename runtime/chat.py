@@ -1,31 +1,33 @@
 """From a conversation to a prompt, by the chat template that travels with the tokenizer.
 
-A template is a program by whoever made the checkpoint. It runs in jinja2's sandbox, on plain text alone: it can neither
-change what it sees nor reach the machine.
+A template is a program by whoever made the checkpoint. It runs in jinja2's sandbox, on plain text alone, and in a
+process with limits (`template_process`): it can neither change what it sees nor reach the machine, nor hold it up.
 """
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from intaglio import child_process
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files import read_text
 from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, special_tokens
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, SHOWN
 
 TEMPLATE = "chat_template.jinja"
 PROCESSOR = "chat_template.json"  # where models with a processor keep it
-MAX_CHARACTERS = 16 << 20  # of a prompt; a template that writes more is broken or hostile
-SHOWN = 200  # characters of a template's own error message
+MAX_SECONDS = 5  # of processor time for one prompt, or for compiling
+MAX_WAIT = 60  # seconds for an answer: the machine may have other work
 
 
 class Message(msgspec.Struct):
@@ -51,13 +53,17 @@ def read_messages(path: Path, option: str) -> list[Message]:
 
 
 class ChatTemplate:
-    """The chat template of a bundle, compiled; `render` makes prompts with it."""
+    """The chat template of a bundle, compiled in a process of its own; `render` makes prompts with it."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], where: str):
-        """`source` in jinja2's language, the special tokens it may name ("bos_token" -> "<s>"), and its place."""
+        """`source` in jinja2's language, the special tokens it may name ("bos_token" -> "<s>"), and its place.
+
+        Raises `BundleError` for a template that does not compile.
+        """
+        self._source = source
         self._tokens = dict(tokens)
         self._where = where
-        self._template = _compile(source, where)
+        self._process = self._start()
 
     @classmethod
     def open(cls, bundle: Bundle) -> ChatTemplate:
@@ -70,7 +76,7 @@ class ChatTemplate:
         where = bundle.path / CONFIGURATION
         if TEMPLATE in bundle.manifest.files:
             where = bundle.path / TEMPLATE
-            source = where.read_text(encoding="utf-8", errors="replace")
+            source = _text(where)
         if not isinstance(source, str):
             raise BundleError(
                 f"bundle {bundle.path}: has no chat template, as its model was not trained on conversations. "
@@ -80,59 +86,78 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt that asks for the next message, special tokens written out. Raises `UsageError`."""
+        if not self._process.runs():
+            self._process = self._start()
         plain = [{"role": message.role, "content": message.content} for message in messages]
-        pieces, length = [], 0
+        answer = self._process.ask({"tokens": self._tokens, "messages": plain})
+        if "text" in answer:
+            return answer["text"]
+        if "refused" in answer:
+            said = f"{answer['refused']!r:.{SHOWN}}"
+            raise UsageError(f"{self._where}: the chat template refuses the messages: {said}. Change them.")
+        raise UsageError(f"{self._where}: the chat template {_beyond(answer)}. Fix it.")
+
+    def _start(self) -> _Process:
+        process = _Process()
+        answer = process.ask({"template": self._source})
+        if answer:
+            reason = answer.get("refused") or f"it {_beyond(answer)}"
+            raise BundleError(f"{self._where}: the chat template does not compile ({reason}). Fix it.")
+        return process
+
+
+class _Process:
+    """A running `template_process`, which ends with this object."""
+
+    def __init__(self) -> None:
+        command = child_process.command("intaglio.template_process")
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+        )
+        self.end = weakref.finalize(self, _end, self._child)
+
+    def runs(self) -> bool:
+        """Whether it can still be asked."""
+        return self.end.alive and self._child.poll() is None
+
+    def ask(self, request: Mapping[str, object]) -> dict[str, str]:
+        """The answer to a request; {"limit": ...} where there is none, and the process has ended then."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        timer = threading.Timer(MAX_WAIT, self._child.kill)
+        timer.start()
         try:
-            for piece in self._template.generate(**self._tokens, messages=plain, add_generation_prompt=True):
-                pieces.append(piece)
-                length += len(piece)
-                if length > MAX_CHARACTERS:
-                    break
-        except Exception as error:  # whatever a template's program can come to
-            said = f"{one_line(error)!r:.{SHOWN}}"
-            raise UsageError(f"{self._where}: the chat template refuses the messages: {said}. Change them.") from error
-        if length > MAX_CHARACTERS:
-            raise UsageError(f"{self._where}: the chat template writes more than {MAX_CHARACTERS} characters. Mend it.")
-        return "".join(pieces)
+            with suppress(BrokenPipeError):
+                self._child.stdin.write(json.dumps({**request, "seconds": MAX_SECONDS}) + "\n")
+                self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.endswith("\n"):
+            answer: dict[str, str] = json.loads(line)
+            return answer
+        self._child.wait()
+        ended = self._child.returncode
+        self.end()
+        return {"limit": "time" if ended in (-signal.SIGXCPU, -signal.SIGKILL) else "process"}
 
 
-def _compile(source: str, where: str) -> Template:
-    """The template with what `transformers` offers to templates: loop controls, `tojson`, two functions."""
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+def _end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    with suppress(BrokenPipeError):
+        child.communicate()
 
-    class Generation(Extension):
-        """Reads over the tags that mark the assistant's words, which only training has a use for."""
 
-        tags = {"generation"}  # noqa: RUF012
+def _beyond(answer: Mapping[str, str]) -> str:
+    """What a template does that goes beyond a limit."""
+    return {
+        "characters": f"writes more than {MAX_CHARACTERS} characters",
+        "memory": f"takes more than {MAX_BYTES >> 20} MiB of memory",
+        "time": f"takes more than {MAX_SECONDS} seconds",
+    }.get(answer["limit"], "ends the process that it runs in")
 
-        def parse(self, parser: Parser) -> list[Node]:
-            """The statements between the tags."""
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+def _text(path: Path) -> str:
     try:
-        return environment.from_string(source)
-    except (jinja2.TemplateError, RecursionError) as error:
-        reason = one_line(error, SHOWN)
-        raise BundleError(f"{where}: the chat template does not compile ({reason}). Mend it.") from error
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UsageError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error

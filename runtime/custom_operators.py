@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import BundleError, EngineError
-from intaglio.files import temporary_directory
+from intaglio.files import scratch_directory
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
@@ -46,7 +45,7 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
         yield path
         return
     warnings.warn(_message(missing, bool(available)), MissingKernels, stacklevel=4)
-    with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
+    with scratch_directory("inlined") as directory:
         model = load(path)
         inline(model, missing)
         save(model, directory / path.name)

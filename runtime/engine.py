@@ -15,6 +15,7 @@ from intaglio.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, UsageError
 
 Array = npt.NDArray[np.generic]
+MAX_THREADS = 1024
 
 
 class Engine(ABC):
@@ -44,6 +45,12 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the session and its memory; the engine is of no use afterwards."""
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise `UsageError` for a number of processor threads that no machine has use for."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads {threads}: expected 1 to {MAX_THREADS}.")
 
 
 def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, Array]:

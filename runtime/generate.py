@@ -21,7 +21,7 @@ from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sampling import Sampler, Sampling
 from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, DraftTree, NGram, Strategy, Text
 from intaglio.runtime.text_run import BatchRun, Generated, TextRun
-from intaglio.runtime.tokenizer import check_unicode, read_backend
+from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
 
 Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
 
@@ -265,6 +265,7 @@ class TextGenerator:
     def _ids(self, text: str, prompt: Prompt) -> list[int]:
         """See `encode`; `text` is what the model reads of `prompt`."""
         check_unicode(text)
+        check_words(text)
         return list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
 
     def _tokens(self, text: str, prompt: Prompt) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 import msgspec
@@ -100,6 +99,6 @@ def read_arrays(path: Path, option: str) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        reason = one_line(error)
+    except Exception as error:  # of the archive, its compression, NumPy's headers, or the memory that they ask for
+        reason = one_line(error, 200) or type(error).__name__
         raise UsageError(f"{option} {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error

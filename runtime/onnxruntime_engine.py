@@ -13,7 +13,7 @@ from intaglio.model_file import parse
 from intaglio.plugins import custom_operators
 from intaglio.plugins import ort as kernels
 from intaglio.runtime.custom_operators import runnable
-from intaglio.runtime.engine import Array, Engine, check_arrays
+from intaglio.runtime.engine import Array, Engine, check_arrays, check_threads
 from intaglio.runtime.partial_graph import partial_graph
 from intaglio.threads import usable_threads
 
@@ -55,6 +55,7 @@ class OnnxRuntimeEngine(Engine):
         outputs: Collection[str] | None = None,
         graph: str = MODEL,
     ):
+        check_threads(threads)
         onnxruntime = load("onnxruntime")
         providers = PROVIDERS[target]
         available = onnxruntime.get_available_providers()

@@ -9,6 +9,7 @@ import msgspec
 
 from intaglio.errors import UsageError, one_line
 from intaglio.files import read_text
+from intaglio.runtime.tokenizer import check_words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -81,6 +82,7 @@ def _examples(text: str, where: str) -> list[Example]:
 
 def _windows(text: str, tokenizer: Backend, tokens: int) -> list[str]:
     """Cut out of the text itself: tokens that are decoded may give other characters, as half of a letter does."""
+    check_words(text)
     offsets = tokenizer.encode(text, add_special_tokens=False).offsets
     ends = zip(offsets[::tokens], offsets[tokens - 1 :: tokens], strict=False)
     return [text[begin:end] for (begin, _), (_, end) in ends]

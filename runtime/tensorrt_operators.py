@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intaglio.errors import BuildError, EngineError, GraphError
-from intaglio.files import temporary_directory
+from intaglio.files import scratch_directory
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import trt as plugins
@@ -37,7 +36,7 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
     if not needed and not fixed and not has_int8_tables(proto):
         yield model
         return
-    with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
+    with scratch_directory("parsable") as directory:
         graph = load(model)
         _fix(graph, fixed or {})
         if needed:

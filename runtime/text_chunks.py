@@ -16,7 +16,7 @@ from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.engine import Array
 from intaglio.runtime.inputs import InputsUsed
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.tokenizer import check_words, read_backend
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,6 +46,7 @@ def load_chunks(
 def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:
     """The tokens [tokens] of the UTF-8 text in `path`. Raises `UsageError` for a file that holds none."""
     text = read_text(Path(path), option)
+    check_words(text)
     ids = read_backend(bundle).encode(text).ids if text.strip() else []
     if not ids:
         raise UsageError(f"{option} {path}: holds no text. Give some pages of it.")

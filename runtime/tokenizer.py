@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
-from intaglio.errors import BundleError, UsageError
+from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.runtime.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 TOKENIZER = "tokenizer.json"
+LONGEST_WORD = 1 << 20  # characters
+WORDS = re.compile(r"\S+|\s+")
 
 # Input of a model -> attribute of the tokenizer's encoding.
 COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
@@ -79,6 +82,7 @@ class Tokenizer:
         """
         for text in texts:
             check_unicode(text)
+            check_words(text)
         if self.truncation is not None and truncate:
             self.backend.enable_truncation(self.truncation)
         else:
@@ -119,6 +123,21 @@ def check_unicode(text: str) -> None:
         raise UsageError(f"text that is not Unicode: {text[:40]!a}. Give it as UTF-8.") from error
 
 
+def check_words(text: str) -> None:
+    """Raise `UsageError` for a word, or spaces, of more than `LONGEST_WORD` characters.
+
+    A tokenizer takes some 200 bytes of memory for each character of a word, and some microseconds.
+    """
+    if len(text) <= LONGEST_WORD:
+        return
+    longest = max((len(word.group()) for word in WORDS.finditer(text)), default=0)
+    if longest > LONGEST_WORD:
+        raise UsageError(
+            f"text with {longest} characters in a row that are all or none of them spaces, expected at most "
+            f"{LONGEST_WORD}. Break them up, or leave them out."
+        )
+
+
 def _path(bundle: Bundle) -> Path:
     if TOKENIZER not in bundle.manifest.files:
         raise BundleError(
@@ -149,8 +168,12 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
 
     try:
         backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise BundleError(f"{path}: not a readable tokenizer ({error}). Export the bundle again.") from error
+    except BaseException as error:  # the library raises bare Exception, and where its Rust panics something beyond that
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise BundleError(
+            f"{path}: not a readable tokenizer ({one_line(error, 200)}). Re-export the bundle."
+        ) from error
     padding, truncation = backend.padding or {}, backend.truncation or {}
     backend.no_padding()
     backend.no_truncation()

@@ -22,8 +22,8 @@ def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
     path = bundle.path / name
     try:
         found = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Export the bundle again.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Re-export the bundle.") from error
     return found if isinstance(found, dict) else {}
 
 

@@ -224,5 +224,5 @@ def _check_export(path: Path, network: IntegerNetwork, feeds: Sample) -> None:
         if not (error := max_abs(array, trained[name].numpy())) <= bound:
             raise GraphError(
                 f"{name}: the written graph differs from the trained one by {error:.3g}, expected at most {bound:.3g}. "
-                "This is a fault of intaglio."
+                "This is a bug in intaglio."
             )

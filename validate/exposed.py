@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from intaglio.errors import UsageError, storage_errors
-from intaglio.files import copy_file, inside
+from intaglio.files import copy_file, inside, scratch_directory
 from intaglio.model_file import external_data_files, parse
 
 
@@ -36,13 +35,13 @@ def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
     outputs = {value.name for value in graph.output}
     addition = onnx.ModelProto()
     addition.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
-    with tempfile.TemporaryDirectory(prefix="intaglio-exposed-") as temporary:
-        copy = Path(temporary) / path.name
+    with scratch_directory("exposed") as temporary:
+        copy = temporary / path.name
         copy_file(path, copy)
         with storage_errors(copy), copy.open("ab") as file:
             file.write(addition.SerializeToString())
         for relative in external_data_files(parse(path)):
-            _link(inside(path.parent, relative, f"{path}: external data"), Path(temporary) / relative)
+            _link(inside(path.parent, relative, f"{path}: external data"), temporary / relative)
         yield copy
 
 

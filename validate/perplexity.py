@@ -26,7 +26,7 @@ from intaglio.runtime.decoder_graph import decoder_of
 from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.generate import TextGenerator
 from intaglio.runtime.prompts import Example, read_examples
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.tokenizer import check_words, read_backend
 from intaglio.sentences import sentences
 from intaglio.validate.distributions import Sums, perplexity_rise
 from intaglio.validate.measures import Distributions, distribution_results
@@ -132,8 +132,13 @@ def _texts(bundle: Bundle, path: Path) -> list[Text]:
     """The tokens of the text at `path`, or of its pairs for an encoder-decoder."""
     tokenizer = read_backend(bundle)
     if (encoder := bundle.manifest.encoder) is None:
-        return [Text(tokenizer.encode(read_text(path, OPTION)).ids)]
+        text = read_text(path, OPTION)
+        check_words(text)
+        return [Text(tokenizer.encode(text).ids)]
     examples = read_examples(path, OPTION)
+    for example in examples:
+        check_words(example.prompt)
+        check_words(example.reference or "")
     return [
         Text(
             [encoder.decoder_start_token_id, *tokenizer.encode(_reference(example, path)).ids],

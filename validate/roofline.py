@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,10 +20,12 @@ import onnx_ir as ir
 
 from intaglio.bundle import Bundle, Manifest
 from intaglio.errors import UsageError
+from intaglio.files import scratch_directory
 from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
 from intaglio.runtime.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.runtime.engine import check_threads
 from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.work import Work, work
@@ -72,6 +73,7 @@ def roofline(
     verifying drafts, many are reading a prompt. Other bundles take texts of each length whole. Raises `UsageError`
     for what the model cannot take, `EngineError` where the compiled kernels are missing.
     """
+    check_threads(threads)
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     count = threads or len(os.sched_getaffinity(0))
@@ -164,8 +166,8 @@ def _median(run: Callable[[], object]) -> float:
 
 def _peak(threads: int) -> float:
     """Operations a second of a product of float32 matrices."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "product.onnx"
+    with scratch_directory("roofline") as folder:
+        path = folder / "product.onnx"
         save(_product_model(), path)
         with OnnxRuntimeEngine(path, threads=threads) as engine:
             matrix = np.ones((SIDE, SIDE), np.float32)

@@ -5,13 +5,14 @@ A hundred texts' activations would take more memory than the weights of the mode
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from intaglio.errors import storage_errors
+from intaglio.files import scratch_directory
 from intaglio.runtime.engine import Array
 
 
@@ -22,11 +23,12 @@ class HeldValues:
         self._batches = batches
         self._numbers: dict[str, int] = {}  # of the files of a name, which may hold what no path may
         self._kept: list[set[str]] = [set() for _ in batches]
-        self._directory = tempfile.TemporaryDirectory(prefix="intaglio-values-")
+        self._open = ExitStack()
+        self._directory = self._open.enter_context(scratch_directory("values"))
 
     def close(self) -> None:
         """Remove the files."""
-        self._directory.cleanup()
+        self._open.close()
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -50,7 +52,7 @@ class HeldValues:
     def replace(self, batch: int, values: Mapping[str, Array], needed: Iterable[str]) -> None:
         """Take in `values` of a batch, and let go of those that are not `needed`. Raises `StorageError`."""
         wanted = set(needed)
-        with storage_errors(Path(self._directory.name)):
+        with storage_errors(self._directory):
             for name in self._kept[batch] - wanted:
                 self._path(batch, name).unlink()
             for name in values.keys() & wanted:
@@ -59,4 +61,4 @@ class HeldValues:
 
     def _path(self, batch: int, name: str) -> Path:
         number = self._numbers.setdefault(name, len(self._numbers))
-        return Path(self._directory.name) / f"{batch}-{number}.npy"
+        return self._directory / f"{batch}-{number}.npy"

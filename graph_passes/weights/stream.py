@@ -8,9 +8,7 @@ are loaded at a time.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +18,7 @@ import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.errors import GraphError
-from intaglio.files import temporary_directory
+from intaglio.files import scratch_directory
 from intaglio.graph_passes.calibrate import mask_axes
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.graph_passes.real_tokens import axes_of, real_parts
@@ -108,7 +106,7 @@ class Stream:
         inputs = [value for value in used - made if str(value.name) in self._held and not value.is_initializer()]
         names = [str(value.name) for value in inputs]
         kept = {str(value.name) for value in needed}
-        with temporary_directory(Path(tempfile.gettempdir()), "intaglio-stream-") as directory:
+        with scratch_directory("stream") as directory:
             save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
             with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
                 for batch in range(len(self._held)):

@@ -156,5 +156,5 @@ def _message(error: BaseException) -> str | None:
             where = f"{error.filename}: " if error.filename else ""
             said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."
         case _:
-            said = f"{type(error).__name__}: {error}. This is a fault of intaglio; {TRACEBACK}=1 shows where."
+            said = f"{type(error).__name__}: {error}. This is a bug in intaglio; {TRACEBACK}=1 shows where."
     return f"intaglio: {' '.join(said.split())}"

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "plugins/csr_matmul/kernel.h"
+#include "plugins/ort/checked.h"
 #include "plugins/ort/operators.h"
 #include "plugins/ort/real.h"
 
@@ -19,6 +20,7 @@ public:
         }
         const int64_t count = values.shape.axis(0);
         rows_ = row_offsets.shape.axis(0) - 1;
+        if (rows_ > INT32_MAX || count > INT32_MAX) throw Error("more than 2^31 - 1 rows or values");
         const int32_t* const offsets = row_offsets.as<int32_t>();
         if (offsets[0] != 0 || offsets[rows_] != count || !std::is_sorted(offsets, offsets + rows_ + 1)) {
             throw Error("row_offsets: do not ascend from 0 to the " + std::to_string(count) + " values");
@@ -162,7 +164,7 @@ private:
         constexpr int64_t TOKENS = CSR_TOKENS;
         const CsrMatrix view = matrix.view();
         const int64_t pieces = matrix.pieces(), blocks = (count + TOKENS - 1) / TOKENS;
-        const Scratch turned(size_t(blocks * depth * TOKENS) * sizeof(float));
+        const Scratch turned(size_t(checked_product(blocks * TOKENS, depth)) * sizeof(float));
         float* const columns = turned.as<float>();  // [blocks][K][16]
         context.parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
             for (int64_t block = begin; block < end; ++block) {
@@ -175,7 +177,7 @@ private:
                 }
             }
         });
-        const Scratch scratch(size_t(blocks * matrix.rest() * TOKENS) * sizeof(float));
+        const Scratch scratch(size_t(checked_product(blocks * TOKENS, matrix.rest())) * sizeof(float));
         float* const rest = scratch.as<float>();  // [blocks][chunks][16]
         context.parallel_for(blocks * pieces, 1, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {

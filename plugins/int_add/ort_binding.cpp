@@ -54,8 +54,9 @@ public:
         const PerChannelValues shift(shift_input, channels);
         const AddFactors factors = {x_multiplier.data(), y_multiplier.data(), shift.data()};
         const Term x("x", x_input, shape), y("y", y_input, shape);
-        const IntAddKernel::Add add = kernel_.add[x.is_int8][y.is_int8][bits_ == 8];
         char* const sum = static_cast<char*>(context.output(0, shape).data);
+        if (shape.elements() == 0) return;
+        const IntAddKernel::Add add = kernel_.add[x.is_int8][y.is_int8][bits_ == 8];
         const int64_t run = std::min(x.rows.run(), y.rows.run()), row_bytes = channels * (bits_ == 8 ? 1 : 4);
         const int64_t grain = std::max<int64_t>(BLOCK / std::max<int64_t>(channels, 1), 1);
         context.parallel_for(shape.rows(), grain, [&](int64_t begin, int64_t end) {

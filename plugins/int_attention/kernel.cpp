@@ -35,7 +35,7 @@ struct Workspace {
 
     int32_t* kept;              // [keys] which they are
     int8_t *key, *value;        // [keys, depth] copies of them, where they are not the first ones
-    bool* mask;                 // [keys] a row of a mask that has one entry for all keys
+    uint8_t* mask;              // [keys] a row of a mask that has one entry for all keys
     PackedMatrix packed_keys;   // [depth, keys]
     int32_t* packed_values;     // [panels, pairs, PANEL] two keys' values in 32 bits
     int32_t* queries;           // [ROWS, packed_stride(depth)], where they cannot be read in their place
@@ -56,7 +56,7 @@ struct Workspace {
         kept = take<int32_t>(base, keys);
         key = take<int8_t>(base, keys * depth);
         value = take<int8_t>(base, keys * depth);
-        mask = take<bool>(base, keys);
+        mask = take<uint8_t>(base, keys);
         packed_keys = packed_matrix(depth, keys, take<char>(base, packed_bytes(depth, keys)));
         packed_values = take<int32_t>(base, panels * pairs * PANEL);
         queries = take<int32_t>(base, ROWS * packed_stride(depth));
@@ -88,7 +88,7 @@ void choose_keys(const AttentionHead& head, Workspace& w) {
     w.keys = 0;
     for (int64_t key = 0; key < head.keys; ++key) {
         w.kept[w.keys] = int32_t(key);
-        w.keys += !per_key || mask.data[key * mask.key_stride];
+        w.keys += !per_key || mask.data[key * mask.key_stride] != 0;
     }
     w.pairs = ceil_divide(w.keys, 2);
 }
@@ -140,9 +140,9 @@ void pack_values(const Rows& values, int64_t depth, const Workspace& w) {
 // --- a block of queries ---------------------------------------------------------------------------------------------
 
 // The mask's row for a query, null where it keeps all that are packed.
-const bool* mask_row(const AttentionMask& mask, int64_t query, const Workspace& w) {
+const uint8_t* mask_row(const AttentionMask& mask, int64_t query, const Workspace& w) {
     if (mask.data == nullptr || mask.query_stride == 0) return nullptr;
-    const bool* row = mask.data + query * mask.query_stride;
+    const uint8_t* row = mask.data + query * mask.query_stride;
     if (mask.key_stride != 0) return row;
     std::memset(w.mask, *row, size_t(w.keys));
     return w.mask;
@@ -162,7 +162,7 @@ void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorE
     }
     for (int64_t row = 0; row < rows; ++row) {
         const int32_t* scores = w.scores + row * w.scores_stride;
-        const bool* mask = mask_row(head.mask, query + row, w);
+        const uint8_t* mask = mask_row(head.mask, query + row, w);
         const int32_t top = row_largest(scores, mask, w.keys);
         factors[row] = average_factor(exp_row(scores, mask, w.keys, top, exp, w.weights + row * w.weights_stride));
     }

@@ -9,9 +9,9 @@
 namespace intaglio {
 
 // Which keys a query attends to: data[query·query_stride + key·key_stride], in elements; an axis that is broadcast has
-// the stride 0. With data == nullptr it attends to all.
+// the stride 0. Any element but 0 is true. With data == nullptr it attends to all.
 struct AttentionMask {
-    const bool* data;
+    const uint8_t* data;
     int64_t query_stride, key_stride;
 };
 

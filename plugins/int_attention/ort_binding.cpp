@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t BLOCK = 8192;        // scores of a piece of parallel work, about 5 microseconds
 constexpr int64_t ENOUGH = 48;         // pieces: a multiple of 2, 3, 4, 6, 8, 12 and 16
 constexpr int64_t PACKED = 3;          // query, key and value in one tensor
+constexpr int64_t MAXIMUM_HEADS = 1 << 16;
 constexpr int64_t LEAST_QUERIES = 128; // of a head that is divided: each part packs the keys and values again
 
 // Which rows of the mask the queries of a head have.
@@ -20,7 +21,7 @@ class Masks {
 public:
     // Throws Error unless the mask broadcasts to `scores`, [batch, heads, queries, keys]. It need not be there.
     Masks(const Tensor& mask, const Shape& scores)
-        : data_(mask ? mask.as<bool>() : nullptr),
+        : data_(mask ? mask.as_mask() : nullptr),
           rows_("mask", mask ? mask.shape : Shape(), scores),
           queries_(scores.axis(2)) {}
 
@@ -31,7 +32,7 @@ public:
     }
 
 private:
-    const bool* data_;
+    const uint8_t* data_;
     BroadcastRows rows_;
     int64_t queries_;
 };
@@ -44,7 +45,9 @@ public:
           exp_(exp_constants(node.real("scale"))),
           packed_(node.integer("packed", 0)) {
         if (packed_ != 0 && packed_ != 1) throw Error("packed: " + std::to_string(packed_) + ", expected 0 or 1");
-        if (heads_ < 1) throw Error("num_heads: " + std::to_string(heads_) + ", expected at least 1");
+        if (heads_ < 1 || heads_ > MAXIMUM_HEADS) {
+            throw Error("num_heads: " + std::to_string(heads_) + ", expected 1 to " + std::to_string(MAXIMUM_HEADS));
+        }
     }
 
     // query [B, Lq, C], key [B, Lk, C], value [B, Lk, C] int8, packed: [..., 3C] each; multiplier [C|1], shift [C|1]

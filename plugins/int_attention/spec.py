@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Integers = integer_math.Integers
 
+MAXIMUM_HEADS = 1 << 16
 PACKED = 3  # query, key and value in one tensor
 
 
@@ -66,8 +67,8 @@ class IntAttention(Operator):
         width = None if query is None or query.shape is None else query.shape[-1]
         parts = "3 times " if attributes["packed"] else ""
         heads = attributes["num_heads"]
-        if heads < 1:
-            raise GraphError(f"{self.name}: num_heads={heads}, expected at least 1.")
+        if not 1 <= heads <= MAXIMUM_HEADS:
+            raise GraphError(f"{self.name}: num_heads={heads}, expected 1 to {MAXIMUM_HEADS}.")
         if not isinstance(width, int):
             return
         if width % (heads * PACKED if parts else heads):

@@ -23,6 +23,7 @@ public:
         const Factors factors(context.input(1), context.input(2), channels, out);
         const int32_t* data = x.as<int32_t>();
         int8_t* y = context.output(0, x.shape).as_mutable<int8_t>();
+        if (x.shape.elements() == 0) return;
         const int64_t grain = std::max(BLOCK / std::max<int64_t>(channels, 1), LEAST_ROWS);
         context.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
             kernel_.gelu(data + begin * channels, end - begin, channels, constants_, factors.multiplier(), factors.shift(),

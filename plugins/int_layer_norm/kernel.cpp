@@ -210,7 +210,7 @@ bool prepare(const LayerNormParameters& p, void* table) {
     TableHead* const head = static_cast<TableHead*>(table);
     const int32_t exponent = bit_length(uint64_t(constants.weight_multiplier)) - 1;
     const int32_t shift = constants.weight_shift - exponent;
-    if (constants.weight_multiplier == 1 << exponent && shift >= 0 && shift <= 30 &&
+    if (exponent >= 0 && constants.weight_multiplier == 1 << exponent && shift >= 0 && shift <= 30 &&
         is_short(p.multiplier, p.shift, constants.channels)) {
         *head = {true, shift};
         return fill_groups(p, groups_of<ShortGroup>(head), [&](ShortGroup& group, int64_t c, int n, I32 bias) {

@@ -41,6 +41,7 @@ public:
         shape.set_axis(-1, columns);
         const int64_t rows = shape.rows();
         void* const y = context.output(0, shape).data;
+        if (shape.elements() == 0) return;
 
         const Factors factors(multiplier, shift, columns, {0, 0});
         const Dyadic otherwise = {constants_.out_multiplier, constants_.out_shift};

@@ -1,5 +1,6 @@
 // The kernel is int_linear's, without a bias; b is packed in each run, and a where the kernel cannot read it as it is.
 #include "plugins/ort/broadcast.h"
+#include "plugins/ort/checked.h"
 #include "plugins/ort/factors.h"
 #include "plugins/ort/operators.h"
 #include "plugins/ort/product.h"
@@ -16,7 +17,7 @@ public:
           data_(tensor.as<int8_t>()),
           elements_(matrices > 0 ? tensor.shape.elements() / matrices : 0),
           bytes_((bytes + 63) / 64 * 64),  // each begins aligned
-          memory_(size_t(matrices * bytes_)),
+          memory_(size_t(checked_product(matrices, bytes_))),
           places_(name, own_batch, batch) {}
 
     bool is_packed() const { return bytes_ > 0; }
@@ -61,6 +62,7 @@ public:
         shape.set_axis(-1, columns);
         const Tensor output = context.output(0, shape);
         char* const y = static_cast<char*>(output.data);
+        if (shape.elements() == 0) return;
         const int64_t matrix_bytes = rows * columns * (bits_ == 8 ? 1 : 4);
         const Factors factors(multiplier, shift, columns, {0, 0});
         const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), nullptr, nullptr, nullptr};

@@ -28,7 +28,7 @@ struct Division {
     }
 };
 
-void softmax_row(const int32_t* x, const bool* mask, int64_t length, const SoftmaxConstants& constants, int16_t* p,
+void softmax_row(const int32_t* x, const uint8_t* mask, int64_t length, const SoftmaxConstants& constants, int16_t* p,
                  int8_t* y) {
     const int32_t total = exp_row(x, mask, length, row_largest(x, mask, length), VectorExp(constants.exp), p);
     const Division divide(softmax_factor(constants.multiplier, total), constants.shift);

@@ -14,11 +14,11 @@ struct SoftmaxConstants {
 };
 
 // x: [length] int32, length at most MAX_ROW
-// mask: [length] bool, true where an entry counts; null where all do
+// mask: [length], not 0 where an entry counts; null where all do
 // scratch: [length rounded up to a multiple of 64] int16
 // y: [length] int8; 0 where the mask is false
 struct IntSoftmaxKernel {
-    void (*row)(const int32_t* x, const bool* mask, int64_t length, const SoftmaxConstants& constants, int16_t* scratch,
+    void (*row)(const int32_t* x, const uint8_t* mask, int64_t length, const SoftmaxConstants& constants, int16_t* scratch,
                 int8_t* y);
 };
 

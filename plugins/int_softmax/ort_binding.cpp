@@ -30,12 +30,12 @@ public:
         if (mask) masks.emplace("mask", mask.shape, x.shape);
         const int32_t* data = x.as<int32_t>();
         int8_t* y = context.output(0, x.shape).as_mutable<int8_t>();
-        const bool* keep = mask ? mask.as<bool>() : nullptr;
+        const uint8_t* keep = mask ? mask.as_mask() : nullptr;
         const int64_t grain = std::max<int64_t>(BLOCK / std::max<int64_t>(length, 1), 1);
         context.parallel_for(length > 0 ? x.shape.rows() : 0, grain, [&](int64_t begin, int64_t end) {
             const Scratch scratch(size_t(length + 64) * sizeof(int16_t));
             for (int64_t row = begin; row < end; ++row) {
-                const bool* kept = masks ? keep + masks->start(row) : nullptr;
+                const uint8_t* kept = masks ? keep + masks->start(row) : nullptr;
                 int8_t* to = y + row * length;
                 if (masks && masks->step() == 0) {  // one entry for the whole row
                     if (!*kept) {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from intaglio.plugins.function_body import FunctionBody
 
 FLOATS = ("float32", "float16")
+LARGEST_K = 1 << 30  # what the kernels take, whose sizes in bytes have 64 bits
 ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
 
 
@@ -91,8 +92,10 @@ def product(x: Array, weight: Array) -> Array:
 
 def check_depth(name: str, depth: int) -> None:
     """Raise `GraphError` unless rows of `depth` numbers fill whole words."""
-    if depth < 0 or depth % WORD:
-        raise GraphError(f"{name}: K={depth}, expected a multiple of {WORD}. Pad the weight, or leave this layer out.")
+    if not WORD <= depth <= LARGEST_K or depth % WORD:
+        raise GraphError(
+            f"{name}: K={depth}, expected a multiple of {WORD}, at most 2^30. Pad the weight, or leave this layer out."
+        )
 
 
 def check_width(name: str, what: str, given: Given | None, expected: int, formula: str) -> None:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
 
 namespace intaglio::ort {
@@ -19,7 +20,7 @@ public:
             const int64_t length = operand.axis(-i);
             fits = length == 1 || length == shape.axis(-i);
             if (length != 1) strides_[shape.rank() - size_t(i)] = stride;
-            stride *= length;
+            stride = checked_product(stride, length);
         }
         if (!fits) throw Error(std::string(name) + ": shape " + operand.text() + " does not broadcast to " + shape.text());
     }

@@ -10,6 +10,8 @@
 #include <exception>
 #include <new>
 
+#include "plugins/ort/checked.h"
+
 namespace intaglio::ort {
 
 const char* dtype_name(DType type) {
@@ -54,17 +56,15 @@ void Shape::set_axis(int index, int64_t length) {
     axes_[index < 0 ? index + int(rank_) : index] = length;
 }
 
-int64_t Shape::elements() const {
+static int64_t product_of(const int64_t* axes, size_t count) {
+    if (std::find(axes, axes + count, 0) != axes + count) return 0;
     int64_t product = 1;
-    for (size_t i = 0; i < rank_; ++i) product *= axes_[i];
+    for (size_t i = 0; i < count; ++i) product = checked_product(product, axes[i]);
     return product;
 }
 
-int64_t Shape::rows() const {
-    int64_t product = 1;
-    for (size_t i = 0; i + 1 < rank_; ++i) product *= axes_[i];
-    return product;
-}
+int64_t Shape::elements() const { return product_of(axes_, rank_); }
+int64_t Shape::rows() const { return product_of(axes_, rank_ > 0 ? rank_ - 1 : 0); }
 
 std::string Shape::text() const {
     std::string text = "[";
@@ -194,6 +194,7 @@ void Context::run_pieces(int64_t count, int64_t grain, Piece piece, const void* 
 constexpr size_t ALIGNMENT = 64;  // a cache line, and the widest vector
 
 static void* allocate(size_t bytes, size_t alignment = ALIGNMENT) {
+    if (bytes > size_t(PTRDIFF_MAX) - alignment) throw std::bad_alloc();
     const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
     void* data = std::aligned_alloc(alignment, rounded);
     if (data == nullptr) throw std::bad_alloc();

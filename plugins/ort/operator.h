@@ -28,8 +28,6 @@ template <>
 constexpr DType dtype_of<float>() { return DType::float32; }
 template <>
 constexpr DType dtype_of<uint8_t>() { return DType::uint8; }
-template <>
-constexpr DType dtype_of<bool>() { return DType::boolean; }
 
 // The lengths of a tensor's axes.
 class Shape {
@@ -46,6 +44,7 @@ public:
     // axis(-1) is the last one; throws Error where there is none.
     int64_t axis(int index) const;
     void set_axis(int index, int64_t length);
+    // Throw Error where they leave 64 bits, which only a shape without elements can do.
     int64_t elements() const;  // 1 for a scalar
     int64_t rows() const;      // elements / last axis: of [2, 3, C] it is 6, also where C is 0
     std::string text() const;  // "[2, 3]"
@@ -79,6 +78,11 @@ struct Tensor {
     T* as_mutable() const {
         check(dtype_of<T>());
         return static_cast<T*>(data);
+    }
+    // The elements of a bool tensor, of which any but 0 is true: a file may hold other bytes than 0 and 1.
+    const uint8_t* as_mask() const {
+        check(DType::boolean);
+        return static_cast<const uint8_t*>(data);
     }
     void check(DType expected) const;
 };

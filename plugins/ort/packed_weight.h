@@ -8,6 +8,8 @@
 
 namespace intaglio::ort {
 
+constexpr int64_t LARGEST_K = 1 << 30;  // so that no size of what is packed leaves 64 bits
+
 // Rows of x that a piece of parallel work packs: some microseconds.
 inline int64_t x_packing_grain(int64_t depth) { return std::max<int64_t>((32 << 10) / std::max<int64_t>(depth, 1), 1); }
 
@@ -17,7 +19,9 @@ struct PackedWeight {
     // Of a node whose attribute `bits` is checked by its binding.
     explicit PackedWeight(const Node& node)
         : bits(node.integer("bits")), depth(node.integer("K")), activation_bits(node.integer("activation_bits", 32)) {
-        if (depth < 0 || depth % 32 != 0) throw Error("K: " + std::to_string(depth) + ", expected a multiple of 32");
+        if (depth < 32 || depth > LARGEST_K || depth % 32 != 0) {
+            throw Error("K: " + std::to_string(depth) + ", expected a multiple of 32, at most 2^30");
+        }
         if (activation_bits != 16 && activation_bits != 32) {
             throw Error("activation_bits: " + std::to_string(activation_bits) + ", expected 16 or 32");
         }

@@ -20,6 +20,7 @@ public:
         check_per_channel("shift", shift, channels);
         check_shifts(shift);
         const Tensor y = context.output(0, shape);
+        if (shape.elements() == 0) return;
         if (bits_ == 8) {
             run(context, x, multiplier, shift, y.as_mutable<int8_t>(), kernel_.to_int8, kernel_.to_int8_uniform);
         } else {

@@ -11,11 +11,13 @@ from intaglio.runtime.decoder import DecoderSession, Logits
 from intaglio.runtime.sampling import Probabilities
 from intaglio.runtime.strategies.contract import Steps, Text, Written
 
+MAX_COUNT = 1024  # tokens; what is drafted at a time, or looked for, is far below
+
 
 def check_count(option: str, count: int, least: int = 1) -> None:
-    """Refuse a number of tokens below `least`."""
-    if count < least:
-        raise UsageError(f"{option} {count}: expected at least {least}.")
+    """Refuse a number of tokens that is not in `least` to `MAX_COUNT`."""
+    if not least <= count <= MAX_COUNT:
+        raise UsageError(f"{option} {count}: expected {least} to {MAX_COUNT}.")
 
 
 def check_probability(option: str, value: float) -> None:

@@ -205,7 +205,7 @@ def test_a_fault_of_our_own_is_one_line_and_shows_where_on_request(
     code, out, err = intaglio("inspect", tiny_bundle)
     assert (code, out) == (2, "")
     assert err == (
-        "intaglio: ZeroDivisionError: on purpose. This is a fault of intaglio; INTAGLIO_TRACEBACK=1 shows where.\n"
+        "intaglio: ZeroDivisionError: on purpose. This is a bug in intaglio; INTAGLIO_TRACEBACK=1 shows where.\n"
     )
     monkeypatch.setenv("INTAGLIO_TRACEBACK", "1")
     monkeypatch.setattr(sys, "argv", ["intaglio", "inspect", str(tiny_bundle)])

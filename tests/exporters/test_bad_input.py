@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_at_the_end(
 )
 def test_a_configuration_that_makes_no_sense(key: str, value: Any, source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, **{key: value})
-    assert "fault of intaglio" not in refused(source)
+    assert "bug in intaglio" not in refused(source)
 
 
 def test_a_checkpoint_without_a_tokenizer(source: Path, refused: Callable[..., str]) -> None:

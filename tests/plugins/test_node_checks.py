@@ -64,8 +64,17 @@ REFUSED: dict[str, Case] = {
     "IntAttention: query has 12 channels, which do not divide into 3 times 3 heads": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 3, "scale": 0.1, "packed": 1}
     ),
-    "IntAttention: num_heads=-2, expected at least 1": Case(
+    "IntAttention: num_heads=-2, expected 1 to 65536": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": -2, "scale": 0.1}
+    ),
+    "IntAttention: num_heads=6148914691236517206, expected 1 to 65536": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": (2**64 + 2) // 3, "scale": 0.1, "packed": 1}
+    ),
+    "LutMatMul: K=6148914691236517216, expected a multiple of 32, at most": Case(
+        "LutMatMul", (X32, ONE, ONE), {"bits": 3, "K": (2**64 + 32) // 3}
+    ),
+    "GroupMatMul: K=0, expected a multiple of 32": Case(
+        "GroupMatMul", (X32, ONE, ONE), {"bits": 4, "K": 0, "group_size": 32}
     ),
     "IntAttention: factors of length 12, expected 4 or 1": Case(
         "IntAttention", (HEADS, HEADS, HEADS, int32(*[1] * 12), ONE), {"num_heads": 2, "scale": 0.1, "packed": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 
 from intaglio.bundle import Bundle, Manifest, Source, create
 from intaglio.errors import BundleError, UsageError
+from intaglio.runtime import chat
 from intaglio.runtime.chat import ChatTemplate, Message, read_messages
 
 CHATML = """
@@ -121,6 +123,63 @@ def test_a_hostile_template_gets_one_line(attack: str, bundle_with: Make) -> Non
     with pytest.raises(UsageError) as refused:
         assert template.render(TALK) == ""
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ 'a' * 10**9 }}",
+        "{{ messages[0].content * 10**8 }}",
+        "{{ 2 ** 999999999 }}",
+        "{{ (messages | length) ** 999999999 }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ lipsum(n=10**9) }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+        "{{ " + "(" * 100_000,
+        "{{ " + "-" * 200_000 + "1 }}",
+    ],
+)
+def test_a_template_that_would_take_all_time_or_memory_gets_one_line(
+    attack: str, bundle_with: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 1)
+    bundle = bundle_with(chat_template__jinja=attack)
+    start = time.monotonic()
+    with pytest.raises((UsageError, BundleError)) as refused:
+        ChatTemplate.open(bundle).render(TALK)
+    assert time.monotonic() - start < 20
+    assert "\n" not in str(refused.value)
+
+
+def test_a_template_works_on_after_a_conversation_that_took_too_long(
+    bundle_with: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 1)
+    slow = "{% if messages|length > 4 %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    template = ChatTemplate.open(bundle_with(chat_template__jinja=slow + "{% endif %}fine"))
+    assert template.render(TALK) == "fine"
+    with pytest.raises(UsageError, match="the chat template takes more than 1 seconds"):
+        template.render([*TALK, *TALK])
+    assert template.render(TALK) == "fine"
+
+
+def test_the_turns_of_a_conversation_share_one_process_that_ends_with_it(bundle_with: Make) -> None:
+    template = ChatTemplate.open(bundle_with(chat_template__jinja=CHATML))
+    child = template._process._child
+    for turns in range(1, 20):
+        assert template.render(TALK * turns).count("<|im_start|>user") == 2 * turns
+        assert template._process._child is child
+    del template
+    assert child.returncode is not None
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_bytes_that_are_not_utf8_are_refused(name: str, bundle_with: Make) -> None:
+    bundle = bundle_with(chat_template__jinja="x", tokenizer_config__json={"eos_token": "x"})
+    (bundle.path / name).write_bytes(b'{"chat_template": "\xff"}')
+    with pytest.raises(BundleError, match=f"{name}: not UTF-8 text"):
+        ChatTemplate.open(bundle)
 
 
 def test_a_templates_own_refusal_is_told_without_control_characters(bundle_with: Make) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError, MissingExtraError, storage_errors
-from intaglio.files import temporary_directory
+from intaglio.files import scratch_directory
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.geometry import PLUGINS, Launch
@@ -179,7 +178,7 @@ def _library(folder: str, sm: int) -> ctypes.CDLL:
 
 def _load(data: bytes) -> ctypes.CDLL:
     """A library that could not be kept in the cache."""
-    with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory:
+    with scratch_directory("emulator") as directory:
         path = directory / "kernel.so"
         path.write_bytes(data)
         return ctypes.CDLL(str(path))
@@ -192,7 +191,7 @@ def _build(compiler: str, folder: str, sm: int) -> bytes:
         f'#include "{folder}/kernel.cu"\n'
         f"const emulation::Kernel emulation::KERNELS[] = {{\n{kernels}{{nullptr, 0, nullptr}}}};\n"
     )
-    with temporary_directory(Path(tempfile.gettempdir()), "intaglio.") as directory, storage_errors(directory):
+    with scratch_directory("emulator") as directory, storage_errors(directory):
         unit, obj, library = (directory / name for name in ("kernel.cpp", "kernel.o", "kernel.so"))
         unit.write_text(source)
         options = [*FLAGS, *IGNORED, CHECKS, f"-D__CUDA_ARCH__={sm}0", f"-I{PLUGINS / folder}", f"-I{PLUGINS}"]

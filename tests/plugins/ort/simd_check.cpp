@@ -232,10 +232,10 @@ static void exponentials() {
                    [&](int i) { return intaglio::exp(uint32_t(distances.v[i]), constants); });
 
     const Array<int32_t> x;
-    bool mask[80];
-    for (bool& kept : mask) kept = generator() % 3 != 0;
+    uint8_t mask[80];
+    for (uint8_t& kept : mask) kept = generator() % 3 != 0 ? uint8_t(1 + generator() % 255) : 0;
     const int n = 1 + int(generator() % (4 * LANES));
-    for (const bool* keep : {(const bool*)nullptr, (const bool*)mask}) {
+    for (const uint8_t* keep : {(const uint8_t*)nullptr, (const uint8_t*)mask}) {
         int32_t top = INT32_MIN, total = 0;
         for (int i = 0; i < n; ++i) top = (!keep || keep[i]) && x.v[i] > top ? x.v[i] : top;
         expect(row_largest(x.v, keep, n) == top, "row_largest");

@@ -1,0 +1,48 @@
+"""Running a module of ours in a process of its own that ends when this one does, however that happens.
+
+    python -P -m intaglio.child_process PARENT MODULE [ARGUMENT]...
+
+is `python -P -m MODULE [ARGUMENT]...`, but killed by the kernel once the process PARENT is no more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import subprocess
+import sys
+
+from intaglio.errors import EngineError
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs `module` as a child of this process."""
+    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), module, *arguments]
+
+
+def run(module: str, *arguments: str) -> None:
+    """Run `module` to its end. Raises `EngineError` with the last line that it wrote to standard error if it fails."""
+    child = subprocess.run(command(module, *arguments), capture_output=True, text=True, check=False)
+    if child.returncode != 0:
+        raise EngineError((child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1])
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, the process `parent`, ends; where it can, which is on Linux."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    name = sys.argv[2]
+    del sys.argv[:3]
+    sys.argv.insert(0, name)
+    runpy.run_module(name, run_name="__main__", alter_sys=True)

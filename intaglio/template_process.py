@@ -1,0 +1,123 @@
+"""Chat templates in a process of their own: a template is a program by whoever made the checkpoint.
+
+jinja2's sandbox keeps it from the machine, but not from computing `2 ** 999999999` or writing `'a' * 10**9`. So it runs
+here, where the kernel limits time and memory. The process imports little, so that it starts fast, and stays for the
+other turns of a conversation. It reads JSON lines and answers each by one:
+
+    {"template": "..."}                  {}             or {"refused": reason} or {"limit": "memory"}
+    {"tokens": {...}, "messages": [...]} {"text": ...}  or {"refused": reason} or {"limit": "memory" | "characters"}
+
+Every request has the "seconds" of processor time that it may take; the kernel kills the process that takes more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import signal
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from intaglio.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+MAX_BYTES = 1 << 30  # of address space
+MAX_CHARACTERS = 16 << 20  # of a prompt
+SHOWN = 200  # characters of a template's own error message
+
+
+def _compile(source: str) -> Template:
+    """The template with what `transformers` offers to templates: loop controls, `tojson`, two functions."""
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """Reads over the tags that mark the assistant's words, which only training has a use for."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> list[Node]:
+            """The statements between the tags."""
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    return environment.from_string(source)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UsageError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _render(template: Template, request: dict[str, Any]) -> dict[str, str]:
+    pieces, length = [], 0
+    for piece in template.generate(**request["tokens"], messages=request["messages"], add_generation_prompt=True):
+        pieces.append(piece)
+        length += len(piece)
+        if length > MAX_CHARACTERS:
+            return {"limit": "characters"}
+    return {"text": "".join(pieces)}
+
+
+def _answer(template: Template | None, request: dict[str, Any]) -> tuple[Template | None, dict[str, str]]:
+    """The template that is compiled by now, and what to answer."""
+    try:
+        if template is None:
+            return _compile(request["template"]), {}
+        return template, _render(template, request)
+    except MemoryError:
+        return template, {"limit": "memory"}
+    except Exception as error:  # whatever a template's program can come to
+        return template, {"refused": one_line(error, SHOWN)}
+
+
+def _grant(seconds: int) -> None:
+    """Let this process compute for `seconds` more; then the kernel kills it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
+    _limit(resource.RLIMIT_CPU, soft)
+
+
+def _limit(what: int, most: int) -> None:
+    """Lower a limit, which may be lower already."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_AS, MAX_BYTES)
+    template = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        _grant(request["seconds"])
+        template, answer = _answer(template, request)
+        try:
+            written = json.dumps(answer)
+        except MemoryError:
+            written = json.dumps({"limit": "memory"})
+        sys.stdout.write(written + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,71 @@
+"""Commands that are killed while they work: the output is the old or the new one, and the next command tidies up."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.files import SUFFIX
+
+KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "2"))  # of each command
+
+
+def start(arguments: list[str], temporary: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "intaglio.cli", *arguments]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def litter(place: Path) -> list[Path]:
+    """What a command makes for itself, below `place`."""
+    return [path for path in place.rglob("*") if path.name.endswith(SUFFIX) or path.name.startswith("intaglio-")]
+
+
+def killed(process: subprocess.Popen[str], place: Path, delay: float) -> bool:
+    """Kill the process a moment after it began to write; False where it was done by then."""
+    while process.poll() is None and not litter(place):
+        time.sleep(0.002)
+    time.sleep(delay)
+    ended = process.poll() is not None
+    process.kill()
+    process.communicate()
+    return not ended
+
+
+@pytest.mark.parametrize("verb", ["export", "compress", "build"])
+def test_a_killed_command_leaves_a_whole_output_and_the_next_one_no_litter(
+    verb: str, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    temporary, output = place / "temporary", place / "out"
+    temporary.mkdir(parents=True)
+    text = tmp_path / "text.txt"
+    text.write_text("A sentence to look at. Another one, that is longer than the first, by far.\n" * 20)
+    shutil.copytree(tiny_decoder, output)
+    checkpoint = tiny_decoder.parent / "checkpoint"
+    source = shutil.copytree(tiny_decoder, tmp_path / "source")
+    recipe = ["--recipe", "gptq", "--calibration", str(text)]
+    arguments = {
+        "export": ["export", str(checkpoint), "-o", str(output), "--force"],
+        "compress": ["compress", str(source), "-o", str(output), *recipe, "--force"],
+        "build": ["build", str(output), "--target", "ort-cpu", "--force"],
+    }[verb]
+    moments = random.Random(verb)
+    kills = 0
+    while kills < KILLS:
+        kills += killed(start(arguments, temporary), place, moments.expovariate(4))
+        Bundle.open(output)
+    last = start(arguments, temporary)
+    said = last.communicate()
+    assert last.returncode == 0, said
+    Bundle.open(output)
+    assert litter(place) == []
+    assert {path.name for path in place.iterdir()} == {"out", "temporary"}

@@ -1,0 +1,31 @@
+"""Damaged input, whatever the damage, ends in a result or in one line, soon and in little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mutations
+import pytest
+
+FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:60").split(":"))
+
+
+@pytest.fixture(scope="module")
+def material(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path, tiny_checkpoint: Path, tiny_int8_bundle: Path
+) -> Path:
+    folder = tmp_path_factory.mktemp("material")
+    mutations.write_material(folder, tiny_bundle, tiny_checkpoint, tiny_int8_bundle)
+    return folder
+
+
+def test_no_damage_ends_the_program_in_another_way_than_it_should(material: Path) -> None:
+    command = [sys.executable, "-P", mutations.__file__, str(material), str(FIRST), str(COUNT)]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    *wrong, summary = map(json.loads, output.splitlines())
+    assert summary == {"tried": COUNT}
+    assert not wrong, json.dumps(wrong, indent=1)

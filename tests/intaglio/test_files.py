@@ -1,0 +1,190 @@
+"""Whatever kills a process at whatever moment: outputs stay whole, and the next process removes what is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from intaglio import files
+from intaglio.bundle import Bundle
+
+HOLD = """
+import sys
+from pathlib import Path
+from intaglio.files import temporary_directory
+with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
+    (directory / "file").write_text("x")
+    print(directory, flush=True)
+    sys.stdin.read()
+"""
+# Replaces a directory of two equal files, again and again, each time by the next number.
+REPLACE = """
+import sys
+from pathlib import Path
+from intaglio import files
+if sys.argv[2] == "rename":
+    files._exchange = lambda one, other: False
+target = Path(sys.argv[1])
+number = int((target / "one").read_text() or 0) if target.exists() else 0
+while True:
+    number += 1
+    with files.atomic_directory(target, force=True) as directory:
+        for name in ("one", "bundle.json"):
+            (directory / name).write_text(str(number))
+    print(number, flush=True)
+"""
+# Makes temporary directories beside others that do, and looks for dead ones each time.
+CROWD = """
+import sys
+from pathlib import Path
+from intaglio import files
+for _ in range(300):
+    files._swept.clear()
+    with files.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
+        (directory / "file").write_text("x")
+        assert (directory / "file").read_text() == "x"
+"""
+PARENT = """
+import sys
+from intaglio import child_process
+child_process.run("sleeper", sys.argv[1])
+"""
+SLEEPER = """
+import os, sys, time
+from pathlib import Path
+Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def work_in(place: Path) -> None:
+    """What the next command does in a place."""
+    files._swept.clear()
+    with files.temporary_directory(place, ".out."):
+        pass
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    process = start(HOLD, tmp_path)
+    directory = Path(line(process))
+    kill(process)
+    assert (directory / "file").exists()
+    work_in(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_living_process_works_in_stays(tmp_path: Path) -> None:
+    process = start(HOLD, tmp_path)
+    directory = Path(line(process))
+    work_in(tmp_path)
+    assert (directory / "file").read_text() == "x"
+    process.communicate("")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (tmp_path / f".out.abcdefgh{files.SUFFIX}").symlink_to(precious)
+    (tmp_path / f".out.abcdefgi{files.SUFFIX}").write_text("a file")
+    (tmp_path / f".out.short{files.SUFFIX}").mkdir()
+    (tmp_path / ".out.abcdefgh.tmp").mkdir()
+    (tmp_path / f".out.abcdefgh{files.SUFFIX}.kept").mkdir()
+    before = sorted(tmp_path.iterdir())
+    work_in(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_processes_that_look_for_dead_ones_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    crowd = [start(CROWD, tmp_path) for _ in range(3)]
+    for process in crowd:
+        process.communicate()
+    assert [process.returncode for process in crowd] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["exchange", "rename"])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new(how: str, tmp_path: Path) -> None:
+    moments, target = random.Random(how), tmp_path / "out"
+    for _ in range(6):
+        process = start(REPLACE, target, how)
+        number = int(line(process))
+        time.sleep(moments.uniform(0, 0.05))
+        kill(process)
+        files.restore(target)
+        content = (target / "one").read_text()
+        assert (target / "bundle.json").read_text() == content
+        assert int(content) >= number
+    work_in(tmp_path)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_bundle_that_was_set_aside_when_its_process_died_is_found(tiny_bundle_copy: Path) -> None:
+    aside = files._aside(tiny_bundle_copy)
+    tiny_bundle_copy.rename(aside)
+    Bundle.open(tiny_bundle_copy)
+    assert not aside.exists()
+
+
+def test_a_directory_is_exchanged_in_one_step_here(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not files._exchange(tmp_path / "one", tmp_path / "other"):
+        pytest.skip("this file system cannot")
+    assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
+
+
+def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    files.atomic_write(path, b"x")
+    with files.atomic_directory(tmp_path / ("ü" * 110)):
+        pass
+    assert path.read_bytes() == b"x"
+
+
+def test_a_child_process_ends_with_a_parent_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    parent = start(PARENT, tmp_path / "pid")
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert parent.poll() is None
+        time.sleep(0.01)
+    child = int((tmp_path / "pid").read_text())
+    kill(parent)
+    for _ in range(500):
+        if not _runs(child):
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child went on")
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

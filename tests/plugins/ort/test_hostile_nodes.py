@@ -1,0 +1,218 @@
+"""Nodes whose attributes or tensors no exporter writes: each ends in one line, none ends or stalls the process."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from operator_cases import Case, factors, indices, int8
+from operator_models import feeds, node_model
+
+from intaglio.plugins import OPS, ort
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ir = pytest.importorskip("onnx_ir")
+onnx = pytest.importorskip("onnx")
+
+SECONDS = 120  # for all of them together on a busy machine; one takes milliseconds
+# Opens and runs the model of each folder on an instruction set, keeps the output, and prints what ONNX Runtime said;
+# whatever a kernel does wrong, it does here.
+CHILD = """
+import os, sys
+import numpy, onnxruntime
+from intaglio.plugins import ort
+for isa, folder in zip(sys.argv[1::2], sys.argv[2::2]):
+    os.environ["INTAGLIO_ISA"] = isa
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    ort.register(options)
+    try:
+        session = onnxruntime.InferenceSession(folder + "/model.onnx", options, providers=["CPUExecutionProvider"])
+        output, *_ = session.run(None, dict(numpy.load(folder + "/feeds.npz")))
+        if output.size:
+            numpy.save(folder + "/output.npy", output)
+    except Exception as error:
+        print(repr(str(error)), flush=True)
+    else:
+        print(repr("ran"), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """A valid case, the attributes that are changed in its model, and what is to be said of it."""
+
+    case: Case
+    said: str
+    attributes: dict[str, Any] = field(default_factory=dict)
+    constants: bool = True
+    isa: str = ""
+
+
+def random() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def int32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return random().standard_normal(shape).astype(np.float32)
+
+
+def lut() -> Case:
+    return Case("LutMatMul", (floats(2, 32), indices(random(), 5, 32, 3)[:, :3], floats(5, 8)), {"bits": 3, "K": 32})
+
+
+def group() -> Case:
+    attributes = {"bits": 4, "K": 64, "group_size": 32}
+    return Case("GroupMatMul", (floats(2, 64), indices(random(), 5, 64, 4), floats(5, 2)), attributes)
+
+
+def csr(values: int, columns: np.ndarray, offsets: np.ndarray, depth: int = 4) -> Case:
+    rows = len(offsets) - 1
+    return Case("CsrMatMul", (floats(2, depth), floats(values), columns, offsets, floats(2, max(rows, 0))), {})
+
+
+def attention(width: int = 12) -> Case:
+    inputs = [int8(random(), 1, 2, width) for _ in range(3)]
+    return Case("IntAttention", (*inputs, *factors(random(), 1, False)), {"num_heads": 1, "scale": 0.1, "packed": 1})
+
+
+def norm(**scales: float) -> Case:
+    attributes = {"scale": 0.1, "weight_scale": 0.1, "bias_scale": 0.1, "out_scale": 0.1, **scales}
+    x = random().integers(-1000, 1000, (3, 40)).astype(np.int32)
+    return Case("IntLayerNorm", (x, np.ones(40, np.int32), np.ones(40, np.int32)), attributes)
+
+
+WRAPS = (2**64 + 32) // 3  # times 3, in 64 bits, it is 32
+HOSTILE = {
+    "K times bits wraps to one word": Hostile(lut(), "K: 6148914691236517216, expected a multiple of 32", {"K": WRAPS}),
+    "the same as an input": Hostile(lut(), "K: 6148914691236517216, expected", {"K": WRAPS}, constants=False),
+    "K of no word": Hostile(lut(), "K: 0, expected a multiple of 32", {"K": 0}),
+    "a negative K": Hostile(lut(), "K: -32, expected a multiple of 32", {"K": -32}),
+    "a group's K wraps": Hostile(group(), "K: 4611686018427387968, expected", {"K": 2**62 + 64}),
+    "a huge group": Hostile(group(), "group_size: 4611686018427387904, expected", {"group_size": 2**62}),
+    "a negative group": Hostile(group(), "group_size: -32, expected", {"group_size": -32}),
+    "no bits": Hostile(group(), "bits: 0, expected 2, 3, 4 or 8", {"bits": 0}),
+    "bits beyond a shift": Hostile(lut(), "bits: 64, expected 2, 3 or 4", {"bits": 64}),
+    "three times the heads wraps to 2": Hostile(
+        attention(), "num_heads: 6148914691236517206, expected 1 to 65536", {"num_heads": (2**64 + 2) // 3}
+    ),
+    "three times the heads wraps to 0": Hostile(attention(), "num_heads: -", {"num_heads": -(2**63)}),
+    "no heads": Hostile(attention(), "num_heads: 0, expected", {"num_heads": 0}),
+    "a negative column": Hostile(csr(2, int32(0, -1), int32(0, 1, 2)), "columns: -1, expected 0 or more"),
+    "a column beyond x": Hostile(csr(2, int32(0, 2**31 - 1), int32(0, 1, 2)), "more channels than column 2147483647"),
+    "offsets beyond the values": Hostile(csr(2, int32(0, 1), int32(0, 2**31 - 1)), "do not ascend from 0 to the 2"),
+    "offsets that descend": Hostile(csr(2, int32(0, 1), int32(0, 2**31 - 1, 2)), "do not ascend from 0 to the 2"),
+    "no offsets": Hostile(csr(0, int32(), int32()[:0]), r"row_offsets \[0\]: expected"),
+    "a scale of 0": Hostile(norm(), "scales: expected positive numbers", {"scale": 0.0}),
+    "an infinite scale": Hostile(norm(), "scales: expected positive numbers", {"out_scale": float("inf")}),
+    "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
+}
+# What has no elements may have axes of any length: nothing loops over those.
+EMPTY = {
+    "IntGelu": Case("IntGelu", (np.zeros((2**40, 0), np.int32),), {"scale": 0.1, "out_scale": 0.1}),
+    "IntSoftmax": Case("IntSoftmax", (np.zeros((2**40, 0), np.int32),), {"scale": 0.1, "out_scale": 0.1}),
+    "Requantize": Case("Requantize", (np.zeros((2**40, 0), np.int32), int32(1), int32(1)), {"bits": 8}),
+    "IntAdd": Case("IntAdd", (np.zeros((2**40, 0), np.int32),) * 2 + (int32(1),) * 3, {"bits": 8}),
+    "IntLinear": Case(
+        "IntLinear", (np.zeros((2**40, 0), np.int8), np.zeros((0, 0), np.int8), int32()[:0]), {"bits": 32}
+    ),
+    "IntMatMul": Case("IntMatMul", (np.zeros((2**40, 3, 0), np.int8), np.zeros((2**40, 0, 0), np.int8)), {"bits": 32}),
+    "IntAttention": Case(
+        "IntAttention",
+        tuple(np.zeros((2**40, 3, 0), np.int8) for _ in range(3)) + (int32(1),) * 2,
+        {"num_heads": 4, "scale": 0.1},
+    ),
+}
+
+
+EMPTY_NODES = {name: Hostile(case, "^ran$", constants=False) for name, case in EMPTY.items()}
+
+
+def bytes_of(mask: np.ndarray) -> np.ndarray:
+    """`mask` with bytes other than 0 and 1, as a file may hold them."""
+    return (mask * random().integers(2, 256, mask.shape)).astype(np.uint8).view(np.bool_)
+
+
+def masked() -> Iterator[Case]:
+    """Every form of the masks, with such bytes."""
+    queries, keys = 5, 600
+    for shape in [(1, 1, 1, keys), (1, 2, queries, keys), (1, 2, queries, 1)]:
+        inputs = (*(int8(random(), 1, length, 32) for length in (queries, keys, keys)), *factors(random(), 1, False))
+        mask = bytes_of(random().random(shape) < 0.5)
+        yield Case("IntAttention", (*inputs, mask), {"num_heads": 2, "scale": 1e-3})
+    for shape in [(7, 70), (1, 70), (7, 1)]:
+        x = random().integers(-1000, 1000, (7, 70)).astype(np.int32)
+        yield Case("IntSoftmax", (x, bytes_of(random().random(shape) < 0.5)), {"scale": 0.01, "out_scale": 1 / 127})
+
+
+# These run, and give what the reference gives, on every instruction set.
+EXACT = {
+    f"{case.operator} {index} on {isa}": Hostile(case, "^ran$", constants=False, isa=isa)
+    for isa in ort.supported_instruction_sets()
+    for index, case in enumerate([*masked(), norm(weight_scale=1e-38)])
+}
+ALL = {**HOSTILE, **EMPTY_NODES, **EXACT}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder for each of `ALL`, with its model and its inputs."""
+    made = {name: tmp_path_factory.mktemp("node") for name in ALL}
+    for name, folder in made.items():
+        write(ALL[name], folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def said(folders):
+    """What ONNX Runtime said of each of `ALL`, in a process of its own; those that it did not come to are missing."""
+    arguments = [argument for name, folder in folders.items() for argument in (ALL[name].isa, str(folder))]
+    process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        output = process.communicate(timeout=SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output = process.communicate()[0]
+    return dict(zip(ALL, map(ast.literal_eval, output.splitlines()), strict=False))
+
+
+def write(hostile: Hostile, folder: Path) -> None:
+    """The model of the case, its attributes changed, and its inputs."""
+    proto = ir.to_proto(node_model(hostile.case, hostile.constants))
+    node = proto.graph.node[0]
+    kept = [attribute for attribute in node.attribute if attribute.name not in hostile.attributes]
+    del node.attribute[:]
+    changed = [onnx.helper.make_attribute(name, value) for name, value in hostile.attributes.items()]
+    node.attribute.extend([*kept, *changed])
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    np.savez(folder / "feeds.npz", **feeds(hostile.case, hostile.constants))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_absurd_node_gets_one_line_and_ends_nothing(name, said):
+    assert name in said, "the process ended, or stalled, before or at this node"
+    assert re.search(ALL[name].said, said[name]), said[name]
+    assert "\n" not in said[name]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_strange_mask_bytes_and_scales_give_what_the_reference_gives(name, said, folders):
+    assert name in said, "the process ended, or stalled, before or at this node"
+    case = ALL[name].case
+    mask = case.inputs[-1]
+    inputs = case.inputs if mask is None or mask.dtype != np.bool_ else (*case.inputs[:-1], mask.view(np.uint8) != 0)
+    expected = OPS[case.operator].reference(inputs, case.attributes)[0]
+    np.testing.assert_array_equal(np.load(folders[name] / "output.npy"), expected)
