@@ -31,6 +31,8 @@ OPERATORS: dict[str, Callable[..., Array]] = {
     "Floor": np.floor,
     "Gather": np.take,
     "GreaterOrEqual": np.greater_equal,
+    "Max": np.maximum,
+    "Min": np.minimum,
     "Mul": np.multiply,
     "Neg": np.negative,
     "Sub": np.subtract,

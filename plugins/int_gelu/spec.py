@@ -56,11 +56,11 @@ class IntGelu(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The same steps in 64 bits."""
+        """The same steps, the polynomial as a table."""
         x, multiplier, shift = inputs
         assert x is not None
         constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
-        inner = graph.requantize(graph.wide(x), constants.multiplier, constants.shift)
+        inner = graph.requantize(x, constants.multiplier, constants.shift)
         curve = graph.gelu(graph.clip(inner, integer_math.INT16), constants)
         y = graph.requantize(
             curve,

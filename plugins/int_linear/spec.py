@@ -80,11 +80,11 @@ class IntLinear(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """MatMulInteger, and the epilogue in 64 bits."""
+        """MatMulInteger, and the epilogue."""
         x, weight, bias, multiplier, shift, out_multiplier, out_shift = inputs
         assert x is not None and weight is not None and bias is not None
         bits = attributes["bits"]
-        accumulator = graph.add(graph.wide(graph.matmul(x, weight)), graph.wide(bias))
+        accumulator = graph.add(graph.wide(graph.matmul(graph.operand(x), graph.operand(weight))), graph.wide(bias))
         if bits == 32:
             return [graph.bits(accumulator, 32)]
         assert multiplier is not None and shift is not None

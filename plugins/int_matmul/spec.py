@@ -50,13 +50,13 @@ class IntMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """MatMulInteger, and the requantisation in 64 bits."""
+        """MatMulInteger, and the requantisation."""
         a, b, multiplier, shift = inputs
         assert a is not None and b is not None
-        product = graph.matmul(a, b)
+        product = graph.matmul(graph.operand(a), graph.operand(b))
         bits = attributes["bits"]
         if bits == 32:
             return [product]
         assert multiplier is not None and shift is not None
-        y = graph.requantize(graph.wide(product), multiplier, shift)
+        y = graph.requantize(product, multiplier, shift)
         return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
