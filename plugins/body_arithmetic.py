@@ -11,6 +11,7 @@ are wrong for some pairs that differ by 2^31 and more.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ Number = int | float | npt.NDArray[Any]
 # Keys of `meta`, which bodies leave on values for each other while a model is inlined.
 MAGNITUDE = "intaglio.magnitude"  # |value| is at most this
 UNSIGNED = "intaglio.unsigned"  # of an int8 value x: the uint8 value x + 128
+FACTORS = "intaglio.factors"  # of a product x·w of floating-point numbers: x [..., K] and w [K, N]
 
 INTEGERS = {ir.DataType.INT8: 2**7, ir.DataType.UINT8: 2**8, ir.DataType.INT16: 2**15, ir.DataType.INT32: 2**31}
 FLOATS = (ir.DataType.DOUBLE, ir.DataType.FLOAT)
 
 # Operator -> its output's dtype, or which input has that dtype; the first one of all others.
-DTYPES = {
+DTYPES: dict[str, ir.DataType | int] = {
     "GreaterOrEqual": ir.DataType.BOOL,
     "MatMulInteger": ir.DataType.INT32,
     "Shape": ir.DataType.INT64,
@@ -37,9 +39,14 @@ DTYPES = {
     "DequantizeLinear": 1,
     "Where": 1,
 }
-# Operator -> the magnitude of its output from those of its first two inputs; that of the first one of all others.
-MAGNITUDES = {"Add": lambda a, b: a + b, "Sub": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Floor": lambda a, _: a + 1}
-KEEPING = {"Abs", "Cast", "Neg", "Reshape", "Split", "Transpose"}
+# Operator -> the magnitude of its output from those of its first two inputs; known of no others.
+MAGNITUDES: dict[str, Callable[[float, float], float]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a + b,
+    "Mul": lambda a, b: a * b,
+    "Floor": lambda a, _: a + 1,
+    **dict.fromkeys(("Abs", "Cast", "Neg", "Reshape", "Split", "Transpose"), lambda a, _: a),
+}
 
 
 class BodyArithmetic:
@@ -69,16 +76,15 @@ class BodyArithmetic:
 
     def _describe(self, node: ir.Node) -> None:
         """Note the dtype of a node's outputs, and how large they can get."""
-        rule = DTYPES.get(node.op_type, 0)
-        first = node.inputs[rule] if not isinstance(rule, ir.DataType) and node.inputs else None
-        dtype = rule if isinstance(rule, ir.DataType) else None if first is None else first.dtype
-        if node.op_type == "Cast":
-            dtype = ir.DataType(node.attributes["to"].as_int())
+        rule = ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" else DTYPES.get(node.op_type, 0)
+        like = node.inputs[rule] if not isinstance(rule, ir.DataType) and node.inputs else None
+        dtype = rule if isinstance(rule, ir.DataType) else None if like is None else like.dtype
         for output in node.outputs:
-            output.dtype = dtype
-            if node.op_type in MAGNITUDES or node.op_type in KEEPING:
+            if dtype is not None:
+                output.dtype = dtype
+            if node.op_type in MAGNITUDES:
                 sizes = [self.magnitude(value) for value in node.inputs[:2] if value is not None]
-                output.meta[MAGNITUDE] = MAGNITUDES[node.op_type](sizes[0], sizes[-1]) if node.op_type in MAGNITUDES else sizes[0]
+                output.meta[MAGNITUDE] = MAGNITUDES[node.op_type](sizes[0], sizes[-1])
 
     def constant(self, value: Number, dtype: type[np.generic] = np.int64) -> ir.Value:
         """A constant, of 64-bit integers unless told."""
@@ -91,6 +97,10 @@ class BodyArithmetic:
     def known(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
         """The array of a small constant, made here or in the graph; None for all else."""
         return self._constants[value] if value in self._constants else constant_folding.known(value)
+
+    def fixed(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
+        """The array of a constant of the graph, of any size; None for what an input can override, and for all else."""
+        return constant_folding.known(value, largest=None)
 
     def magnitude(self, value: ir.Value | Number) -> float:
         """The largest |value| that a constant has or the graph allows; infinite where neither says."""

@@ -126,6 +126,14 @@ class FloatBody(FunctionBody):
         factor = self.divide(multiplier << 31, self.maximum(self.sum(p), 1))
         return self.clip(self.round_shift(self.multiply(p, factor), 2 ** (shift + 31)), integer_math.INT8)
 
+    def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
+        """None: TensorRT is given every operator's product."""
+        return None
+
+    def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
+        """None: unpacked where they are used, by arithmetic that TensorRT takes."""
+        return None
+
     def operand(self, x: ir.Value) -> ir.Value:
         """int8 as it is."""
         return x

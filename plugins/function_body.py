@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.plugins import integer_math
-from intaglio.plugins.body_arithmetic import MAGNITUDE, UNSIGNED, BodyArithmetic, Number
+from intaglio.plugins import bit_packing, integer_math
+from intaglio.plugins.body_arithmetic import FACTORS, MAGNITUDE, UNSIGNED, BodyArithmetic, Number
 from intaglio.plugins.integer_math import ExpConstants, GeluConstants, LayerNormConstants
 
 EXACT = 2.0**53  # float64 holds every integer up to here
@@ -206,8 +206,9 @@ class FunctionBody(BodyArithmetic):
         if UNSIGNED in x.meta:
             self._unsigned[x] = x.meta[UNSIGNED]
         if x not in self._unsigned:
-            if x.const_value is not None and not x.is_graph_input():
-                unsigned = self.constant(x.const_value.numpy().astype(np.int16) + 128, np.uint8)
+            array = self.fixed(x)
+            if array is not None:
+                unsigned = self.constant(array.astype(np.int16) + 128, np.uint8)
             else:
                 unsigned = self.cast(self.add(self.cast(x, ir.DataType.INT32), 128), ir.DataType.UINT8)
             self._unsigned[x] = unsigned
@@ -227,9 +228,43 @@ class FunctionBody(BodyArithmetic):
 
     def product(self, x: ir.Value, weight: ir.Value) -> ir.Value:
         """x [..., K] times the transpose of a weight [N, K], both floating point, in the dtype of x."""
-        transposed = self.op("Transpose", self.op("CastLike", weight, x), perm=[1, 0])
-        output: ir.Value = self.op("MatMul", x, transposed)
+        return self.float_matmul(x, self.op("Transpose", weight, perm=[1, 0]))
+
+    def float_matmul(self, x: ir.Value, weight: ir.Value) -> ir.Value:
+        """x [..., K] times a weight [K, N], both floating point, in the dtype of x.
+
+        Where all is constant that the weight is made of, ONNX Runtime makes it once, as it opens the model; a CastLike
+        in between would keep it from that.
+        """
+        same = weight if weight.dtype == x.dtype else self.cast_like(weight, x)
+        output: ir.Value = self.op("MatMul", x, same)
+        output.meta[FACTORS] = (x, same)
         return output
+
+    def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
+        """The weight [K, N] where a value is the product of x and one, by an operator put in its place before."""
+        left, right = product.meta.get(FACTORS, (None, None))
+        return right if left is x else None
+
+    def cast_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
+        """`x` in the dtype of `like`."""
+        if like.dtype is not None:
+            return self.cast(x, like.dtype)
+        output: ir.Value = self.op("CastLike", x, like)
+        return output
+
+    def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
+        """What `bit_packing` packed, as a constant [K, N] of uint4, or uint8 for 8 bits; None unless it is constant."""
+        words = self.fixed(packed)
+        if words is None:
+            return None
+        unpacked = bit_packing.unpack(words.view(np.int32), bits)
+        return self.constant(unpacked.T, small_integer(bits))
+
+
+def small_integer(bits: int) -> type[np.generic]:
+    """The smallest unsigned dtype that every ONNX of opset 21 has for this many bits."""
+    return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
 
 
 def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
