@@ -89,9 +89,14 @@ class BodyArithmetic:
     def constant(self, value: Number, dtype: type[np.generic] = np.int64) -> ir.Value:
         """A constant, of 64-bit integers unless told."""
         array = np.asarray(value, dtype)
+        output = self.stored(array)
+        self._constants[output] = array
+        return output
+
+    def stored(self, array: npt.NDArray[Any]) -> ir.Value:
+        """A constant that the graph keeps in this dtype, whatever is computed from it."""
         output: ir.Value = self.op("Constant", value=ir.tensor(array))
         output.dtype = ir.DataType.from_numpy(array.dtype)
-        self._constants[output] = array
         return output
 
     def known(self, value: ir.Value | None) -> npt.NDArray[Any] | None:

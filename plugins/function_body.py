@@ -259,7 +259,7 @@ class FunctionBody(BodyArithmetic):
         if words is None:
             return None
         unpacked = bit_packing.unpack(words.view(np.int32), bits)
-        return self.constant(unpacked.T, small_integer(bits))
+        return self.stored(unpacked.T.astype(small_integer(bits)))
 
 
 def small_integer(bits: int) -> type[np.generic]:

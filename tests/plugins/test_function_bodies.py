@@ -37,3 +37,33 @@ def test_body_equals_reference_on_rows_of_4096(operator):
 
 def test_every_operator_has_cases():
     assert list(MAKERS) == list(OPS)
+
+
+def straddling(shift: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """x of 24 bits and multipliers of 31 with x·m = k·2^shift + 2^(shift - 1) - 1: one less, and it is not k + 1."""
+    random, pairs = np.random.default_rng(shift), []
+    while len(pairs) < count:
+        x = int(random.integers(2**22, 2**23)) * 2 + 1
+        multiplier = (2 ** (shift - 1) - 1) * pow(x, -1, 2**shift) % 2**shift
+        if 2**29 <= multiplier < 2**31:
+            pairs.append((x, multiplier))
+    return tuple(np.array(values, np.int32) for values in zip(*pairs, strict=True))
+
+
+@pytest.mark.parametrize("constants", [False, True])
+@pytest.mark.parametrize("shift", [39, 40, 41])
+def test_products_beyond_53_bits_are_not_rounded_before_they_are_shifted(shift, constants):
+    x, multiplier = straddling(shift, 64)
+    rounded = np.floor(x.astype(np.float64) * multiplier / 2.0**shift + 0.5)
+    case = Case("Requantize", (np.stack([x, -x]), multiplier, np.full(64, shift, np.int32)), {"bits": 16})
+    exact = OPS["Requantize"].reference(case.inputs, case.attributes)[0][0]
+    assert (rounded != exact).any()  # so float64 alone is wrong here
+    check(case, constants)
+
+
+def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
+    x, multiplier = straddling(40, 64)
+    half = multiplier // 2
+    ones = np.ones((1, 64), np.int32)
+    inputs = (x[None], ones, half, multiplier % 2 + 2**28, np.array([40], np.int32))
+    check(Case("IntAdd", inputs, {"bits": 16}))
