@@ -24,7 +24,7 @@ Number = int | float | npt.NDArray[Any]
 
 # Keys of `meta`, which bodies leave on values for each other while a model is inlined.
 MAGNITUDE = "intaglio.magnitude"  # |value| is at most this
-UNSIGNED = "intaglio.unsigned"  # of an int8 value x: the uint8 value x + 128
+UNSIGNED = "intaglio.unsigned"  # of an int8 value x: x + 128 in uint8; of 16 bits in int32: x + 2^15, also in int32
 FACTORS = "intaglio.factors"  # of a product x·w of floating-point numbers: x [..., K] and w [K, N]
 
 INTEGERS = {ir.DataType.INT8: 2**7, ir.DataType.UINT8: 2**8, ir.DataType.INT16: 2**15, ir.DataType.INT32: 2**31}

@@ -69,11 +69,22 @@ class FloatBody(FunctionBody):
         """round(x / power), halves up."""
         return self.round(self._over(x, self.value(power)))
 
-    def rescale(self, terms: Sequence[Term], shift: ir.Value | Number) -> ir.Value:
-        """round(Σ x·multiplier / 2^shift); one factor for each term where all of it is constant."""
-        power = self.power(shift)
-        factors = [self._over(self.wide(self.value(multiplier)), power) for _, multiplier in terms]
-        return self.round(self._products([self.wide(x) for x, _ in terms], factors))
+    def requantize(self, x: ir.Value, multiplier: ir.Value | Number, shift: ir.Value | Number) -> ir.Value:
+        """round(x·multiplier / 2^shift); the factor is one constant where both are."""
+        factor = self._over(self.wide(self.value(multiplier)), self.power(shift))
+        return self.round(self.multiply(self.wide(x), factor))
+
+    def rescale(
+        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+    ) -> ir.Value:
+        """round((Σ x·multiplier + bias·multiplier) / 2^shift) limited to 8 or 16 bits, in float32."""
+        power, total = self.power(shift), None
+        for x, multiplier in terms:
+            value = self.wide(x) if bias is None else self.add(self.wide(x), self.wide(bias))
+            product = self.multiply(value, self._over(self.wide(self.value(multiplier)), power))
+            total, bias = product if total is None else self.add(total, product), None
+        assert total is not None
+        return self.clip(self.round(total), (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """(x - mean) / √(variance + epsilon) in Q(fraction) within 16 bits; zeros for a constant row."""

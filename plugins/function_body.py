@@ -35,8 +35,8 @@ class FunctionBody(BodyArithmetic):
 
     def bits(self, x: ir.Value, bits: int) -> ir.Value:
         """Values limited to 8 bits as int8, to 16 or 32 as int32."""
-        if bits != 8:
-            return self.cast(x, ir.DataType.INT32)
+        if bits != 8 or x.dtype == ir.DataType.INT8:
+            return self.cast(x, ir.DataType.INT8 if bits == 8 else ir.DataType.INT32)
         narrow = self.cast(x, ir.DataType.INT8)
         narrow.meta[UNSIGNED] = self.cast(self.add(x, 128), ir.DataType.UINT8)
         return narrow
@@ -54,14 +54,32 @@ class FunctionBody(BodyArithmetic):
         return self.round(self.multiply(x, 1 / power))
 
     def requantize(self, x: ir.Value, multiplier: ir.Value | Number, shift: ir.Value | Number) -> ir.Value:
-        """round(x·multiplier / 2^shift), halves up, of what is limited to 2^31 and less afterwards."""
-        return self.rescale([(x, multiplier)], shift)
+        """round(x·multiplier / 2^shift), halves up, of what is limited to 2^31 or less afterwards."""
+        return self.floor(self._rescaled([(x, multiplier)], shift, 0))
 
-    def rescale(self, terms: Sequence[Term], shift: ir.Value | Number) -> ir.Value:
-        """round(Σ x·multiplier / 2^shift), halves up, of what is limited to 2^31 or less afterwards.
+    def rescale(
+        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+    ) -> ir.Value:
+        """round((Σ x·multiplier + bias·multiplier) / 2^shift), halves up, limited to 8 bits as int8, to 16 as int32.
 
-        To divide by 2^shift beforehand is exact. Where the sum or the half may then need more than 53 bits, every
-        multiplier is high·2^16 + low, and with e = min(shift, 16)
+        The bias has the multiplier of the first term. Casts of what is not negative round down, so no Floor is needed.
+        """
+        if bias is not None:
+            terms = [*terms, (bias, terms[0][1])]
+        offset = 2 ** (bits - 1)
+        whole = self._rescaled(terms, shift, offset)
+        limited = self.op("Clip", whole, self.value(0, whole), self.value(2**bits - 0.5, whole))
+        unsigned = self.cast(limited, ir.DataType.UINT8 if bits == 8 else ir.DataType.INT32)
+        signed = self.subtract(self.cast(unsigned, ir.DataType.INT32), offset)
+        output = self.cast(signed, ir.DataType.INT8) if bits == 8 else signed
+        output.meta.update({UNSIGNED: unsigned, MAGNITUDE: offset})
+        return output
+
+    def _rescaled(self, terms: Sequence[Term], shift: ir.Value | Number, offset: int) -> ir.Value:
+        """What is Σ x·multiplier / 2^shift + 1/2 + offset when it is rounded down, where that is 2^31 or less.
+
+        To divide by 2^shift beforehand is exact. Where the sum may then need more than 53 bits, every multiplier is
+        high·2^16 + low, and with e = min(shift, 16)
 
             round(Σ x·m / 2^s) = floor((Σ x·high·2^(16-e) + floor(Σ x·low / 2^e + h)) / 2^(s-e) + k)
 
@@ -71,41 +89,43 @@ class FunctionBody(BodyArithmetic):
         values = [self.wide(x) for x, _ in terms]
         factors = [self.wide(self.value(multiplier)) for _, multiplier in terms]
         power = self.power(shift)
-        if self._exact(values, factors, power):
-            return self.round(self._products(values, [self._over(factor, power) for factor in factors]))
+        if self._exact(values, factors, power, offset + 0.5):
+            scaled = [self._over(factor, power) for factor in factors]
+            return self._sum_of_products(values, scaled, self.value(offset + 0.5))
         high = [self.floor(self.multiply(factor, 2.0**-SPLIT)) for factor in factors]
         low = [self.subtract(whole, self.multiply(part, 2.0**SPLIT)) for whole, part in zip(factors, high, strict=True)]
         low_power = self.minimum(power, 2.0**SPLIT)
         half = self.choose(self.at_least(power, 2.0), 0.5, self.value(0.0))
         outer = self.choose(self.at_least(power, 2.0 ** (SPLIT + 1)), half, 0.0)
-        lower = self._products(values, [self._over(part, low_power) for part in low])
-        carried = self.floor(self.add(lower, self.subtract(half, outer)))
-        upper = self._products(values, [self._over(self.multiply(part, 2.0**SPLIT), power) for part in high])
-        return self.floor(self.add(self.add(upper, self.multiply(carried, self._over(low_power, power))), outer))
+        lower = [self._over(part, low_power) for part in low]
+        upper = [self._over(self.multiply(part, 2.0**SPLIT), power) for part in high]
+        carried = self.floor(self._sum_of_products(values, lower, self.subtract(half, outer)))
+        carried = self.multiply(carried, self._over(low_power, power))
+        return self.add(self.floor(self.add(self._sum_of_products(values, upper, outer), carried)), offset)
 
-    def _exact(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], power: ir.Value) -> bool:
-        """Whether Σ x·factor and half of the power are known to fit in 53 bits."""
+    def _exact(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], power: ir.Value, rest: float) -> bool:
+        """Whether Σ x·factor + rest·power is known to fit in 53 bits."""
         arrays = [self.known(value) for value in (*factors, power)]
         known = [array for array in arrays if array is not None]
         if len(known) < len(arrays):
             return False
         products = [self.magnitude(x) * np.abs(factor) for x, factor in zip(values, known, strict=False)]
-        return bool((sum(products, known[-1] / 2) < EXACT).all())
+        return bool((sum(products, known[-1] * rest) < EXACT).all())
 
-    def _products(self, values: Sequence[ir.Value], factors: Sequence[ir.Value]) -> ir.Value:
-        """Σ x·factor."""
-        first, *others = [self.multiply(x, factor) for x, factor in zip(values, factors, strict=True)]
-        for other in others:
-            first = self.add(first, other)
-        return first
+    def _sum_of_products(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], rest: ir.Value) -> ir.Value:
+        """Σ x·factor + rest, what is constant of it first."""
+        products = [self.multiply(x, factor) for x, factor in zip(values, factors, strict=True)]
+        for product in sorted(products, key=lambda product: self.known(product) is None):
+            rest = self.add(product, rest)
+        return rest
 
     def _over(self, x: ir.Value, power: ir.Value) -> ir.Value:
         return self.arithmetic("Div", x, power)
 
     def gelu(self, v: ir.Value, constants: GeluConstants) -> ir.Value:
-        """`integer_math.gelu` of values limited to 16 bits."""
+        """`integer_math.gelu` of what `rescale` limited to 16 bits."""
         table = integer_math.gelu(np.arange(integer_math.INT16[0], integer_math.INT16[1] + 1), constants)
-        return self.wide(self.look_up(table.astype(np.int16), self.subtract(v, integer_math.INT16[0])))
+        return self.look_up(table.astype(np.int16), v.meta[UNSIGNED])
 
     def masked_exp(self, x: ir.Value, mask: ir.Value | None, constants: ExpConstants) -> ir.Value:
         """`integer_math.masked_exp`, as int16; the mask broadcasts to x.

@@ -60,5 +60,5 @@ class IntAdd(Operator):
     ) -> list[ir.Value]:
         """Two products, their sum, one rounded shift."""
         x, y, x_multiplier, y_multiplier, shift = (value for value in inputs if value is not None)
-        rounded = graph.rescale([(x, x_multiplier), (y, y_multiplier)], shift)
-        return [graph.bits(graph.clip(rounded, LIMITS[attributes["bits"]]), attributes["bits"])]
+        bits = attributes["bits"]
+        return [graph.bits(graph.rescale([(x, x_multiplier), (y, y_multiplier)], shift, bits), bits)]

@@ -114,8 +114,7 @@ class IntAttention(Operator):
         p = graph.masked_exp(graph.matmul(q, k), mask, integer_math.exp_constants(attributes["scale"]))
         average = graph.weighted_average(p, v)
         joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
-        y = graph.clip(graph.requantize(joined, multiplier, shift), integer_math.INT8)
-        return [graph.bits(y, 8)]
+        return [graph.bits(graph.rescale([(joined, multiplier)], shift, 8), 8)]
 
 
 def _split(x: Integers, heads: int) -> Integers:

@@ -60,11 +60,6 @@ class IntGelu(Operator):
         x, multiplier, shift = inputs
         assert x is not None
         constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
-        inner = graph.requantize(x, constants.multiplier, constants.shift)
-        curve = graph.gelu(graph.clip(inner, integer_math.INT16), constants)
-        y = graph.requantize(
-            curve,
-            constants.out_multiplier if multiplier is None else multiplier,
-            constants.out_shift if shift is None else shift,
-        )
-        return [graph.bits(graph.clip(y, integer_math.INT8), 8)]
+        curve = graph.gelu(graph.rescale([(x, constants.multiplier)], constants.shift, 16), constants)
+        factor = constants.out_multiplier if multiplier is None else multiplier
+        return [graph.bits(graph.rescale([(curve, factor)], constants.out_shift if shift is None else shift, 8), 8)]

@@ -113,12 +113,9 @@ class IntLayerNorm(Operator):
             raise GraphError(f"IntLayerNorm: the length of weight ({weight.name}) is not a number. Make it a constant.")
         constants = self.constants(channels, attributes)
         wide = graph.layer_norm(x, weight, bias, constants)
-        y = graph.requantize(
-            wide,
-            constants.out_multiplier if multiplier is None else multiplier,
-            constants.out_shift if shift is None else shift,
-        )
-        return [graph.bits(graph.clip(y, integer_math.INT8), 8), graph.bits(wide, 16)]
+        factor = constants.out_multiplier if multiplier is None else multiplier
+        y = graph.rescale([(wide, factor)], constants.out_shift if shift is None else shift, 8)
+        return [graph.bits(y, 8), graph.bits(wide, 16)]
 
 
 def _with_residual(inputs: Sequence[Array | None]) -> Array | None:

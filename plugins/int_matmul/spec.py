@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers
 from intaglio.plugins.int_linear.spec import check_factors, finish
 from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
-from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -58,5 +57,4 @@ class IntMatMul(Operator):
         if bits == 32:
             return [product]
         assert multiplier is not None and shift is not None
-        y = graph.requantize(product, multiplier, shift)
-        return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
+        return [graph.bits(graph.rescale([(product, multiplier)], shift, bits), bits)]
