@@ -1,8 +1,11 @@
 """The recipe `inlined` and the pass `inline`: bundles that any ONNX runtime takes."""
 
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +17,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.inline import Inline
+from intaglio.plugins import ort as kernels
 from intaglio.runtime import open_engine
 
 WARNING = 2  # of ONNX Runtime's log
@@ -142,6 +146,43 @@ def test_no_row_is_computed_with_in_64_bit_integers(tiny_int8_bundle: Path, tmp_
     for value in wide:
         dims = value.type.tensor_type.shape.dim
         assert not dims or dims[-1].dim_value == 1, value.name
+
+
+def test_the_documentation_opens_the_bundle_both_ways(
+    tiny_int8_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    intaglio: Callable[..., tuple[int, str, str]],
+) -> None:
+    if kernels.library() is None:
+        pytest.skip("no compiled kernels")
+    page = (Path(__file__).parents[2] / "docs" / "integer-only.md").read_text(encoding="utf-8")
+    section = page.split("## Plain ONNX Runtime\n")[1].split("\n## ")[0]
+    shutil.copytree(tiny_int8_bundle, tmp_path / "minilm-int8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    with_library, without, level = re.findall("```python\n(.*?)```", section, re.DOTALL)
+    exec(with_library, names)  # noqa: S102 - of our own page
+    expected = names.pop("embedding")
+    (command,) = re.findall(r"\n    intaglio (.*)\n", section)
+    assert intaglio(*command.split())[0] == 0
+    exec(without, names)  # noqa: S102 - of our own page
+    np.testing.assert_array_equal(names["embedding"], expected)
+    exec(level, names)  # noqa: S102 - of our own page
+
+
+def test_more_precise_products_are_a_session_option(compressed: dict[str, Path], inlined: dict[str, Path]) -> None:
+    feeds = decoder_feeds(compressed["rtn"])
+    errors = []
+    for level in ("1", "4"):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", level)
+        session = onnxruntime.InferenceSession(inlined["rtn"] / "model.onnx", options)
+        with open_engine(compressed["rtn"]) as engine:
+            expected = next(iter(engine.run(feeds).values()))
+        errors.append(np.abs(session.run(None, feeds)[0] - expected).max() / np.abs(expected).max())
+    assert errors[0] <= 1e-3 < errors[1]
 
 
 def test_a_graph_of_standard_operators_stays_and_says_so(tiny_bundle: Path, tmp_path: Path) -> None:
