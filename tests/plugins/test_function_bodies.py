@@ -39,13 +39,13 @@ def test_every_operator_has_cases():
     assert list(MAKERS) == list(OPS)
 
 
-def straddling(shift: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """x of 24 bits and multipliers of 31 with x·m = k·2^shift + 2^(shift - 1) - 1: one less, and it is not k + 1."""
+def straddling(shift: int, count: int, below: int = 1, bits: int = 31) -> tuple[np.ndarray, np.ndarray]:
+    """x of 24 bits and multipliers of `bits` with x·m = k·2^shift + 2^(shift - 1) - below, so close below a half."""
     random, pairs = np.random.default_rng(shift), []
     while len(pairs) < count:
         x = int(random.integers(2**22, 2**23)) * 2 + 1
-        multiplier = (2 ** (shift - 1) - 1) * pow(x, -1, 2**shift) % 2**shift
-        if 2**29 <= multiplier < 2**31:
+        multiplier = (2 ** (shift - 1) - below) * pow(x, -1, 2**shift) % 2**shift
+        if 2 ** (bits - 1) <= multiplier < 2**bits:
             pairs.append((x, multiplier))
     return tuple(np.array(values, np.int32) for values in zip(*pairs, strict=True))
 
@@ -62,8 +62,9 @@ def test_products_beyond_53_bits_are_not_rounded_before_they_are_shifted(shift, 
 
 
 def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
-    x, multiplier = straddling(40, 64)
-    half = multiplier // 2
-    ones = np.ones((1, 64), np.int32)
-    inputs = (x[None], ones, half, multiplier % 2 + 2**28, np.array([40], np.int32))
-    check(Case("IntAdd", inputs, {"bits": 16}))
+    x, multiplier = straddling(39, 64, below=2, bits=30)
+    ones = np.ones(64, np.int32)
+    rounded = np.floor((x.astype(np.float64) * multiplier + 1) / 2.0**39 + 0.5)
+    case = Case("IntAdd", (x[None], ones[None], multiplier, ones, np.array([39], np.int32)), {"bits": 16})
+    assert (rounded != OPS["IntAdd"].reference(case.inputs, case.attributes)[0][0]).any()
+    check(case, constants=True)
