@@ -1,6 +1,9 @@
 """The function bodies against the NumPy references, to the bit, on ONNX Runtime's standard operators."""
 
+import math
+
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -68,3 +71,16 @@ def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
     case = Case("IntAdd", (x[None], ones[None], multiplier, ones, np.array([39], np.int32)), {"bits": 16})
     assert (rounded != OPS["IntAdd"].reference(case.inputs, case.attributes)[0][0]).any()
     check(case, constants=True)
+
+
+def test_roots_of_squares_and_of_their_neighbours_are_not_rounded_up():
+    roots = np.arange(2**15, 2**16, dtype=np.int64)
+    numbers = np.concatenate([roots**2 + step for step in (-1, 0, 1)])
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape([None]))
+    body = FunctionBody(1)
+    root = body.integer_sqrt(x)
+    root.name, root.shape = "root", ir.Shape([None])
+    graph = ir.Graph([x], [root], nodes=body.nodes, opset_imports={"": 23}, name="g")
+    session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
+    (got,) = session.run(None, {"x": numbers.astype(np.float64)})
+    np.testing.assert_array_equal(got, [math.isqrt(number) for number in numbers.tolist()])
