@@ -31,6 +31,8 @@ OPERATORS: dict[str, Callable[..., Array]] = {
     "Floor": np.floor,
     "Gather": np.take,
     "GreaterOrEqual": np.greater_equal,
+    "Max": np.maximum,
+    "Min": np.minimum,
     "Mul": np.multiply,
     "Neg": np.negative,
     "Sub": np.subtract,
@@ -38,11 +40,14 @@ OPERATORS: dict[str, Callable[..., Array]] = {
 }
 
 
-def known(value: ir.Value | None) -> Array | None:
-    """The array of a small constant of the graph; None for what a graph input can override, and for all else."""
-    if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size > LARGEST:
+def known(value: ir.Value | None, largest: int | None = LARGEST) -> Array | None:
+    """The array of a constant of the graph of up to `largest` elements, None being any number of them.
+
+    None for what a graph input can override, and for all else.
+    """
+    if value is None or value.const_value is None or value.is_graph_input():
         return None
-    return value.const_value.numpy()
+    return value.const_value.numpy() if largest is None or value.const_value.size <= largest else None
 
 
 def compute(op_type: str, inputs: Sequence[Array | None], attributes: dict[str, Any]) -> Array | None:

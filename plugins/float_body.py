@@ -32,13 +32,16 @@ is subtracted first, so that a constant row gives the bias.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.plugins.function_body import FunctionBody, Number
-from intaglio.plugins.integer_math import LayerNormConstants
+from intaglio.plugins import integer_math
+from intaglio.plugins.body_arithmetic import Number
+from intaglio.plugins.function_body import FunctionBody, Term
+from intaglio.plugins.integer_math import ExpConstants, GeluConstants, LayerNormConstants
 
 # Sums stay below 2^31 (IntLinear's limit), so times 2^-16 they stay below 2^15, and float16 ends at 65504.
 FACTOR = 2.0**-8  # of both matrices
@@ -52,59 +55,99 @@ TINY = 1e-20  # a variance for constant rows, whose deviations are zero
 class FloatBody(FunctionBody):
     """A function body that computes in float32, and its matrix products in float16; see above for what it costs."""
 
-    def wide(self, x: ir.Value) -> ir.Value:
-        """`x` in float32, to compute with."""
-        return self.cast(x, ir.DataType.FLOAT)
+    dtype = ir.DataType.FLOAT
 
-    def divide(self, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
-        """a / b, rounded down."""
-        return self._floor(self._arithmetic("Div", a, b))
+    def clip(self, x: ir.Value, bounds: tuple[int, int]) -> ir.Value:
+        """x limited to `bounds`, both included."""
+        return self.minimum(self.maximum(x, bounds[0]), bounds[1])
 
-    def minimum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The smaller one of each pair, by one node: TensorRT-RTX's time grows with 2 to the power of the Wheres."""
-        return self._arithmetic("Min", a, b)
+    def bits(self, x: ir.Value, bits: int) -> ir.Value:
+        """Values limited to 8 bits as int8, to 16 or 32 as int32."""
+        return self.cast(x, ir.DataType.INT8 if bits == 8 else ir.DataType.INT32)
 
-    def maximum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The larger one of each pair."""
-        return self._arithmetic("Max", a, b)
-
-    def largest(self, x: ir.Value) -> ir.Value:
-        """The largest over the last axis, which stays with length 1."""
-        return self._reduce("ReduceMax", x)
-
-    def power(self, exponent: ir.Value) -> ir.Value:
-        """2^exponent for exponents in 0..62, integers of any dtype."""
-        index = self.cast(exponent, ir.DataType.INT32)
-        output: ir.Value = self.op("Gather", self.constant(2.0 ** np.arange(63), np.float32), index)
-        return output
-
-    def shift_right(self, x: ir.Value, power: ir.Value | Number) -> ir.Value:
-        """floor(x / power)."""
-        return self.divide(x, power)
-
-    def round_shift(self, x: ir.Value, power: ir.Value | Number) -> ir.Value:
+    def round_shift(self, x: ir.Value, power: int) -> ir.Value:
         """round(x / power), halves up."""
-        return self._round(self._arithmetic("Div", x, power))
-
-    def round_large(self, product: ir.Value, power: ir.Value | Number) -> ir.Value:
-        """round(product / power), halves up."""
-        return self.round_shift(product, power)
+        return self.round(self._over(x, self.value(power)))
 
     def requantize(self, x: ir.Value, multiplier: ir.Value | Number, shift: ir.Value | Number) -> ir.Value:
         """round(x·multiplier / 2^shift); the factor is one constant where both are."""
-        numerator = self.wide(multiplier) if isinstance(multiplier, ir.Value) else multiplier
-        denominator = self.power(shift) if isinstance(shift, ir.Value) else 2.0**shift
-        return self._round(self.multiply(x, self._arithmetic("Div", numerator, denominator)))
+        factor = self._over(self.wide(self.value(multiplier)), self.power(shift))
+        return self.round(self.multiply(self.wide(x), factor))
+
+    def rescale(
+        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+    ) -> ir.Value:
+        """round((Σ x·multiplier + bias·multiplier) / 2^shift) limited to 8 or 16 bits, in float32."""
+        power, total = self.power(shift), None
+        for x, multiplier in terms:
+            value = self.wide(x) if bias is None else self.add(self.wide(x), self.wide(bias))
+            product = self.multiply(value, self._over(self.wide(self.value(multiplier)), power))
+            total, bias = product if total is None else self.add(total, product), None
+        assert total is not None
+        return self.clip(self.round(total), (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """(x - mean) / √(variance + epsilon) in Q(fraction) within 16 bits; zeros for a constant row."""
+        x = self.wide(x)
         first = self.op("Gather", x, self.constant(np.array([0])), axis=self.last_axis)
         shifted = self.subtract(x, first)  # exactly zero for a constant row, whose mean may be rounded
-        deviation = self.subtract(shifted, self._reduce("ReduceMean", shifted))
-        variance = self._reduce("ReduceMean", self.multiply(deviation, deviation))
+        deviation = self.subtract(shifted, self.reduce("ReduceMean", shifted))
+        variance = self.reduce("ReduceMean", self.multiply(deviation, deviation))
         epsilon = constants.epsilon * 2.0**constants.epsilon_exponent / constants.channels**3
-        unit = self._arithmetic("Div", deviation, self.op("Sqrt", self.add(variance, epsilon + TINY)))
-        return self.clip(self._round(self.multiply(unit, 2.0**constants.fraction)), (-32767, 32767))
+        unit = self._over(deviation, self.op("Sqrt", self.add(variance, epsilon + TINY)))
+        return self.clip(self.round(self.multiply(unit, 2.0**constants.fraction)), (-32767, 32767))
+
+    def multiply_q15(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
+        """round(a·b / 2^15)."""
+        return self.round_shift(self.multiply(a, b), 2**15)
+
+    def gelu(self, v: ir.Value, constants: GeluConstants) -> ir.Value:
+        """`integer_math.gelu`, step by step: a table would be a Gather of single numbers."""
+        distance = self.maximum(self.subtract(constants.saturation, self.op("Abs", v)), 0)
+        distance = self.multiply(distance, 2**constants.normalize)
+        h = self.multiply_q15(self.multiply_q15(distance, distance), constants.coefficient)
+        part = self.multiply_q15(v, self.multiply(h, 2))
+        return self.choose(self.at_least(v, 0), self.subtract(v, part), part)
+
+    def exp(self, distance: ir.Value, constants: ExpConstants) -> ir.Value:
+        """`integer_math.exp`, step by step."""
+        short = self.multiply(self.minimum(distance, constants.limit), 2**constants.left)
+        short = self.divide(self.add(short, 2**constants.right - 1), 2**constants.right)
+        t = self.divide(self.multiply(self.minimum(short, 65535), constants.multiplier), 2**16)
+        octaves = self.divide(t, 2**integer_math.EXP_FRACTION)
+        fraction = self.subtract(t, self.multiply(octaves, 2**integer_math.EXP_FRACTION))
+        offset = self.multiply(fraction, 2 ** (14 - integer_math.EXP_FRACTION))
+        from_centre = self.subtract(integer_math.EXP_CENTRE, offset)
+        curve = self.multiply_q15(self.multiply_q15(from_centre, from_centre), integer_math.EXP_CURVE)
+        mantissa = self.minimum(self.add(curve, integer_math.EXP_FLOOR), 32767)
+        return self.divide(self.add(self.divide(self.multiply(mantissa, 2), self.power(octaves)), 1), 2)
+
+    def masked_exp(self, x: ir.Value, mask: ir.Value | None, constants: ExpConstants) -> ir.Value:
+        """`integer_math.masked_exp`; the mask broadcasts to x."""
+        x = self.wide(x)
+        if mask is None:
+            return self.exp(self.subtract(self.largest(x), x), constants)
+        lowest = self.choose(mask, x, -(2**31))
+        distance = self.subtract(self.largest(lowest), lowest)
+        return self.choose(mask, self.exp(distance, constants), 0)
+
+    def softmax_rescale(self, p: ir.Value, out_scale: float) -> ir.Value:
+        """`integer_math.softmax_rescale`."""
+        multiplier, shift = integer_math.softmax_constants(out_scale)
+        factor = self.divide(multiplier << 31, self.maximum(self.sum(p), 1))
+        return self.clip(self.round_shift(self.multiply(p, factor), 2 ** (shift + 31)), integer_math.INT8)
+
+    def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
+        """None: TensorRT is given every operator's product."""
+        return None
+
+    def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
+        """None: unpacked where they are used, by arithmetic that TensorRT takes."""
+        return None
+
+    def operand(self, x: ir.Value) -> ir.Value:
+        """int8 as it is."""
+        return x
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The product of two int8 matrices in int32, off by 2^-11 of itself."""
@@ -119,14 +162,3 @@ class FloatBody(FunctionBody):
 
     def _dequantize(self, x: ir.Value, factor: float) -> Any:
         return self.op("DequantizeLinear", x, self.constant(factor, np.float16))
-
-    def _round(self, x: ir.Value) -> ir.Value:
-        """The nearest integer, halves up."""
-        return self._floor(self.add(x, 0.5))
-
-    def _floor(self, x: ir.Value) -> ir.Value:
-        output: ir.Value = self.op("Floor", x)
-        return output
-
-    def _value(self, x: ir.Value | Number) -> ir.Value:
-        return x if isinstance(x, ir.Value) else self.constant(x, np.float32)

@@ -1,283 +1,286 @@
-"""Writing the body of an operator in standard ONNX operators: integers in 64 bits, no floating point.
+"""Writing the body of an operator in standard ONNX operators, equal to the operator to the bit.
 
-The functions below are `integer_math.py` in ONNX. ONNX has no arithmetic shift of signed integers and its division
-truncates, so a shift is a division by a power of two of a value made positive by adding 2^62, which is exact.
-Smaller and larger are written as comparisons, and the largest of a row is taken of int32, since ONNX Runtime's Min,
-Max, Clip and ReduceMax of int64 (1.31, AVX-512) are wrong for some pairs that differ by 2^31 and more.
+The functions below are `integer_math.py` in ONNX. Integers travel in float64, exact below 2^53 (see `body_arithmetic`);
+a function of up to 16 bits is a table, made by `integer_math` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.plugins import constant_folding, integer_math
+from intaglio.plugins import bit_packing, integer_math
+from intaglio.plugins.body_arithmetic import FACTORS, MAGNITUDE, UNSIGNED, BodyArithmetic, Number
 from intaglio.plugins.integer_math import ExpConstants, GeluConstants, LayerNormConstants
 
-Number = int | float | npt.NDArray[Any]
-
-OFFSET = 2**62
+EXACT = 2.0**53  # float64 holds every integer up to here
+SPLIT = 16  # bits of the lower part of a factor
 POWERS = 2 ** np.arange(63, dtype=np.int64)
-SQRT_STEPS = 5  # of Newton's method from at most twice the root: the error squares, 1 → 1/4 → … < 2^-16
+LONG = ir.DataType.INT64
+DEVIATION_BITS = 49  # of channels·x - sum, at most 2^48
+
+Term = tuple[ir.Value, ir.Value | Number]  # x and its multiplier
 
 
-class FunctionBody:
-    """Collects the nodes of a body; every method adds nodes and returns the value they compute.
-
-    `last_axis` is what the reductions run over. It is counted from the front where the rank is known, as ONNX Runtime
-    1.31 leaves the shape of an empty tensor as it is when the axis is negative.
-    """
+class FunctionBody(BodyArithmetic):
+    """A body whose integers are the operator's."""
 
     def __init__(self, rank: int | None = None) -> None:
-        self.nodes: list[ir.Node] = []
-        self._constants: dict[ir.Value | None, npt.NDArray[Any]] = {}
-        self.last_axis = -1 if rank is None else rank - 1
-
-    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of a standard operator: its output, or a tuple of them; a constant where that is all it makes."""
-        folded = constant_folding.compute(op_type, [self._known(value) for value in inputs], attributes)
-        if folded is not None:
-            return self.constant(folded, folded.dtype.type)
-        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-        node = ir.Node("", op_type, inputs, made, num_outputs=outputs)
-        self.nodes.append(node)
-        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
-
-    def constant(self, value: Number, dtype: type[np.generic] = np.int64) -> ir.Value:
-        """A constant, of 64-bit integers unless told."""
-        array = np.asarray(value, dtype)
-        output: ir.Value = self.op("Constant", value=ir.tensor(array))
-        self._constants[output] = array
-        return output
-
-    def needed(self, results: Sequence[ir.Value]) -> list[ir.Node]:
-        """The nodes without the constants that nothing uses any more, `results` being used."""
-        return [node for node in self.nodes if any(value.uses() or value in results for value in node.outputs)]
-
-    def _known(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
-        return self._constants[value] if value in self._constants else constant_folding.known(value)
-
-    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """`x` in another dtype."""
-        output: ir.Value = self.op("Cast", x, to=dtype)
-        return output
-
-    def wide(self, x: ir.Value) -> ir.Value:
-        """`x` in 64 bits, to compute with."""
-        return self.cast(x, ir.DataType.INT64)
+        super().__init__(rank)
+        self._unsigned: dict[ir.Value, ir.Value] = {}
 
     def bits(self, x: ir.Value, bits: int) -> ir.Value:
         """Values limited to 8 bits as int8, to 16 or 32 as int32."""
-        return self.cast(x, ir.DataType.INT8 if bits == 8 else ir.DataType.INT32)
+        if bits != 8 or x.dtype == ir.DataType.INT8:
+            return self.cast(x, ir.DataType.INT8 if bits == 8 else ir.DataType.INT32)
+        narrow = self.cast(x, ir.DataType.INT8)
+        narrow.meta[UNSIGNED] = self.cast(self.add(x, 128), ir.DataType.UINT8)
+        return narrow
 
-    def add(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """a + b."""
-        return self._arithmetic("Add", a, b)
-
-    def subtract(self, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
-        """a - b."""
-        return self._arithmetic("Sub", a, b)
-
-    def multiply(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """a·b."""
-        return self._arithmetic("Mul", a, b)
-
-    def divide(self, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
-        """a / b for a >= 0 and b > 0, rounded down."""
-        return self._arithmetic("Div", a, b)
-
-    def minimum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The smaller one of each pair."""
-        other = self._value(b)
-        return self.choose(self.at_least(a, other), other, a)
-
-    def maximum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The larger one of each pair."""
-        other = self._value(b)
-        return self.choose(self.at_least(a, other), a, other)
-
-    def clip(self, x: ir.Value, bounds: tuple[int, int]) -> ir.Value:
-        """x limited to `bounds`, both included."""
-        return self.minimum(self.maximum(x, bounds[0]), bounds[1])
-
-    def choose(self, condition: ir.Value, yes: ir.Value | Number, no: ir.Value | Number) -> ir.Value:
-        """yes where the condition holds, else no."""
-        output: ir.Value = self.op("Where", condition, self._value(yes), self._value(no))
-        return output
-
-    def at_least(self, x: ir.Value, limit: ir.Value | Number) -> ir.Value:
-        """x >= limit, as booleans."""
-        output: ir.Value = self.op("GreaterOrEqual", x, self._value(limit))
-        return output
-
-    def sum(self, x: ir.Value) -> ir.Value:
-        """The sum over the last axis, which stays with length 1."""
-        return self._reduce("ReduceSum", x)
-
-    def largest(self, x: ir.Value) -> ir.Value:
-        """The largest over the last axis, which stays with length 1, of values within int32."""
-        return self.wide(self._reduce("ReduceMax", self.cast(x, ir.DataType.INT32)))
-
-    def largest_magnitude(self, x: ir.Value) -> ir.Value:
-        """The largest |x| below 2^62 over the last axis: that of the upper half first, then of its lower halves."""
-        magnitude = self.op("Abs", x)
-        upper = self.divide(magnitude, 2**31)
-        top = self.largest(upper)
-        lower = self.subtract(magnitude, self.multiply(upper, 2**31))
-        candidates = self.choose(self.at_least(upper, top), lower, 0)
-        return self.add(self.multiply(top, 2**31), self.largest(candidates))
-
-    def _reduce(self, op_type: str, x: ir.Value) -> ir.Value:
-        output: ir.Value = self.op(op_type, x, self.constant(np.array([self.last_axis])), keepdims=1)
-        return output
-
-    def power(self, exponent: ir.Value) -> ir.Value:
+    def power(self, exponent: ir.Value | Number) -> ir.Value:
         """2^exponent for exponents in 0..62."""
-        output: ir.Value = self.op("Gather", self.constant(POWERS), exponent)
+        if not isinstance(exponent, ir.Value):
+            return self.value(2.0 ** np.asarray(exponent, np.float64))
+        index = self.cast(exponent, ir.DataType.INT32)
+        output: ir.Value = self.op("Gather", self.constant(POWERS, self.dtype.numpy().type), index)
         return output
 
-    def shift_right(self, x: ir.Value, power: ir.Value | Number) -> ir.Value:
-        """floor(x / power) for |x| <= 2^62 and a power of two up to 2^62."""
-        if isinstance(power, ir.Value):
-            return self.subtract(self.divide(self.add(x, OFFSET), power), self.divide(OFFSET, power))
-        return self.subtract(self.divide(self.add(x, OFFSET), power), OFFSET // np.asarray(power))
-
-    def round_shift(self, x: ir.Value, power: ir.Value | Number) -> ir.Value:
-        """round(x / power), halves up, for |x| + power/2 <= 2^62."""
-        half = self.divide(power, 2) if isinstance(power, ir.Value) else np.asarray(power) // 2
-        return self.shift_right(self.add(x, half), power)
+    def round_shift(self, x: ir.Value, power: int) -> ir.Value:
+        """round(x / power), halves up."""
+        return self.round(self.multiply(x, 1 / power))
 
     def requantize(self, x: ir.Value, multiplier: ir.Value | Number, shift: ir.Value | Number) -> ir.Value:
-        """round(x·multiplier / 2^shift) of 64-bit x within int32; multiplier and shift any integer dtype."""
-        factor = self.wide(multiplier) if isinstance(multiplier, ir.Value) else multiplier
-        power = self.power(shift) if isinstance(shift, ir.Value) else 2 ** np.asarray(shift, np.int64)
-        return self.round_large(self.multiply(x, factor), power)
+        """round(x·multiplier / 2^shift), halves up, of what is limited to 2^31 or less afterwards."""
+        return self.floor(self._rescaled([(x, multiplier)], shift, 0))
 
-    def round_large(self, product: ir.Value, power: ir.Value | Number) -> ir.Value:
-        """round(product / power), halves up, for |product| <= 2^62.
+    def rescale(
+        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+    ) -> ir.Value:
+        """round((Σ x·multiplier + bias·multiplier) / 2^shift), halves up, limited to 8 bits as int8, to 16 as int32.
 
-        Half of the power added to the product would pass 2^62 in the extreme, so the last bit is rounded on its own:
-        floor(y + 1/2) = floor((floor(2y) + 1) / 2).
+        The bias has the multiplier of the first term. Casts of what is not negative round down, so no Floor is needed.
         """
-        if isinstance(power, ir.Value):
-            half = self.divide(power, 2)
-            halved = self.shift_right(product, self.maximum(half, 1))
-            return self.choose(self.at_least(power, 2), self.shift_right(self.add(halved, 1), 2), product)
-        powers = np.asarray(power)
-        halved = self.shift_right(product, np.maximum(powers // 2, 1))
-        rounded = self.shift_right(self.add(halved, 1), 2)
-        if (powers > 1).all():
-            return rounded
-        return self.choose(self.constant(powers > 1, np.bool_), rounded, product)
+        if bias is not None:
+            terms = [*terms, (bias, terms[0][1])]
+        offset = 2 ** (bits - 1)
+        whole = self._rescaled(terms, shift, offset)
+        limited = self.op("Clip", whole, self.value(0, whole), self.value(2**bits - 0.5, whole))
+        unsigned = self.cast(limited, ir.DataType.UINT8 if bits == 8 else ir.DataType.INT32)
+        signed = self.subtract(self.cast(unsigned, ir.DataType.INT32), offset)
+        output = self.cast(signed, ir.DataType.INT8) if bits == 8 else signed
+        output.meta.update({UNSIGNED: unsigned, MAGNITUDE: offset})
+        return output
 
-    def multiply_q15(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """round(a·b / 2^15)."""
-        return self.round_shift(self.multiply(a, b), 2**15)
+    def _rescaled(self, terms: Sequence[Term], shift: ir.Value | Number, offset: int) -> ir.Value:
+        """What is Σ x·multiplier / 2^shift + 1/2 + offset when it is rounded down, where that is 2^31 or less.
+
+        To divide by 2^shift beforehand is exact. Where the sum may then need more than 53 bits, every multiplier is
+        high·2^16 + low, and with e = min(shift, 16)
+
+            round(Σ x·m / 2^s) = floor((Σ x·high·2^(16-e) + floor(Σ x·low / 2^e + h)) / 2^(s-e) + k)
+
+        with the half as h where s <= 16, as k beyond, and none for s = 0. Each product is below 2^52 for an x of 32
+        bits and a multiplier of 32, or of 16 and 48; what is rounded beyond 2^53 is limited all the same.
+        """
+        values = [self.wide(x) for x, _ in terms]
+        factors = [self.wide(self.value(multiplier)) for _, multiplier in terms]
+        power = self.power(shift)
+        if self._exact(values, factors, power, offset + 0.5):
+            scaled = [self._over(factor, power) for factor in factors]
+            return self._sum_of_products(values, scaled, self.value(offset + 0.5))
+        high = [self.floor(self.multiply(factor, 2.0**-SPLIT)) for factor in factors]
+        low = [self.subtract(whole, self.multiply(part, 2.0**SPLIT)) for whole, part in zip(factors, high, strict=True)]
+        low_power = self.minimum(power, 2.0**SPLIT)
+        half = self.choose(self.at_least(power, 2.0), 0.5, self.value(0.0))
+        outer = self.choose(self.at_least(power, 2.0 ** (SPLIT + 1)), half, 0.0)
+        lower = [self._over(part, low_power) for part in low]
+        upper = [self._over(self.multiply(part, 2.0**SPLIT), power) for part in high]
+        carried = self.floor(self._sum_of_products(values, lower, self.subtract(half, outer)))
+        carried = self.multiply(carried, self._over(low_power, power))
+        return self.add(self.floor(self.add(self._sum_of_products(values, upper, outer), carried)), offset)
+
+    def _exact(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], power: ir.Value, rest: float) -> bool:
+        """Whether Σ x·factor + rest·power is known to fit in 53 bits."""
+        arrays = [self.known(value) for value in (*factors, power)]
+        known = [array for array in arrays if array is not None]
+        if len(known) < len(arrays):
+            return False
+        products = [self.magnitude(x) * np.abs(factor) for x, factor in zip(values, known, strict=False)]
+        return bool((sum(products, known[-1] * rest) < EXACT).all())
+
+    def _sum_of_products(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], rest: ir.Value) -> ir.Value:
+        """Σ x·factor + rest, what is constant of it first."""
+        products = [self.multiply(x, factor) for x, factor in zip(values, factors, strict=True)]
+        for product in sorted(products, key=lambda product: self.known(product) is None):
+            rest = self.add(product, rest)
+        return rest
+
+    def _over(self, x: ir.Value, power: ir.Value) -> ir.Value:
+        return self.arithmetic("Div", x, power)
 
     def gelu(self, v: ir.Value, constants: GeluConstants) -> ir.Value:
-        """`integer_math.gelu`."""
-        distance = self.maximum(self.subtract(constants.saturation, self.op("Abs", v)), 0)
-        distance = self.multiply(distance, 2**constants.normalize)
-        h = self.multiply_q15(self.multiply_q15(distance, distance), constants.coefficient)
-        part = self.multiply_q15(v, self.multiply(h, 2))
-        return self.choose(self.at_least(v, 0), self.subtract(v, part), part)
-
-    def exp(self, distance: ir.Value, constants: ExpConstants) -> ir.Value:
-        """`integer_math.exp`."""
-        short = self.multiply(self.minimum(distance, constants.limit), 2**constants.left)
-        short = self.divide(self.add(short, 2**constants.right - 1), 2**constants.right)
-        t = self.divide(self.multiply(self.minimum(short, 65535), constants.multiplier), 2**16)
-        octaves = self.divide(t, 2**integer_math.EXP_FRACTION)
-        fraction = self.subtract(t, self.multiply(octaves, 2**integer_math.EXP_FRACTION))
-        offset = self.multiply(fraction, 2 ** (14 - integer_math.EXP_FRACTION))
-        from_centre = self.subtract(integer_math.EXP_CENTRE, offset)
-        curve = self.multiply_q15(self.multiply_q15(from_centre, from_centre), integer_math.EXP_CURVE)
-        mantissa = self.minimum(self.add(curve, integer_math.EXP_FLOOR), 32767)
-        return self.divide(self.add(self.divide(self.multiply(mantissa, 2), self.power(octaves)), 1), 2)
+        """`integer_math.gelu` of what `rescale` limited to 16 bits."""
+        table = integer_math.gelu(np.arange(integer_math.INT16[0], integer_math.INT16[1] + 1), constants)
+        return self.look_up(table.astype(np.int16), v.meta[UNSIGNED])
 
     def masked_exp(self, x: ir.Value, mask: ir.Value | None, constants: ExpConstants) -> ir.Value:
-        """`integer_math.masked_exp`; the mask broadcasts to x."""
-        if mask is None:
-            return self.exp(self.subtract(self.largest(x), x), constants)
-        lowest = self.choose(mask, x, -(2**31))
-        distance = self.subtract(self.largest(lowest), lowest)
-        return self.choose(mask, self.exp(distance, constants), 0)
+        """`integer_math.masked_exp`, as int16; the mask broadcasts to x.
 
-    def bit_length(self, x: ir.Value) -> ir.Value:
-        """Number of bits of values in 0..2^63 - 1, whose last axis has length 1; the shape is kept."""
-        reached = self.at_least(x, POWERS)
-        return self.sum(self.wide(reached))
+        The table ends with the first distance whose exponential is 0. A masked entry is further away than that, also
+        in a row without any other. Scores that leave room for it in int32 stay there.
+        """
+        last = min(-(-constants.limit >> constants.right), 65535)
+        table = integer_math.exp(np.arange(last + 1) << constants.right, constants).astype(np.int16)
+        small = max(self.magnitude(x), constants.limit) < 2**29
+        masked = -(2**30) if small else -(2**34)
+        x = x if small else self.wide(x)
+        kept = x if mask is None else self.choose(mask, x, masked)
+        distance = self.subtract(self.maximum(self.largest(kept), masked // 2), kept)
+        if constants.right:
+            distance = self.divide(self.add(distance, 2**constants.right - 1), 2**constants.right)
+        return self.look_up(table, self.minimum(distance, last))
+
+    def softmax_rescale(self, p: ir.Value, out_scale: float) -> ir.Value:
+        """`integer_math.softmax_rescale`: with the factor as high·2^31 + low, both products are below 2^47."""
+        multiplier, shift = integer_math.softmax_constants(out_scale)
+        wide = self.wide(p)
+        total = self.cast(self.maximum(self.sum(wide), 1), LONG)
+        factor = self.divide(multiplier << 31, total)
+        high = self.divide(factor, 2**31)
+        low = self.subtract(factor, self.multiply(high, 2**31))
+        carried = self.floor(self.multiply(self.multiply(wide, self.wide(low)), 2.0**-31))
+        y = self.round_shift(self.add(self.multiply(wide, self.wide(high)), carried), 2**shift)
+        return self.clip(y, integer_math.INT8)
+
+    def weighted_average(self, p: ir.Value, values: ir.Value) -> ir.Value:
+        """`integer_math.weighted_average` of `values`, as `operand` gives them, with the weights p."""
+        total = self.maximum(self.sum(self.wide(p)), 1)
+        factor = self.divide(2.0**integer_math.RECIPROCAL, total)
+        shift = integer_math.RECIPROCAL - integer_math.AVERAGE_FRACTION
+        average = self.round_shift(self.multiply(self.weighted_sums(p, values), factor), 2**shift)
+        return self.clip(average, integer_math.INT16)
+
+    def weighted_sums(self, p: ir.Value, values: ir.Value) -> ir.Value:
+        """The product of Q15 weights in int16 and int8 values: byte by byte of the weights."""
+        high = self.cast(self.multiply(self.wide(p), 1 / 256), ir.DataType.UINT8)  # a cast cuts the fraction off
+        low = self.cast(p, ir.DataType.UINT8)  # and bits beyond the eighth
+        zero_point = self.constant(128, np.uint8)
+        planes = [self.wide(self.op("MatMulInteger", plane, values, None, zero_point)) for plane in (high, low)]
+        return self.add(self.multiply(planes[0], 256), planes[1])
+
+    def bit_length(self, x: ir.Value, most: int) -> ir.Value:
+        """Number of bits, up to `most`, of values >= 0 whose last axis has length 1; the shape is kept; int64."""
+        return self.sum(self.cast(self.at_least(x, POWERS[:most]), LONG))
 
     def integer_sqrt(self, n: ir.Value) -> ir.Value:
-        """floor(√n) for n in [2^30, 2^32) by Newton's method from above."""
-        x = self.divide(self.add(self.divide(n, 2**16), 2**16), 2)
-        for _ in range(SQRT_STEPS):
-            x = self.minimum(x, self.divide(self.add(x, self.divide(n, x)), 2))
-        return x
+        """floor(√n) for n below 2^32: √(n + 1/2) is further than 2^-18 from an integer, and float64 off by far less."""
+        return self.floor(self.op("Sqrt", self.add(n, 0.5)))
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
-        """`integer_math.normalize`."""
-        deviation = self.subtract(self.multiply(x, constants.channels), self.sum(x))
-        largest = self.largest_magnitude(deviation)
-        shift = self.subtract(self.bit_length(largest), 15)
-        # One of the two powers is 1: left by 2^-shift, then right by 2^shift.
-        right, left = self.power(self.maximum(shift, 0)), self.power(self.maximum(self.op("Neg", shift), 0))
-        short = self.clip(self.round_shift(self.multiply(deviation, left), right), (-32767, 32767))
-        squares = self.sum(self.multiply(short, short))
+        """`integer_math.normalize`; what a row has one of is in int64, and in tables of numbers of bits."""
+        wide = self.wide(x)
+        deviation = self.subtract(self.multiply(wide, constants.channels), self.sum(wide))
+        bits = self.bit_length(self.largest(self.op("Abs", deviation)), DEVIATION_BITS)
+        lengths = np.arange(DEVIATION_BITS + 1)
+        short = self.round(self.multiply(deviation, self._pick(2.0 ** (15 - lengths), bits)))
+        short = self.clip(short, (-32767, 32767))
+        squares = self.cast(self.sum(self.multiply(short, short)), LONG)
         if constants.epsilon:
-            squares = self.add(squares, self._epsilon(shift, constants))
-        even = self.subtract(self.bit_length(squares), 31)
-        even = self.multiply(self.shift_right(even, 2), 2)
-        down, up = self.power(self.maximum(even, 0)), self.power(self.maximum(self.op("Neg", even), 0))
+            squares = self.add(squares, self._pick(integer_math.epsilon_share(lengths - 15, constants), bits))
+        length = self.bit_length(squares, len(POWERS))
+        even = (np.arange(len(POWERS) + 1) - 31) & ~1
+        up, down = (self._pick(POWERS[np.maximum(each, 0)], length) for each in (-even, even))
         # A row without deviation has no root; any number does, as it is multiplied with zeros.
-        radicand = self.maximum(self.divide(self.multiply(squares, up), down), 2**30)
+        radicand = self.maximum(self.wide(self.divide(self.multiply(squares, up), down)), 2**30)
         factor = self.divide(constants.root, self.integer_sqrt(radicand))
-        half_shift = self.add(self.shift_right(even, 2), 15)
-        halved = self.shift_right(self.multiply(short, factor), self.power(self.maximum(half_shift, 0)))
-        return self.clip(self.shift_right(self.add(halved, 1), 2), (-32767, 32767))
+        unit = self.multiply(factor, self._pick(2.0 ** -(16 + even // 2), length))
+        return self.clip(self.round(self.multiply(short, unit)), (-32767, 32767))
 
-    def _epsilon(self, shift: ir.Value, constants: LayerNormConstants) -> ir.Value:
-        exponent = self.subtract(constants.epsilon_exponent, self.multiply(shift, 2))
-        left = self.power(self.clip(exponent, (0, 31)))
-        right = self.power(self.clip(self.op("Neg", exponent), (0, 62)))
-        return self.divide(self.multiply(self.constant(constants.epsilon), left), right)
+    def _pick(self, table: npt.NDArray[np.generic], index: ir.Value) -> ir.Value:
+        """An entry of a small table for each row."""
+        output: ir.Value = self.op("Gather", self.constant(table, table.dtype.type), index)
+        return output
 
     def layer_norm(self, x: ir.Value, weight: ir.Value, bias: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """`integer_math.layer_norm`."""
         limits = (-(2**30), 2**30)
-        weighted = self.multiply(self.normalize(x, constants), self.wide(weight))
-        scaled = self.clip(self.requantize(weighted, constants.weight_multiplier, constants.weight_shift), limits)
-        shifted = self.clip(self.requantize(self.wide(bias), constants.bias_multiplier, constants.bias_shift), limits)
-        return self.clip(self.add(scaled, shifted), integer_math.INT16)
+        multiplier = self.multiply(self.wide(weight), constants.weight_multiplier)
+        weighted = self.requantize(self.normalize(x, constants), multiplier, constants.weight_shift)
+        shifted = self.requantize(self.wide(bias), constants.bias_multiplier, constants.bias_shift)
+        return self.clip(self.add(self.clip(weighted, limits), self.clip(shifted, limits)), integer_math.INT16)
+
+    def operand(self, x: ir.Value) -> ir.Value:
+        """What `matmul` takes for an int8 x: x + 128 in uint8.
+
+        Of the products of ONNX Runtime (1.31) that of two uint8 is exact on every processor and fast. That of two int8
+        has no vector instructions on x86, and uint8 times int8 adds up pairs in 16 bits where there is no VNNI, which
+        cuts large ones off.
+        """
+        if UNSIGNED in x.meta:
+            self._unsigned[x] = x.meta[UNSIGNED]
+        if x not in self._unsigned:
+            array = self.fixed(x)
+            if array is not None:
+                unsigned = self.constant(array.astype(np.int16) + 128, np.uint8)
+            else:
+                unsigned = self.cast(self.add(self.cast(x, ir.DataType.INT32), 128), ir.DataType.UINT8)
+            self._unsigned[x] = unsigned
+        self._unsigned[x].shape = x.shape
+        return self._unsigned[x]
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The product of two int8 matrices in int32; a may be unsigned."""
-        output: ir.Value = self.op("MatMulInteger", a, b)
+        """The product of two int8 matrices, as `operand` gives them, in int32."""
+        zero_point = self.constant(128, np.uint8)
+        output: ir.Value = self.op("MatMulInteger", a, b, zero_point, zero_point)
+        weight, depth = self.known(b), None if a.shape is None else a.shape[-1]
+        if weight is not None:
+            output.meta[MAGNITUDE] = 128 * np.abs(weight.astype(np.int64) - 128).sum(-2).max(initial=0)
+        elif isinstance(depth, int):
+            output.meta[MAGNITUDE] = 2**14 * depth
         return output
 
     def product(self, x: ir.Value, weight: ir.Value) -> ir.Value:
         """x [..., K] times the transpose of a weight [N, K], both floating point, in the dtype of x."""
-        transposed = self.op("Transpose", self.op("CastLike", weight, x), perm=[1, 0])
-        output: ir.Value = self.op("MatMul", x, transposed)
+        return self.float_matmul(x, self.op("Transpose", weight, perm=[1, 0]))
+
+    def float_matmul(self, x: ir.Value, weight: ir.Value) -> ir.Value:
+        """x [..., K] times a weight [K, N], both floating point, in the dtype of x.
+
+        Where all is constant that the weight is made of, ONNX Runtime makes it once, as it opens the model; a CastLike
+        in between would keep it from that.
+        """
+        same = weight if weight.dtype == x.dtype else self.cast_like(weight, x)
+        output: ir.Value = self.op("MatMul", x, same)
+        output.meta[FACTORS] = (x, same)
         return output
 
-    def weighted_sums(self, p: ir.Value, values: ir.Value) -> ir.Value:
-        """The product of Q15 weights (0..32767 in 64 bits) and int8 values in 64 bits: byte by byte of the weights."""
-        high = self.divide(p, 256)
-        low = self.subtract(p, self.multiply(high, 256))
-        planes = [self.wide(self.matmul(self.cast(plane, ir.DataType.UINT8), values)) for plane in (high, low)]
-        return self.add(self.multiply(planes[0], 256), planes[1])
+    def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
+        """The weight [K, N] where a value is the product of x and one, by an operator put in its place before."""
+        left, right = product.meta.get(FACTORS, (None, None))
+        return right if left is x else None
 
-    def _arithmetic(self, op_type: str, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
-        output: ir.Value = self.op(op_type, self._value(a), self._value(b))
+    def cast_like(self, x: ir.Value, like: ir.Value) -> ir.Value:
+        """`x` in the dtype of `like`."""
+        if like.dtype is not None:
+            return self.cast(x, like.dtype)
+        output: ir.Value = self.op("CastLike", x, like)
         return output
 
-    def _value(self, x: ir.Value | Number) -> ir.Value:
-        return x if isinstance(x, ir.Value) else self.constant(x)
+    def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
+        """What `bit_packing` packed, as a constant [K, N] of uint4, or uint8 for 8 bits; None unless it is constant."""
+        words = self.fixed(packed)
+        if words is None:
+            return None
+        unpacked = bit_packing.unpack(words.view(np.int32), bits)
+        return self.stored(unpacked.T.astype(small_integer(bits)))
+
+
+def small_integer(bits: int) -> type[np.generic]:
+    """The smallest unsigned dtype that every ONNX of opset 21 has for this many bits."""
+    return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
 
 
 def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
@@ -289,6 +292,9 @@ def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequenc
         depth = graph.op("Div", graph.op("Shape", x, start=2, end=3), graph.constant(num_heads))
         shape = graph.op("Concat", graph.constant(np.array([0, 0, num_heads])), depth, axis=0)
     output: ir.Value = graph.op("Transpose", graph.op("Reshape", x, shape), perm=list(order))
+    if x.shape is not None and isinstance(width, int):
+        axes = [x.shape[0], x.shape[1], num_heads, width // num_heads]
+        output.shape = ir.Shape([axes[axis] for axis in order])
     return output
 
 

@@ -6,6 +6,11 @@ from collections import Counter
 from collections.abc import Container
 
 import onnx_ir as ir
+from onnx_ir.passes.common import (
+    DeduplicateInitializersPass,
+    LiftConstantsToInitializersPass,
+    RemoveUnusedNodesPass,
+)
 
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.nodes import attributes, check, naming, operator_of
@@ -29,6 +34,8 @@ def inline(
                 with naming(node):
                     _replace(node, body)
                 replaced[node.op_type] += 1
+    if replaced:
+        _clean(model)
     if not any(node.domain == DOMAIN for graph in model.graphs() for node in graph):
         model.opset_imports.pop(DOMAIN, None)
     return replaced
@@ -43,15 +50,21 @@ def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
     first = inputs[0]
     body = body_type(len(first.shape) if first is not None and first.shape is not None else None)
     results = operator.body(body, inputs, complete)
-    needed = body.needed(results)
-    _name(node, needed)
-    graph.insert_before(node, needed)
+    _name(node, body.nodes)
+    graph.insert_before(node, body.nodes)
     for old, new in zip(node.outputs, results, strict=False):
         new.name, new.type, new.shape = old.name, old.type or new.type, old.shape
         new.metadata_props.update(old.metadata_props)
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         old.name = None
     graph.remove(node, safe=True)
+
+
+def _clean(model: ir.Model) -> None:
+    """Remove what nothing uses any more, and let equal constants be one initializer."""
+    RemoveUnusedNodesPass()(model)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    DeduplicateInitializersPass()(model)
 
 
 def _name(node: ir.Node, body: list[ir.Node]) -> None:

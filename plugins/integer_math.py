@@ -320,7 +320,7 @@ def normalize(x: Integers, constants: LayerNormConstants) -> Integers:
     shift = _bit_length(largest) - 15
     short = np.where(shift > 0, round_shift(deviation, np.maximum(shift, 0)), deviation << np.maximum(-shift, 0))
     short = np.clip(short, -32767, 32767)
-    squares = (short * short).sum(axis=-1, keepdims=True) + _epsilon(shift, constants)
+    squares = (short * short).sum(axis=-1, keepdims=True) + epsilon_share(shift, constants)
     even = (_bit_length(squares) - 31) & ~1
     radicand = np.where(even > 0, squares >> np.maximum(even, 0), squares << np.maximum(-even, 0))
     deviating = largest > 0
@@ -343,7 +343,7 @@ def layer_norm(x: Integers, weight: Integers, bias: Integers, constants: LayerNo
     return clip(scaled + shifted, INT16)
 
 
-def _epsilon(shift: Integers, constants: LayerNormConstants) -> Integers:
+def epsilon_share(shift: Integers, constants: LayerNormConstants) -> Integers:
     """Epsilon's share of the sum of squares of deviations that were shifted by `shift`: at most 2^62."""
     exponent = constants.epsilon_exponent - 2 * shift
     left = np.int64(constants.epsilon) << np.clip(exponent, 0, 31)

@@ -55,8 +55,8 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
 def _message(missing: set[str], library: bool) -> str:
     names = ", ".join(sorted(missing))
     if library:
-        return f"no compiled kernels of {names}: they run as standard ONNX operators, which is many times slower."
+        return f"no compiled kernels of {names}: they run as standard ONNX operators, which is several times slower."
     return (
-        f"intaglio was installed without a C++ compiler: {names} run as standard ONNX operators, which is some hundred "
+        f"intaglio was installed without a C++ compiler: {names} run as standard ONNX operators, which is several "
         "times slower. Install g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
     )

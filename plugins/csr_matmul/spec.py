@@ -66,32 +66,44 @@ class CsrMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """S as a dense matrix by ScatterND, and MatMul; without `reduction`, which TensorRT's parser refuses."""
-        import onnx_ir as ir
-
+        """S as a dense matrix by ScatterND, and MatMul; where y is x·w itself, one product with w + Sᵀ."""
         x, values, columns, row_offsets, y = inputs
-        assert values is not None and columns is not None and row_offsets is not None
-        one = graph.constant(np.array([1]))
+        assert x is not None and values is not None and columns is not None and row_offsets is not None
+        assert y is not None
         rows = _row_numbers(graph, row_offsets, values)
-        wide_columns = graph.cast(columns, ir.DataType.INT64)
-        places = graph.op("Concat", rows, graph.op("Unsqueeze", wide_columns, one), axis=1)
+        weight = graph.other_factor(y, x)
+        if weight is not None:
+            places = _places(graph, columns, rows)
+            added = graph.op("Add", graph.op("GatherND", weight, places), graph.cast_like(values, weight))
+            return [graph.float_matmul(x, graph.op("ScatterND", weight, places, added))]
         shape = graph.op("Concat", graph.op("Shape", y, start=-1), graph.op("Shape", x, start=-1), axis=0)
-        zero = graph.op("CastLike", graph.constant(0.0, np.float32), values)
-        dense = graph.op("ScatterND", graph.op("Expand", zero, shape), places, values)
-        assert x is not None and y is not None
+        zero = graph.cast_like(graph.constant(0.0, np.float32), values)
+        # Without `reduction`, which TensorRT's parser refuses.
+        dense = graph.op("ScatterND", graph.op("Expand", zero, shape), _places(graph, rows, columns), values)
         return [graph.op("Add", y, graph.product(x, dense))]
 
 
+def _places(graph: FunctionBody, *axes: ir.Value) -> ir.Value:
+    """The places of the values in a matrix, int64 [nnz, 2], from those in each of its axes: [nnz], or [nnz, 1]."""
+    import onnx_ir as ir
+
+    column = graph.constant(np.array([-1, 1]))
+    wide = [graph.op("Reshape", graph.cast(axis, ir.DataType.INT64), column) for axis in axes]
+    output: ir.Value = graph.op("Concat", *wide, axis=1)
+    return output
+
+
 def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
-    """The row of each value, int64 [nnz, 1]; in integers in every body, as they are places.
+    """The row of each value, [nnz] or [nnz, 1]; in integers in every body, as they are places.
 
     Of a constant matrix they are a constant. Otherwise the row is how many rows have ended before a value, counted in
     a matrix [nnz, N].
     """
     import onnx_ir as ir
 
-    if row_offsets.const_value is not None and not row_offsets.is_graph_input():
-        return graph.constant(_rows(row_offsets.const_value.numpy())[:, None])
+    offsets = graph.fixed(row_offsets)
+    if offsets is not None:
+        return graph.constant(_rows(offsets), np.int32)
     one = graph.constant(np.array([1]))
     ends = graph.op("Slice", graph.cast(row_offsets, ir.DataType.INT64), one, graph.constant(np.array([2**31 - 1])))
     count = graph.op("Squeeze", graph.op("Shape", values))

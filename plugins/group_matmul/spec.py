@@ -18,6 +18,7 @@ import numpy.typing as npt
 from intaglio.errors import GraphError
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.function_body import small_integer
 from intaglio.plugins.lut_matmul.spec import ACTIVATION_BITS, FLOATS, check_depth, check_width, product
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from intaglio.plugins.function_body import FunctionBody
+
+
+BLOCKS = (32, 64, 128, 256)  # that ONNX Runtime (1.31) joins with the product; it would unpack others at every run
 
 
 class GroupMatMul(Operator):
@@ -77,10 +81,13 @@ class GroupMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The weight by Sub and Mul of whole groups, and MatMul."""
+        """DequantizeLinear and MatMul, which ONNX Runtime makes one product of; else the weight by Sub and Mul."""
         x, packed, scales, zero_points = inputs
         assert x is not None and packed is not None and scales is not None
         bits, depth, size = (attributes[name] for name in ("bits", "K", "group_size"))
+        weight = _dequantized(graph, inputs, bits, size)
+        if weight is not None:
+            return [graph.float_matmul(x, weight)]
         numbers = unpack_body(graph, packed, bits, depth)
         grouped = graph.op("Reshape", numbers, graph.constant(np.array([0, depth // size, size])))
         last = graph.constant(np.array([2]))
@@ -89,9 +96,26 @@ class GroupMatMul(Operator):
             import onnx_ir as ir
 
             middle = graph.op("Unsqueeze", graph.cast(zero_points, ir.DataType.INT32), last)
-        steps = graph.op("CastLike", graph.op("Sub", grouped, middle), scales)
+        steps = graph.cast_like(graph.op("Sub", grouped, middle), scales)
         weight = graph.op("Mul", steps, graph.op("Unsqueeze", scales, last))
         return [graph.product(x, graph.op("Reshape", weight, graph.constant(np.array([0, depth]))))]
+
+
+def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: int, group_size: int) -> ir.Value | None:
+    """The weight [K, N] by DequantizeLinear of blocks; None unless all is constant and the blocks are `BLOCKS`."""
+    _, packed, scales, zero_points = inputs
+    assert packed is not None
+    factors = graph.fixed(scales)
+    if group_size not in BLOCKS or factors is None or (zero_points is not None and graph.fixed(zero_points) is None):
+        return None
+    numbers = graph.numbers(packed, bits)
+    if numbers is None:
+        return None
+    middle = graph.fixed(zero_points)
+    middles = np.full(factors.shape, 2 ** (bits - 1)) if middle is None else middle
+    blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, small_integer(bits))
+    weight: ir.Value = graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
+    return weight
 
 
 def group_weight(

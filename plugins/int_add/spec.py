@@ -59,9 +59,6 @@ class IntAdd(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """Two products, their sum, one rounded shift."""
-        x, y, x_multiplier, y_multiplier = (graph.wide(value) for value in inputs[:4] if value is not None)
-        shift = inputs[4]
-        assert shift is not None
-        total = graph.add(graph.multiply(x, x_multiplier), graph.multiply(y, y_multiplier))
-        rounded = graph.round_large(total, graph.power(shift))
-        return [graph.bits(graph.clip(rounded, LIMITS[attributes["bits"]]), attributes["bits"])]
+        x, y, x_multiplier, y_multiplier, shift = (value for value in inputs if value is not None)
+        bits = attributes["bits"]
+        return [graph.bits(graph.rescale([(x, x_multiplier), (y, y_multiplier)], shift, bits), bits)]

@@ -100,27 +100,22 @@ class IntAttention(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """Two matrix products; the rest in 64 bits."""
+        """Three matrix products, and the exponential as a table."""
         query, key, value, multiplier, shift, mask = inputs
         assert query is not None and key is not None and value is not None
         assert multiplier is not None and shift is not None
         heads = attributes["num_heads"]
+        query, key, value = (graph.operand(x) for x in (query, key, value))
         if attributes["packed"]:
             query, key, value = _thirds(graph, [query, key, value])
         graph.last_axis = 3  # of the scores
         q = split_heads(graph, query, heads, (0, 2, 1, 3))
         k = split_heads(graph, key, heads, (0, 2, 3, 1))
         v = split_heads(graph, value, heads, (0, 2, 1, 3))
-        scores = graph.wide(graph.matmul(q, k))
-        p = graph.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
-        sums = graph.weighted_sums(p, v)
-        total = graph.maximum(graph.sum(p), 1)
-        factor = graph.divide(2**integer_math.RECIPROCAL, total)
-        fraction = 2 ** (integer_math.RECIPROCAL - integer_math.AVERAGE_FRACTION)
-        average = graph.clip(graph.round_shift(graph.multiply(sums, factor), fraction), integer_math.INT16)
+        p = graph.masked_exp(graph.matmul(q, k), mask, integer_math.exp_constants(attributes["scale"]))
+        average = graph.weighted_average(p, v)
         joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
-        y = graph.clip(graph.requantize(joined, multiplier, shift), integer_math.INT8)
-        return [graph.bits(y, 8)]
+        return [graph.bits(graph.rescale([(joined, multiplier)], shift, 8), 8)]
 
 
 def _split(x: Integers, heads: int) -> Integers:

@@ -56,15 +56,10 @@ class IntGelu(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The same steps in 64 bits."""
+        """The same steps, the polynomial as a table."""
         x, multiplier, shift = inputs
         assert x is not None
         constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
-        inner = graph.requantize(graph.wide(x), constants.multiplier, constants.shift)
-        curve = graph.gelu(graph.clip(inner, integer_math.INT16), constants)
-        y = graph.requantize(
-            curve,
-            constants.out_multiplier if multiplier is None else multiplier,
-            constants.out_shift if shift is None else shift,
-        )
-        return [graph.bits(graph.clip(y, integer_math.INT8), 8)]
+        curve = graph.gelu(graph.rescale([(x, constants.multiplier)], constants.shift, 16), constants)
+        factor = constants.out_multiplier if multiplier is None else multiplier
+        return [graph.bits(graph.rescale([(curve, factor)], constants.out_shift if shift is None else shift, 8), 8)]

@@ -103,7 +103,7 @@ class IntLayerNorm(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The same steps in 64 bits; the channels are those of the weight, which has to have a fixed shape."""
+        """The same steps; the channels are those of the weight, which has to have a fixed shape."""
         x, weight, bias, multiplier, shift, *residual = inputs
         if residual[0] is not None:
             (x,) = SUM.body(graph, [x, *residual], SUM_ATTRIBUTES)
@@ -112,13 +112,10 @@ class IntLayerNorm(Operator):
         if not isinstance(channels, int):
             raise GraphError(f"IntLayerNorm: the length of weight ({weight.name}) is not a number. Make it a constant.")
         constants = self.constants(channels, attributes)
-        wide = graph.layer_norm(graph.wide(x), weight, bias, constants)
-        y = graph.requantize(
-            wide,
-            constants.out_multiplier if multiplier is None else multiplier,
-            constants.out_shift if shift is None else shift,
-        )
-        return [graph.bits(graph.clip(y, integer_math.INT8), 8), graph.bits(wide, 16)]
+        wide = graph.layer_norm(x, weight, bias, constants)
+        factor = constants.out_multiplier if multiplier is None else multiplier
+        y = graph.rescale([(wide, factor)], constants.out_shift if shift is None else shift, 8)
+        return [graph.bits(y, 8), graph.bits(wide, 16)]
 
 
 def _with_residual(inputs: Sequence[Array | None]) -> Array | None:

@@ -80,24 +80,22 @@ class IntLinear(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """MatMulInteger, and the epilogue in 64 bits."""
+        """MatMulInteger, and the epilogue."""
         x, weight, bias, multiplier, shift, out_multiplier, out_shift = inputs
         assert x is not None and weight is not None and bias is not None
         bits = attributes["bits"]
-        accumulator = graph.add(graph.wide(graph.matmul(x, weight)), graph.wide(bias))
+        product = graph.matmul(graph.operand(x), graph.operand(weight))
         if bits == 32:
-            return [graph.bits(accumulator, 32)]
+            return [graph.bits(graph.add(graph.wide(product), graph.wide(bias)), 32)]
         assert multiplier is not None and shift is not None
-        y = graph.requantize(accumulator, multiplier, shift)
-        if attributes["activation"]:
-            constants = gelu_constants(attributes)
-            curve = graph.gelu(graph.clip(y, integer_math.INT16), constants)
-            y = graph.requantize(
-                curve,
-                constants.out_multiplier if out_multiplier is None else out_multiplier,
-                constants.out_shift if out_shift is None else out_shift,
-            )
-        return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
+        terms = [(product, multiplier)]
+        if not attributes["activation"]:
+            return [graph.bits(graph.rescale(terms, shift, bits, bias), bits)]
+        constants = gelu_constants(attributes)
+        curve = graph.gelu(graph.rescale(terms, shift, 16, bias), constants)
+        factor = constants.out_multiplier if out_multiplier is None else out_multiplier
+        y = graph.rescale([(curve, factor)], constants.out_shift if out_shift is None else out_shift, bits)
+        return [graph.bits(y, bits)]
 
 
 def check_factors(name: str, multiplier: Given | None, attributes: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers
 from intaglio.plugins.int_linear.spec import check_factors, finish
 from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
-from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -50,13 +49,12 @@ class IntMatMul(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """MatMulInteger, and the requantisation in 64 bits."""
+        """MatMulInteger, and the requantisation."""
         a, b, multiplier, shift = inputs
         assert a is not None and b is not None
-        product = graph.matmul(a, b)
+        product = graph.matmul(graph.operand(a), graph.operand(b))
         bits = attributes["bits"]
         if bits == 32:
             return [product]
         assert multiplier is not None and shift is not None
-        y = graph.requantize(graph.wide(product), multiplier, shift)
-        return [graph.bits(graph.clip(y, LIMITS[bits]), bits)]
+        return [graph.bits(graph.rescale([(product, multiplier)], shift, bits), bits)]

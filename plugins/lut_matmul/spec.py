@@ -72,8 +72,14 @@ class LutMatMul(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """The weight by GatherElements, and MatMul."""
+        import onnx_ir as ir
+
         x, packed, lut = inputs
         assert x is not None and packed is not None and lut is not None
+        numbers = graph.numbers(packed, attributes["bits"])
+        if numbers is not None:
+            tables, index = graph.op("Transpose", lut, perm=[1, 0]), graph.cast(numbers, ir.DataType.INT32)
+            return [graph.float_matmul(x, graph.op("GatherElements", tables, index, axis=0))]
         index = unpack_body(graph, packed, attributes["bits"], attributes["K"])
         return [graph.product(x, graph.op("GatherElements", lut, index, axis=1))]
 

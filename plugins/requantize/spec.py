@@ -48,5 +48,5 @@ class Requantize(Operator):
         """One product and one rounded shift."""
         x, multiplier, shift = inputs
         assert x is not None and multiplier is not None and shift is not None
-        y = graph.clip(graph.requantize(graph.wide(x), multiplier, shift), LIMITS[attributes["bits"]])
-        return [graph.bits(y, attributes["bits"])]
+        bits = attributes["bits"]
+        return [graph.bits(graph.rescale([(x, multiplier)], shift, bits), bits)]

@@ -1,6 +1,9 @@
 """The function bodies against the NumPy references, to the bit, on ONNX Runtime's standard operators."""
 
+import math
+
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,3 +40,47 @@ def test_body_equals_reference_on_rows_of_4096(operator):
 
 def test_every_operator_has_cases():
     assert list(MAKERS) == list(OPS)
+
+
+def straddling(shift: int, count: int, below: int = 1, bits: int = 31) -> tuple[np.ndarray, np.ndarray]:
+    """x of 24 bits and multipliers of `bits` with x·m = k·2^shift + 2^(shift - 1) - below, so close below a half."""
+    random, pairs = np.random.default_rng(shift), []
+    while len(pairs) < count:
+        x = int(random.integers(2**22, 2**23)) * 2 + 1
+        multiplier = (2 ** (shift - 1) - below) * pow(x, -1, 2**shift) % 2**shift
+        if 2 ** (bits - 1) <= multiplier < 2**bits:
+            pairs.append((x, multiplier))
+    return tuple(np.array(values, np.int32) for values in zip(*pairs, strict=True))
+
+
+@pytest.mark.parametrize("constants", [False, True])
+@pytest.mark.parametrize("shift", [39, 40, 41])
+def test_products_beyond_53_bits_are_not_rounded_before_they_are_shifted(shift, constants):
+    x, multiplier = straddling(shift, 64)
+    rounded = np.floor(x.astype(np.float64) * multiplier / 2.0**shift + 0.5)
+    case = Case("Requantize", (np.stack([x, -x]), multiplier, np.full(64, shift, np.int32)), {"bits": 16})
+    exact = OPS["Requantize"].reference(case.inputs, case.attributes)[0][0]
+    assert (rounded != exact).any()  # so float64 alone is wrong here
+    check(case, constants)
+
+
+def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
+    x, multiplier = straddling(39, 64, below=2, bits=30)
+    ones = np.ones(64, np.int32)
+    rounded = np.floor((x.astype(np.float64) * multiplier + 1) / 2.0**39 + 0.5)
+    case = Case("IntAdd", (x[None], ones[None], multiplier, ones, np.array([39], np.int32)), {"bits": 16})
+    assert (rounded != OPS["IntAdd"].reference(case.inputs, case.attributes)[0][0]).any()
+    check(case, constants=True)
+
+
+def test_roots_of_squares_and_of_their_neighbours_are_not_rounded_up():
+    roots = np.arange(2**15, 2**16, dtype=np.int64)
+    numbers = np.concatenate([roots**2 + step for step in (-1, 0, 1)])
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape([None]))
+    body = FunctionBody(1)
+    root = body.integer_sqrt(x)
+    root.name, root.shape = "root", ir.Shape([None])
+    graph = ir.Graph([x], [root], nodes=body.nodes, opset_imports={"": 23}, name="g")
+    session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
+    (got,) = session.run(None, {"x": numbers.astype(np.float64)})
+    np.testing.assert_array_equal(got, [math.isqrt(number) for number in numbers.tolist()])
