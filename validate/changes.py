@@ -13,6 +13,7 @@ from intaglio.graph_passes.recipes import PASSES
 
 ORDER = list(Effect)  # from none to most
 HALF = ("float16", "bfloat16")
+GROUPED = {"rtn", "gptq", "awq"}  # passes that store weights in groups
 OTHER_WEIGHTS = "another checkpoint"
 
 
@@ -55,7 +56,7 @@ def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
     effects = [(effect_of(record), record.name) for record in apart]
     if expected is not None and _other_weights(actual, expected):
         effects.append((Effect.REPLACED, OTHER_WEIGHTS))
-    largest = max([*(effect for effect, _ in effects), _arithmetic(shared, precision)], key=ORDER.index)
+    largest = max([*(effect for effect, _ in effects), _arithmetic(shared, apart, precision)], key=ORDER.index)
     names = [name for effect, name in effects if effect is largest and effect is not Effect.EXACT]
     return Changes(largest, tuple(dict.fromkeys(names)), _coarser(largest, precision))
 
@@ -82,14 +83,17 @@ def _same(left: PassRecord, right: PassRecord) -> bool:
     return (left.name, left.options, left.counts) == (right.name, right.options, right.counts)
 
 
-def _arithmetic(shared: Sequence[PassRecord], precision: str) -> Effect:
+def _arithmetic(shared: Sequence[PassRecord], apart: Sequence[PassRecord], precision: str) -> Effect:
     """How far two runs of one graph may be apart, where its operators round what they are given.
 
     Activations in Q/DQ form come out a step higher or lower where another runtime sums in another order. The CPU
-    kernels for compressed weights keep 16 bits of the activations, other backends all of them.
+    kernels for compressed weights keep 16 bits of the activations, other backends all of them; what ONNX Runtime makes
+    of weights in groups that are inlined keeps 8.
     """
     names = {record.name for record in shared}
     if "quantize_activations" in names and "integer_linear" not in names:
+        return Effect.INT8
+    if names & GROUPED and any(record.name == "inline" for record in apart):
         return Effect.INT8
     if precision in HALF or any(record.options.get("activation_bits") == 16 for record in shared):
         return Effect.FLOAT16

@@ -85,6 +85,7 @@ def test_two_runs_of_one_graph_are_held_to_what_its_operators_keep() -> None:
     assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
     in_steps = changes_between(manifest("quantize_activations"), manifest("quantize_activations"))
     assert in_steps.effect is Effect.INT8
+    assert changes_between(manifest(kept, "inline"), manifest(kept)).effect is Effect.INT8
     integers = ["quantize_activations", "integer_linear"]
     assert changes_between(manifest(*integers), manifest(*integers)).effect is Effect.EXACT
 
