@@ -177,10 +177,10 @@ QUALITY: dict[str, dict[Effect, Limit]] = {
         Effect.EXACT: Limit(1e-05, "order of summation; observed 1e-10"),
         Effect.FLOAT16: Limit(0.001, "11 bits of mantissa; observed 3e-6"),
         Effect.WEIGHTS_8: Limit(0.002, "observed 0.0002 (int8-weights)"),
-        Effect.WEIGHTS_4: Limit(0.025, "observed 0.0126 (rtn), 0.0052 (lut)"),
+        Effect.WEIGHTS_4: Limit(0.02, "observed 0.0135 (rtn), 0.0052 (lut)"),
         Effect.WEIGHTS_3: Limit(0.06, "observed 0.036 (mixed)"),
         Effect.INT8: Limit(0.005, "observed 0.0008 (int8-qdq)"),
-        Effect.REPLACED: Limit(0.025, "the same as for weights of 4 bits; observed 0.59 (prune-rows)"),
+        Effect.REPLACED: Limit(0.02, "the same as for weights of 4 bits; observed 0.59 (prune-rows)"),
     },
     "perplexity_rise": {
         Effect.EXACT: Limit(0.01, "order of summation"),

@@ -1,0 +1,60 @@
+"""README.md: its session is what the commands print, and the files that it names are there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TIME = re.compile(r"\d+\.\d s\b")
+SIZE = re.compile(r"(\d+\.\d) MB")
+
+
+def session() -> list[tuple[str, str]]:
+    """The commands of the session, each with the line that it prints."""
+    (block,) = re.findall(r"^```\n(\$ intaglio .*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+    lines = block.splitlines()
+    assert [line[:2] == "$ " for line in lines] == [True, False] * (len(lines) // 2)
+    return [(command[2:], printed) for command, printed in zip(lines[::2], lines[1::2], strict=True)]
+
+
+def test_the_session_is_what_the_commands_print(minilm: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    commands, expected = zip(*session(), strict=True)
+    script = "\n".join(["set -e", "source examples/session.sh", *commands])
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    printed = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    for line, wanted in zip(printed, expected, strict=True):
+        assert SIZE.sub("", TIME.sub("", line)) == SIZE.sub("", TIME.sub("", wanted))
+        # What TensorRT compiles differs by some kB from one time to the next.
+        sizes, wanted_sizes = ([float(number) for number in SIZE.findall(text)] for text in (line, wanted))
+        assert sizes == pytest.approx(wanted_sizes, rel=0.005)
+
+
+def test_the_session_has_ten_lines() -> None:
+    assert len(session()) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_results_have_one_number_a_cell() -> None:
+    rows = re.findall(r"^\| .* \| .* \| (.*) \|$", (ROOT / "README.md").read_text().partition("## Results")[2], re.M)
+    table = rows[: next(index for index, row in enumerate(rows) if "optimum" in row or "llama.cpp" in row)]
+    numbers = [row for row in table if row not in ("Intaglio : peer", "---")]
+    assert len(numbers) == 10
+    assert all(re.fullmatch(r"[0-9.]+", number) for number in numbers)
