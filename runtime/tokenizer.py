@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 LONGEST_WORD = 1 << 20  # characters
+LONGEST_PADDING = 1 << 20  # tokens
+TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
 # Input of a model -> attribute of the tokenizer's encoding.
@@ -131,13 +136,40 @@ def _path(bundle: Bundle) -> Path:
 
 
 def _read(path: Path) -> Backend:
+    """The tokenizer in a file, once it has shown that it can encode and decode. Raises `BundleError`."""
     from tokenizers import Tokenizer as Backend
 
     try:
-        return Backend.from_file(str(path))
+        with _without_panics():
+            backend = Backend.from_file(str(path))
+            padding = backend.padding or {}
+            if max(padding.get("length") or 0, padding.get("pad_to_multiple_of") or 0) > LONGEST_PADDING:
+                raise ValueError(f"it pads to more than {LONGEST_PADDING} tokens")
+            for text in ("", TRIAL):
+                backend.decode(backend.encode(text).ids)
     except BaseException as error:  # the library raises bare Exception, and where its Rust panics something beyond that
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise BundleError(
-            f"{path}: not a readable tokenizer ({one_line(error, 200)}). Re-export the bundle."
-        ) from error
+        reason = one_line(error, 200)
+        raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
+    return backend
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keep from standard error what Rust writes there, many lines, before it raises."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

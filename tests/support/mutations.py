@@ -4,8 +4,8 @@
 
 runs seeds FIRST to FIRST + COUNT - 1 on what `write_material` wrote to the folder MATERIAL and prints a JSON line for
 each that did what no input may make a program do: end by a signal, show a traceback or a bug, take more than `SECONDS`
-of processor time or more than `MEMORY`. Each seed runs in a fork of one process that has imported everything, as importing takes longer
-than most of them.
+of processor time or more than `MEMORY`. Each seed runs in a fork of one process that has imported everything, as
+importing takes longer than most of them.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def _wrong(code: int, seconds: float, memory: int, stderr: str) -> str | None:
 
 
 def _forked(arguments: list[str], place: Path) -> tuple[int, float, int, str]:
-    """Exit code (negative for a signal), seconds of processor time, bytes of memory and standard error of the program in a fork."""
+    """Exit code (negative: a signal), seconds of processor time, bytes of memory and standard error of a fork."""
     start = time.monotonic()
     child = os.fork()
     if child == 0:
