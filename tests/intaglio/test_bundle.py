@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -237,6 +238,22 @@ bundle = Bundle.open(sys.argv[1])
 for number in range(20):
     bundle.add_files({f"reports/{sys.argv[2]}-{number}.json": b"{}"})
 """
+
+
+def test_the_disk_holds_an_added_file_before_the_manifest_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, engine = Bundle.open(make(tmp_path / "b")), tmp_path / "engine"
+    engine.write_bytes(b"x" * 12345)
+    kept: list[tuple[int, bool]] = []  # bytes of what was synced, and whether the manifest listed the engine by then
+
+    def fsync(descriptor: int) -> None:
+        kept.append((os.fstat(descriptor).st_size, "engines/e" in (tmp_path / "b" / "bundle.json").read_text()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    bundle.add_files({"engines/e": engine})
+    assert kept[0] == (12345, False)
+    assert "engines/e" in Bundle.open(tmp_path / "b").manifest.files
 
 
 def test_two_processes_that_add_files_lose_none(tmp_path: Path) -> None:
