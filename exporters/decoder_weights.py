@@ -84,14 +84,18 @@ class CheckpointWeights:
         """The numbers in all weights that a graph asked for, each of them once."""
         return sum(self._tensors[name].tensor.numel() for name in self._used)
 
-    def check(self) -> None:
-        """Raise `SourceError` for weights that are missing, of another shape, or in blocks too many."""
+    def check_found(self) -> None:
+        """Raise `SourceError` for weights that are missing or of another shape, of those that were asked for by now."""
         if self._missing:
             raise SourceError(
                 f"{self._folder}: {len(self._missing)} weights are missing or have another shape than config.json "
                 f"says: {', '.join(self._missing[:2])}{'…' if self._missing[2:] else ''}. "
                 "Compare config.json with the original, or download the checkpoint again."
             )
+
+    def check(self) -> None:
+        """Raise `SourceError` for weights that are missing, of another shape, or in blocks too many."""
+        self.check_found()
         for blocks in self._blocks:
             depth = blocks.count(".") + 2
             used = {".".join(name.split(".")[:depth]) for name in self._used}
@@ -100,7 +104,7 @@ class CheckpointWeights:
             if unused:
                 raise SourceError(
                     f"{self._folder}: {len(unused)} weights belong to layers that config.json does not count "
-                    f"({unused[0]}…). Mend its number of layers."
+                    f"({unused[0]}…). Fix its number of layers."
                 )
 
 

@@ -44,7 +44,11 @@ class EncoderGraph(GraphWriter):
         return self.attend(queries, keys, values, self._mask, scale)
 
     def finish(self, crossed: list[tuple[ir.Value, ir.Value]]) -> None:
-        """Take the keys and values of each of the decoder's layers for outputs; `model` is then complete."""
+        """Take the keys and values of each of the decoder's layers for outputs; `model` is then complete.
+
+        Raises `SourceError` for weights that the checkpoint lacks.
+        """
+        self.weights.check_found()
         shape: list[str | int] = ["batch", self.decoder.kv_heads, "source", self.decoder.head_dim]
         for index, pair in enumerate(crossed):
             for kind, value in zip(("key", "value"), pair, strict=True):

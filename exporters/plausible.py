@@ -29,7 +29,9 @@ def check_config(checkpoint: Checkpoint) -> None:
     shapes = [entry.shape for path in checkpoint.weights for entry in read_header(path)[0].values()]
     longest = max((length for shape in shapes for length in shape), default=0)
     _check(checkpoint.config, LAYERS, len(shapes), "weights in all")
-    learned = POSITIONS if checkpoint.config.get("model_type") in families() else ()  # encoders have weights for them
+    learned = (
+        POSITIONS if str(checkpoint.config.get("model_type")) in families() else ()
+    )  # encoders have weights for them
     _check(checkpoint.config, (*LENGTHS, *learned), longest, "for the longest axis of a weight")
     _check(checkpoint.config, POSITIONS, MOST_POSITIONS, "for any model")
 

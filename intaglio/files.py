@@ -174,8 +174,11 @@ def _aside(target: Path) -> Path:
 
 def restore(target: Path) -> None:
     """Put back what stood at `target` if a process died while it replaced it, on a file system without exchange."""
-    aside = _aside(target.absolute())
-    with _taken(aside) as dead:
+    target = target.absolute()
+    if not target.name:  # the root of all
+        return
+    aside = _aside(target)
+    with suppress(OSError), _taken(aside) as dead:
         if dead and not target.exists():
             aside.rename(target)
         elif dead:
@@ -189,7 +192,7 @@ def restore(target: Path) -> None:
 
 SUFFIX = ".intaglio-tmp"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW  # a directory, and no link to one
-_OURS = re.compile(rf"[.a-z].*[a-z0-9_]{{8}}{re.escape(SUFFIX)}")  # as `tempfile.mkdtemp` makes them
+_OURS = re.compile(rf"[.a-z].*[a-z0-9_]{{8}}{re.escape(SUFFIX)}", re.DOTALL)  # as `tempfile.mkdtemp` makes them
 _swept: set[Path] = set()  # where this process has looked for what others left
 
 
@@ -254,7 +257,7 @@ def _taken(directory: Path) -> Iterator[bool]:
     """Hold the lock of a directory of this user; False where its owner lives, or nobody can tell."""
     try:
         descriptor = os.open(directory, _DIRECTORY)
-    except OSError:
+    except (OSError, ValueError):  # the latter for a name that no file can have
         yield False
         return
     try:

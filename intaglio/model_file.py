@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf message cannot pass 2 GiB
 STREAMED_ABOVE = 4096  # bytes of one tensor; smaller ones stay in the message
+TYPED_DATA = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")  # but raw_data
 ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can be mapped into memory
 
 
@@ -74,16 +75,22 @@ def _check_data(tensor: ir.TensorProtocol) -> None:
     """Raise for a tensor with other data than its dtype and shape ask for, whose large data is not read."""
     import onnx_ir as ir
 
+    if any(length < 0 for length in tensor.shape.numpy()):
+        raise ValueError(f"{tensor.name} has the shape {list(tensor.shape.numpy())}")
     if isinstance(tensor, ir.ExternalTensor):
         held = max(Path(tensor.path).stat().st_size - (tensor.offset or 0), 0)
         held = held if tensor.length is None else min(held, tensor.length)
-        if tensor.nbytes < 0 or (tensor.offset or 0) < 0 or held < tensor.nbytes:
+        if (tensor.offset or 0) < 0 or held < tensor.nbytes:
             raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, {tensor.path} has {held} for it")
-    elif isinstance(tensor, ir.TensorProtoTensor) and len(tensor.raw.raw_data) > STREAMED_ABOVE:
-        if len(tensor.raw.raw_data) != tensor.nbytes:
-            raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, it has {len(tensor.raw.raw_data)}")
-    elif tensor.size > 0 and not tensor.numpy().size:
-        raise ValueError(f"{tensor.name} has no data")
+    elif isinstance(tensor, ir.TensorProtoTensor):
+        if tensor.raw.HasField("raw_data"):
+            held = len(tensor.raw.raw_data)
+            if held != tensor.nbytes:
+                raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, it has {held}")
+        elif tensor.size > 0 and not any(len(getattr(tensor.raw, name)) for name in TYPED_DATA):
+            raise ValueError(f"{tensor.name} has no data")
+        else:
+            tensor.numpy()
 
 
 def constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:

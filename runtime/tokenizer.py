@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 LONGEST_WORD = 1 << 20  # characters
+TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
 # Input of a model -> attribute of the tokenizer's encoding.
@@ -163,18 +167,43 @@ def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
 
 
 def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
-    """The tokenizer, which neither pads nor cuts, how the file asks to pad, and to how many tokens it asks to cut."""
+    """The tokenizer, which neither pads nor cuts, how the file asks to pad, and to how many tokens it asks to cut.
+
+    It has shown that it can encode and decode. Raises `BundleError`.
+    """
     from tokenizers import Tokenizer as Backend
 
     try:
-        backend = Backend.from_file(str(path))
+        with _without_panics():
+            backend = Backend.from_file(str(path))
+            padding, truncation = backend.padding or {}, backend.truncation or {}
+            backend.no_padding()
+            backend.no_truncation()
+            for text in ("", TRIAL):
+                backend.decode(backend.encode(text).ids)
     except BaseException as error:  # the library raises bare Exception, and where its Rust panics something beyond that
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise BundleError(
-            f"{path}: not a readable tokenizer ({one_line(error, 200)}). Re-export the bundle."
-        ) from error
-    padding, truncation = backend.padding or {}, backend.truncation or {}
-    backend.no_padding()
-    backend.no_truncation()
+        reason = one_line(error, 200)
+        raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
     return backend, padding, truncation.get("max_length")
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keep from standard error what Rust writes there, many lines, before it raises."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -248,7 +248,7 @@ def test_a_terminal_shows_colours(
         (["--fallback", "0.5"], "strategy 'greedy' takes no --fallback"),
         (["--strategy", "bild", "--draft", "SELF", "--rollback", "nan"], "rollback nan: expected 0 or more nats"),
         (["--strategy", "bild", "--draft", "SELF", "--max-draft", "99"], "max draft 99: expected less than the 64"),
-        (["--strategy", "ngram", "--window", "0"], "window 0: expected at least 1"),
+        (["--strategy", "ngram", "--window", "0"], "window 0: expected 1 to 1024"),
         (["--strategy", "speculative", "--draft", "OTHER"], "its vocabulary is not that of"),
         (["--strategy", "calm", "--work"], "--work counts whole passes"),
         (["--batch", "0"], "Invalid value for '--batch'"),

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_decoders import save_decoder
+from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.cli import main
 from intaglio.exporters.family import decoder_families, families
@@ -96,6 +98,33 @@ def test_missing_weights_are_not_made_up(source: Path, refused: Callable[..., st
 def test_weights_of_another_shape(source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, intermediate_size=96)
     assert "BertModel" in refused(source)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_hidden_layers", 10**12), ("hidden_size", 10**12), ("max_position_embeddings", 10**9), ("vocab_size", 1e300)],
+)
+def test_numbers_that_no_weights_have_are_refused_at_once(
+    key: str, value: float, source: Path, refused: Callable[..., str]
+) -> None:
+    edit_config(source, **{key: value})
+    start = time.monotonic()
+    assert f"config.json: {key} is {value}, expected at most" in refused(source)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [("gpt2", "n_layer"), ("opt", "num_hidden_layers"), ("llama", "num_hidden_layers"), ("qwen2", "num_hidden_layers"),
+     ("llama", "num_key_value_heads"), ("llama", "head_dim"), ("gpt2", "n_positions"),
+     ("llama", "max_position_embeddings"), ("t5", "num_decoder_layers"), ("t5", "num_heads"),
+     ("t5", "relative_attention_num_buckets")],
+)  # fmt: skip
+def test_so_are_those_of_every_family(family: str, key: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+    save = save_encoder_decoder if family == "t5" else save_decoder
+    source = save(tmp_path / "source", family)
+    edit_config(source, **{key: 10**12})
+    assert f"config.json: {key} is {10**12}, expected at most" in refused(source)
 
 
 def test_a_pickled_checkpoint_is_refused_with_the_way_to_convert_it(source: Path, refused: Callable[..., str]) -> None:

@@ -99,8 +99,28 @@ def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, said:
         + "passes: [*j]\n",
         "passes:\n  - float16: &a [&b [x, x, x, x], *b, *b]\n",
         "x" * 100_000,
+        "passes: [!!int '']",
+        "passes: [!!float '']",
+        "passes: [!!bool x]",
+        "x: &x {a: 1}\n"
+        + "".join(f"{n}: &n{n}\n  <<: [{', '.join(['*x' if n == 0 else f'*n{n - 1}'] * 20)}]\n" for n in range(20))
+        + "passes: []\n",
+        "passes:\n" + "- canonicalize\n" * 4000,
     ],
-    ids=["date", "float", "integer", "object", "bomb", "aliases", "size"],
+    ids=[
+        "date",
+        "float",
+        "integer",
+        "object",
+        "bomb",
+        "aliases",
+        "size",
+        "no int",
+        "no float",
+        "bool",
+        "merges",
+        "many",
+    ],
 )
 def test_hostile_files_are_refused_at_once_in_one_short_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "recipe.yaml"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,15 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m["inputs"].clear()), "names the inputs"),
         (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
+        (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[2**40, 4])), "impossible length"),
+        (
+            lambda b: edit(b, lambda m: m["inputs"][0].update(dtype="float1e9")),
+            "x has the dtype 'float1e9', expected one",
+        ),
+        (
+            lambda b: edit(b, lambda m: m.update(layers={str(n): "x" * 90 for n in range(90_000)})),
+            "expected at most 83886",
+        ),
         (lambda b: edit(b, lambda m: m["files"].clear()), "does not list model.onnx"),
         (lambda b: edit(b, lambda m: m["files"].update({"../x": {"sha256": "", "bytes": 0}})), "stays inside"),
         (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
@@ -112,6 +123,37 @@ def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factor
     (path / "bundle.json").write_bytes(content[: data.draw(st.integers(0, len(content) - 3))])
     with pytest.raises(BundleError):
         Bundle.open(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": -1}, "layers is -1, expected 1 to"),
+        ({"layers": 10**12}, "layers is 1000000000000, expected 1 to"),
+        ({"layers": 3}, "3 layers with 4 heads of 8 in the cache, its graph has 4 caches"),
+        ({"heads": 0}, "heads is 0, expected 1 to"),
+        ({"kv_heads": 8}, "2 layers with 8 heads of 8"),
+        ({"head_dim": 10**12}, "head_dim is 1000000000000, expected 1 to"),
+        ({"head_dim": 16}, "2 layers with 4 heads of 16"),
+        ({"vocab_size": 0}, "vocab_size is 0, expected 1 to"),
+        ({"vocab_size": 10**9}, "vocab_size is 1000000000, expected 272 to 272"),
+        ({"max_positions": 0}, "max_positions is 0, expected 1 to"),
+        ({"sliding_window": -5}, "sliding_window is -5, expected 1 to"),
+        ({"eos_token_ids": [256, -1]}, "eos_token_ids[1] is -1, expected 0 to 271"),
+        ({"bos_token_id": 272}, "bos_token_id is 272, expected 0 to 271"),
+        ({"drafts": 10**9}, "drafts is 1000000000, expected 0 to"),
+        ({"exit_layer": 3}, "exit_layer is 3, expected 0 to 2"),
+    ],
+)
+def test_a_decoder_of_impossible_numbers_is_refused(
+    changes: dict[str, Any], said: str, tiny_decoder: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(tiny_decoder, tmp_path / "b"))
+    edit(path, lambda m: m["decoder"].update(changes))
+    with pytest.raises(BundleError) as raised:
+        Bundle.open(path)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_link_that_leaves_the_bundle_is_refused(tmp_path: Path) -> None:
@@ -196,6 +238,22 @@ bundle = Bundle.open(sys.argv[1])
 for number in range(20):
     bundle.add_files({f"reports/{sys.argv[2]}-{number}.json": b"{}"})
 """
+
+
+def test_the_disk_holds_an_added_file_before_the_manifest_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, engine = Bundle.open(make(tmp_path / "b")), tmp_path / "engine"
+    engine.write_bytes(b"x" * 12345)
+    kept: list[tuple[int, bool]] = []  # bytes of what was synced, and whether the manifest listed the engine by then
+
+    def fsync(descriptor: int) -> None:
+        kept.append((os.fstat(descriptor).st_size, "engines/e" in (tmp_path / "b" / "bundle.json").read_text()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    bundle.add_files({"engines/e": engine})
+    assert kept[0] == (12345, False)
+    assert "engines/e" in Bundle.open(tmp_path / "b").manifest.files
 
 
 def test_two_processes_that_add_files_lose_none(tmp_path: Path) -> None:

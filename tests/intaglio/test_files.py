@@ -148,6 +148,11 @@ def test_a_bundle_that_was_set_aside_when_its_process_died_is_found(tiny_bundle_
     assert not aside.exists()
 
 
+@pytest.mark.parametrize("path", ["/", "..", "nul\0", "x" * 300, "no/such/place"])
+def test_paths_where_nothing_can_have_been_set_aside(path: str) -> None:
+    files.restore(Path(path))
+
+
 def test_a_directory_is_exchanged_in_one_step_here(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -188,3 +193,12 @@ def _runs(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_a_user_without_a_home_has_a_cache_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert not files.cache_directory().exists()

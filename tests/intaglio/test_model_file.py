@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,4 +88,49 @@ def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
 def test_what_is_no_onnx_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"m\.onnx"):
+        model_file.load(tmp_path / "m.onnx")
+
+
+def _cut(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-4]
+
+
+def _typed(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].data_type = 99
+
+
+def _negative(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].dims[0] = -64
+
+
+def _huge(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].dims[0] = 2**62
+
+
+def _empty(proto: onnx.ModelProto) -> None:
+    proto.graph.initializer[0].ClearField("raw_data")
+
+
+@pytest.mark.parametrize("damage", [_cut, _typed, _negative, _huge, _empty])
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("side", [4, 64])
+def test_tensors_that_hold_something_else_than_they_state_are_refused(
+    damage: Callable[[onnx.ModelProto], None], mapped: bool, side: int, tmp_path: Path
+) -> None:
+    proto = ir.to_proto(model_of({"a": np.ones((side, side), np.float32)}))
+    damage(proto)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(BundleError, match=r"m\.onnx: not a readable ONNX file") as refused:
+        model_file.load(tmp_path / "m.onnx", mapped)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("offset", "-1"), ("offset", "99999999"), ("length", "3"), ("offset", "x")])
+def test_external_data_beyond_its_file_is_refused(key: str, value: str, tmp_path: Path) -> None:
+    model_file.save(model_of({"a": np.ones((64, 64), np.float32)}), tmp_path / "m.onnx", external_above=0)
+    proto = onnx.load_model(tmp_path / "m.onnx", load_external_data=False)
+    (entry,) = (entry for entry in proto.graph.initializer[0].external_data if entry.key == key)
+    entry.value = value
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(BundleError, match="not a readable ONNX file"):
         model_file.load(tmp_path / "m.onnx")

@@ -337,7 +337,7 @@ def _wrong(code: int, seconds: float, memory: int, stderr: str) -> str | None:
 
 
 def _forked(arguments: list[str], place: Path) -> tuple[int, float, int, str]:
-    """The program in a fork: exit code (negative: a signal), seconds of processor time, bytes of memory, stderr."""
+    """Exit code (negative: a signal), seconds of processor time, bytes of memory and standard error of a fork."""
     start = time.monotonic()
     child = os.fork()
     if child == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +174,25 @@ def test_file_that_is_not_one_is_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match="No such file"):
         Sensitivities.open(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[1.5, 481.5], [-480, 0], [2**62, 2**62 + 480], [0, 2**70], [480, 0], ["0", "480"], [0, 480, 960], [240, 720]],
+    ids=["halves", "negative", "far", "beyond 64 bits", "backwards", "text", "three", "overlapping"],
+)
+def test_offsets_that_make_no_sense_are_refused(offsets: list[object], tmp_path: Path) -> None:
+    with SensitivityWriter.create(tmp_path / "s", {"a": (30, 4), "b": (30, 4)}, observed()):
+        pass
+    data = (tmp_path / "s").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["b"]["data_offsets"] = offsets
+    text = json.dumps(header).encode()
+    (tmp_path / "s").write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    with pytest.raises(UsageError, match="not a file of sensitivities") as error:
+        Sensitivities.open(tmp_path / "s")
+    assert "\n" not in str(error.value)
 
 
 def test_negative_or_infinite_sensitivities_are_refused(tmp_path: Path) -> None:

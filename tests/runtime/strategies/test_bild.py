@@ -205,7 +205,7 @@ def test_an_end_of_the_small_models_is_reviewed_before_it_counts(write: Write, g
         ({"fallback": math.nan}, "fallback nan: expected a probability"),
         ({"rollback": -1.0}, "rollback -1.0: expected 0 or more nats, or inf."),
         ({"rollback": math.nan}, "rollback nan: expected 0 or more nats"),
-        ({"max_draft": 0}, "max draft 0: expected at least 1."),
+        ({"max_draft": 0}, "max draft 0: expected 1 to 1024."),
     ],
 )
 def test_thresholds_out_of_range_are_refused(options: dict[str, float], said: str) -> None:

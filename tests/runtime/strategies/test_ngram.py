@@ -28,8 +28,9 @@ def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"ngram": 0}, "ngram 0: expected at least 1."),
-        ({"window": -2}, "window -2: expected at"),
+        ({"ngram": 0}, "ngram 0: expected 1 to 1024."),
+        ({"ngram": 10**9}, "ngram 1000000000: expected 1 to 1024."),
+        ({"window": -2}, "window -2: expected 1 to 1024"),
         ({"least": 2.0}, "least 2.0: expected a probability"),
     ],
 )
