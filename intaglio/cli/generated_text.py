@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intaglio.cli.output import has_styles
+
 if TYPE_CHECKING:
     from intaglio.runtime.generate import TextGenerator
     from intaglio.runtime.text_run import Generated, TextRun
@@ -46,13 +48,13 @@ def show(piece: str) -> None:
 
 
 def show_passage(passage: Passage) -> None:
-    """Print text in the colour of who wrote it, or into a pipe between the marks of a word diff."""
-    if not sys.stdout.isatty():
+    """Print text in the colour of who wrote it, or without colours between the marks of a word diff."""
+    if not has_styles():
         marks = ("[-", "-]") if passage.rolled_back else ("{+", "+}") if passage.by == "large" else ("", "")
         show(passage.text.join(marks))
         return
     text, taken_back = passage.text.translate(CONTROLS), passage.rolled_back or None
-    click.secho(text, nl=False, fg=COLOURS[passage.by], strikethrough=taken_back, dim=taken_back)
+    click.secho(text, nl=False, fg=COLOURS[passage.by], strikethrough=taken_back, dim=taken_back, color=True)
 
 
 def show_trace(generator: TextGenerator, run: TextRun, result: Generated) -> None:

@@ -237,8 +237,12 @@ def test_a_terminal_shows_colours(
     passage: Passage, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     show_passage(passage)
     assert capsys.readouterr().out == shown
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_passage(passage)
+    assert "\x1b[" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
