@@ -85,7 +85,7 @@ def test_a_message_that_does_not_fit_is_refused_and_the_others_are_answered(chat
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(stdin: bytes, options: list[str], said: str, tiny_decoder: Path) -> None:
-    command = [sys.executable, "-P", "-m", "intaglio.cli", "chat", str(tiny_decoder), *options]
+    command = [sys.executable, "-P", "-m", "intaglio", "chat", str(tiny_decoder), *options]
     found = subprocess.run(command, input=stdin, capture_output=True, check=False)
     assert (found.returncode, found.stdout) == (2, b"")
     (line,) = found.stderr.decode().splitlines()

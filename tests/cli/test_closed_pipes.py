@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = [sys.executable, "-P", "-m", "intaglio.cli"]
+PROGRAM = [sys.executable, "-P", "-m", "intaglio"]
 
 
 def stderr_after(command: list[str], taken: int, stdin: bytes = b"") -> str:

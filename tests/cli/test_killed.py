@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "2"))  # of each command
 
 
 def start(arguments: list[str], temporary: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "intaglio.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "intaglio", *arguments]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
