@@ -13,6 +13,7 @@ from intaglio.graph_passes.recipes import PASSES
 
 ORDER = list(Effect)  # from none to most
 HALF = ("float16", "bfloat16")
+NAMED = 3  # passes that the reason names
 GROUPED = {"rtn", "gptq", "awq"}  # passes that store weights in groups
 OTHER_WEIGHTS = "another checkpoint"
 
@@ -40,7 +41,8 @@ class Changes:
     def reason(self) -> str:
         """What the bounds were chosen by, in words."""
         if self.passes:
-            return f"{self.effect.value} ({', '.join(self.passes)})"
+            named, more = self.passes[:NAMED], len(self.passes) - NAMED
+            return f"{self.effect.value} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
         return f"{self.effect.value} in {self.precision}"
 
 

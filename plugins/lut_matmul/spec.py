@@ -98,7 +98,7 @@ def product(x: Array, weight: Array) -> Array:
 
 def check_depth(name: str, depth: int) -> None:
     """Raise `GraphError` unless rows of `depth` numbers fill whole words."""
-    if not WORD <= depth <= LARGEST_K or depth % WORD:
+    if not 0 <= depth <= LARGEST_K or depth % WORD:
         raise GraphError(
             f"{name}: K={depth}, expected a multiple of {WORD}, at most 2^30. Pad the weight, or leave this layer out."
         )

@@ -19,7 +19,7 @@ struct PackedWeight {
     // Of a node whose attribute `bits` is checked by its binding.
     explicit PackedWeight(const Node& node)
         : bits(node.integer("bits")), depth(node.integer("K")), activation_bits(node.integer("activation_bits", 32)) {
-        if (depth < 32 || depth > LARGEST_K || depth % 32 != 0) {
+        if (depth < 0 || depth > LARGEST_K || depth % 32 != 0) {
             throw Error("K: " + std::to_string(depth) + ", expected a multiple of 32, at most 2^30");
         }
         if (activation_bits != 16 && activation_bits != 32) {
