@@ -21,8 +21,10 @@ def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
         return {}
     path = bundle.path / name
     try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = msgspec.json.decode(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Re-export the bundle.") from error
     return found if isinstance(found, dict) else {}
 
