@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,14 @@ def test_an_approximation_is_never_held_tighter_than_the_same_computation(name: 
     exact, half = QUALITY[name][Effect.EXACT].value, QUALITY[name][Effect.FLOAT16].value
     sign = -1 if name in MORE_IS_BETTER else 1
     assert all(sign * exact <= sign * half <= sign * QUALITY[name][each].value for each in list(Effect)[2:])
+
+
+def test_the_documentation_has_the_default_bounds() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "validation.md").read_text(encoding="utf-8")
+    for name, limits in QUALITY.items():
+        sign = "≥" if name in MORE_IS_BETTER else "≤"
+        values = " | ".join(f"{sign} {limits[effect].value:g}" for effect in list(Effect)[2:])
+        assert f"| `{name}` | {LABELS[name]} | {values} |" in page
 
 
 def test_given_bounds_take_the_place_of_the_defaults() -> None:
