@@ -73,8 +73,8 @@ REFUSED: dict[str, Case] = {
     "LutMatMul: K=6148914691236517216, expected a multiple of 32, at most": Case(
         "LutMatMul", (X32, ONE, ONE), {"bits": 3, "K": (2**64 + 32) // 3}
     ),
-    "GroupMatMul: K=0, expected a multiple of 32": Case(
-        "GroupMatMul", (X32, ONE, ONE), {"bits": 4, "K": 0, "group_size": 32}
+    "GroupMatMul: K=-32, expected a multiple of 32": Case(
+        "GroupMatMul", (X32, ONE, ONE), {"bits": 4, "K": -32, "group_size": 32}
     ),
     "IntAttention: factors of length 12, expected 4 or 1": Case(
         "IntAttention", (HEADS, HEADS, HEADS, int32(*[1] * 12), ONE), {"num_heads": 2, "scale": 0.1, "packed": 1}

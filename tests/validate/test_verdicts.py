@@ -39,11 +39,11 @@ def check(original: Path, recipe: str, folder: Path, text: Path | None = None) -
         (folder / "recipe.yaml").write_text(recipe)
         recipe = str(folder / "recipe.yaml")
     compress(original, folder / "compressed", recipe)
-    found = validate(folder / "compressed", original, perplexity=text, report=folder / "reports")
+    found = validate(folder / "compressed", original, perplexity=text, samples=24, report=folder / "reports")
     assert found.passed, [str(each) for each in found.measures]
     for kind in KINDS:
         bad = damaged(folder / "compressed", folder / kind, kind)
-        assert not validate(bad, original, perplexity=text, report=folder / "reports").passed, kind
+        assert not validate(bad, original, perplexity=text, samples=24, report=folder / "reports").passed, kind
     return found
 
 
