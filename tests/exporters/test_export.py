@@ -266,7 +266,7 @@ def test_a_graph_of_another_tool_is_taken_in(tiny_bundle: Path, tmp_path: Path) 
     assert (manifest.source.kind, manifest.task, manifest.dtype) == ("onnx", "embed", "float32")
     assert [spec.name for spec in manifest.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
     first, second = (next(iter(run(path, ["a"]))).embedding for path in (tiny_bundle, tmp_path / "adopted"))
-    assert first == second
+    np.testing.assert_array_equal(first, second)
 
 
 def test_a_graph_whose_weights_lie_elsewhere_is_refused(tmp_path: Path) -> None:

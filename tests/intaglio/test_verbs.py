@@ -193,7 +193,9 @@ def test_validate_can_be_called_in_whatever_order_it_is_imported(first: str, sec
 
 def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
     code = "import sys; before = set(sys.modules); import intaglio; print(sorted(set(sys.modules) - before))"
-    found = subprocess.run([sys.executable, "-P", "-S", "-c", code], capture_output=True, text=True, check=True)
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent.parent)}  # with -S no editable installation is found
+    command = [sys.executable, "-P", "-S", "-c", code]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(found.stdout)
     assert [name for name in loaded if name.startswith("intaglio")] == ["intaglio"]
     assert not {"numpy", "msgspec", "typing", "importlib.metadata"} & set(loaded)

@@ -117,7 +117,8 @@ def test_references_of_the_file_are_what_counts(
         ({"fallbacks": []}, "no thresholds"),
         ({"fallbacks": [1.5]}, "fallback 1.5"),
         ({"data": "missing.jsonl"}, "--data"),
-        ({"max_draft": 5000}, "max draft 5000: expected less than"),
+        ({"max_draft": 1000}, "max draft 1000: expected less than"),
+        ({"max_draft": 5000}, "max draft 5000: expected 1 to 1024"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_run(
