@@ -79,7 +79,7 @@ def check_output_file(path: Path, force: bool, option: str) -> None:
         raise UsageError(f"{option} {path}: exists already and is not a file. Choose another path.")
     if path.exists() and not force:
         raise UsageError(f"{option} {path}: exists already. Add --force to replace it, or choose another path.")
-    with temporary_directory(path.absolute().parent, f".{path.name[:100]}."):
+    with sibling_directory(path):
         pass  # a place that cannot be written to says so now
 
 

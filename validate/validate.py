@@ -97,8 +97,8 @@ def validate(
     not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
     whole = results.Report(
         passed=not not_compared
-        and all(found.passed for found in [*outputs.values()])
-        and all(each.passed for each in measures),
+        and all(output.passed for output in outputs.values())
+        and all(measured.passed for measured in measures),
         judged=True,
         changes=rules.changes.reason,
         measures=measures,
