@@ -150,7 +150,7 @@ def _calibration_feeds(bundle: Bundle, texts: list[str]) -> Iterator[Any]:
 
 
 def _open_onnxruntime(model: Path, bundle: Bundle, settings: Settings) -> Runner:
-    from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 
     source = Bundle.open(model) if model.is_dir() else model
     engine = OnnxRuntimeEngine(source, threads=settings.threads, spinning=settings.spinning)

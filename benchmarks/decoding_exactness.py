@@ -31,10 +31,10 @@ from intaglio.drafts import HIDDEN_TRANSFER, MATRICES, MEDUSA, RECORD, Drafts, d
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.sampling import Sampling, distribution
-from intaglio.runtime.text_run import Generated
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.sampling import Sampling, distribution
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.tokenizer import read_backend
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"

@@ -33,8 +33,8 @@ from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.progress import step
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.prompts import Example, read_examples
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.prompts import Example, read_examples
 from intaglio.validate.text_quality import TextQuality, text_quality
 from intaglio.validate.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
 

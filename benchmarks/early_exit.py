@@ -34,9 +34,9 @@ from intaglio.early_exit import EVERY, RECORD, read_early_exit
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.progress import step
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.prompts import read_prompts
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.prompts import read_prompts
+from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.validate.text_quality import text_quality
 

@@ -49,7 +49,7 @@ BARE = (
     + """
 import warnings
 warnings.simplefilter("ignore")
-from intaglio.exporters.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.source import build_module
 checkpoint = Checkpoint.open(source)
 module = build_module(checkpoint, checkpoint.tensors())

@@ -44,7 +44,7 @@ def compressed(bits: int, checkpoint: Path, folder: Path) -> Path:
 
 def open_model(bundle: Path, threads: int) -> Callable[[Sequence[int]], Iterator[int]]:
     """Open a bundle; the function returned generates greedily, from an empty cache each time."""
-    from intaglio.runtime.decoder import DecoderSession
+    from intaglio.runtime.sessions.decoder import DecoderSession
 
     session = DecoderSession.open(bundle, threads=threads)
 

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.exporters.checkpoint import CONFIG, WEIGHTS
-from intaglio.exporters.safetensors_file import read_header
+from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
+from intaglio.exporters.checkpoints.safetensors_file import read_header
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.exporters.checkpoint import CONFIG as CONFIG_FILE
-from intaglio.exporters.checkpoint import WEIGHTS
+from intaglio.exporters.checkpoints.checkpoint import CONFIG as CONFIG_FILE
+from intaglio.exporters.checkpoints.checkpoint import WEIGHTS
 from intaglio.progress import step, track
 from intaglio.runtime.tokenizer import TOKENIZER
 

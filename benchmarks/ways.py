@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from intaglio.progress import track
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.text_run import Generated
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.text_run import Generated
 
 WARM_UP = 2  # texts
 

@@ -21,7 +21,7 @@ from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
 
 if TYPE_CHECKING:
-    from intaglio.runtime.engine import Array
+    from intaglio.runtime.engines.engine import Array
 
 Batch = dict[str, "Array"]  # name -> array
 
@@ -78,7 +78,7 @@ def _load(path: Path) -> Batch:
 
 def _run(model: Path, folder: Path) -> None:
     """The child: run every feeds-N.npz of `folder` through `model` into outputs-N.npz."""
-    from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 
     with OnnxRuntimeEngine(model) as engine:
         for path in sorted(folder.glob("feeds-*.npz")):

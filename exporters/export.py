@@ -17,13 +17,13 @@ from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
-from intaglio.exporters.checkpoint import Checkpoint
-from intaglio.exporters.decoder_export import export_decoder
-from intaglio.exporters.encoder_decoder_export import export_encoder_decoder
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.plausible import check_config
+from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
+from intaglio.exporters.decoders.export import export_decoder
+from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
+from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.family import Family, find_decoder, find_encoder_decoder, find_family
-from intaglio.exporters.plausible import check_config
-from intaglio.exporters.sentence_transformers import SentenceHead, read_head
-from intaglio.exporters.tokenizer_files import write_tokenizer
 from intaglio.extras import load
 from intaglio.files import check_output_directory
 from intaglio.model_file import count_weights, save
@@ -76,7 +76,7 @@ def export(
     check_output_directory(Path(output), force)
     source = str(source)
     if source.endswith(".onnx"):
-        from intaglio.exporters.onnx_file import adopt
+        from intaglio.exporters.checkpoints.onnx_file import adopt
 
         outputs: dict[str, Checked] = {}
         with create(output, force) as draft:
@@ -142,7 +142,7 @@ def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Check
     with step("loading the libraries"):
         load("torch")
         load("transformers")
-        importlib.import_module("intaglio.exporters.trace")
+        importlib.import_module("intaglio.exporters.encoders.trace")
     if bounds is None:
         _write_graph(plan, draft)
         return {}
@@ -180,8 +180,8 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
     """Trace the checkpoint, and write the graph and the manifest into the draft."""
     import torch
 
+    from intaglio.exporters.encoders.trace import trace
     from intaglio.exporters.source import build_module, source_faults
-    from intaglio.exporters.trace import trace
 
     checkpoint = plan.checkpoint
     with step("tracing"), source_faults(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):

@@ -10,8 +10,8 @@ from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
 
 if TYPE_CHECKING:
-    from intaglio.exporters.decoder_graph import DecoderGraph
-    from intaglio.exporters.encoder_decoder_graph import EncoderGraph, ReadingDecoderGraph
+    from intaglio.exporters.decoders.graph import DecoderGraph
+    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,21 @@ def integer(config: Mapping[str, Any], key: str, minimum: int, default: int | No
 
 def families() -> dict[str, Family]:
     """Every supported family by its `model_type`."""
-    from intaglio.exporters import bert, distilbert, roberta
+    from intaglio.exporters.encoders import bert, distilbert, roberta
 
     return {family.model_type: family for family in (bert.FAMILY, distilbert.FAMILY, roberta.FAMILY)}
 
 
 def decoder_families() -> dict[str, DecoderFamily]:
     """Every supported family of decoders by its `model_type`."""
-    from intaglio.exporters import gpt2, llama, mistral, opt, qwen2
+    from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2
 
     return {module.FAMILY.model_type: module.FAMILY for module in (gpt2, opt, llama, mistral, qwen2)}
 
 
 def encoder_decoder_families() -> dict[str, EncoderDecoderFamily]:
     """Every supported family of encoder-decoders by its `model_type`."""
-    from intaglio.exporters import mt5, t5
+    from intaglio.exporters.encoder_decoders import mt5, t5
 
     return {module.FAMILY.model_type: module.FAMILY for module in (t5, mt5)}
 

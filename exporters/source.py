@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from intaglio.bundle import Source
 from intaglio.early_exit import EVERY
 from intaglio.errors import MissingExtraError, SourceError, one_line
-from intaglio.exporters.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.encoders.sentence_transformers import read_head
 from intaglio.exporters.family import DecoderFamily, find_decoder, find_family
-from intaglio.exporters.safetensors_file import MappedTensor
-from intaglio.exporters.sentence_transformers import read_head
 from intaglio.extras import load
 
 if TYPE_CHECKING:
-    from intaglio.exporters.decoder_module import DecoderModule
-    from intaglio.exporters.modules import Encoder
+    from intaglio.exporters.decoders.module import DecoderModule
+    from intaglio.exporters.encoders.modules import Encoder
 
 
 def load_module(source: Source) -> Encoder | DecoderModule:
@@ -64,7 +64,7 @@ def _check_pytorch() -> None:
 def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) -> Encoder:
     """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read."""
     load("torch")
-    from intaglio.exporters.modules import Encoder
+    from intaglio.exporters.encoders.modules import Encoder
 
     family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
     head = read_head(checkpoint.folder) if architecture == family.base else None
@@ -77,7 +77,7 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
     """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if it has some."""
     load("torch")
-    from intaglio.exporters.decoder_module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
+    from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
 
     model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
     drafts = checkpoint.drafts(model.config.num_hidden_layers)

@@ -26,9 +26,9 @@ from intaglio.model_file import save
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
 from intaglio.progress import track
-from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.engines.engine import Array, Engine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.inputs import MASK
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 FEW_TOKENS = 2048  # with fewer, ranges are too narrow for other texts
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest

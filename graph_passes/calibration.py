@@ -11,7 +11,7 @@ import numpy as np
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import MASK, InputsUsed, load_inputs
 from intaglio.runtime.text_chunks import load_chunks
 

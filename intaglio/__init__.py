@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from intaglio.exporters.export import export
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
-    from intaglio.runtime.build import build
-    from intaglio.runtime.engine import open_engine
-    from intaglio.runtime.generate import generate
+    from intaglio.runtime.engines.build import build
+    from intaglio.runtime.engines.engine import open_engine
+    from intaglio.runtime.generation.generate import generate
     from intaglio.runtime.run import run
     from intaglio.training.sensitivity import sensitivity
     from intaglio.validate.roofline import roofline

@@ -1,8 +1,8 @@
 """Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text."""
 
-from intaglio.runtime.build import build
-from intaglio.runtime.engine import Engine, open_engine
-from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.engine import Engine, open_engine
+from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.run import run
 from intaglio.runtime.similarity import similarity
 

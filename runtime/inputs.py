@@ -11,7 +11,7 @@ import numpy as np
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError, one_line
 from intaglio.files import read_text, sha256
-from intaglio.runtime.engine import Array, check_arrays
+from intaglio.runtime.engines.engine import Array, check_arrays
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 

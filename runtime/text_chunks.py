@@ -11,11 +11,11 @@ from intaglio.bundle import Bundle
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
-from intaglio.runtime.causal_mask import fill_mask
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.draft_inputs import draft_feeds, drafted
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed
+from intaglio.runtime.sessions.causal_mask import fill_mask
+from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.draft_inputs import draft_feeds, drafted
 from intaglio.runtime.tokenizer import check_words, read_backend
 
 Integers = npt.NDArray[np.int64]

@@ -14,10 +14,10 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.draft_model import check_task, check_vocabulary
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.prompts import read_prompts
+from intaglio.runtime.generation.draft_model import check_task, check_vocabulary
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.prompts import read_prompts
+from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.training.language_model import (
     check_output,

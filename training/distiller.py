@@ -11,7 +11,7 @@ from torch import Tensor
 from intaglio import interrupts
 from intaglio.errors import GraphError
 from intaglio.progress import track
-from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.training.network import IntegerNetwork
 from intaglio.training.objective import distillation_loss
 from intaglio.training.samples import Sample

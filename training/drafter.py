@@ -15,8 +15,8 @@ from torch import Tensor
 
 from intaglio.draft_network import matrices, medusa_states, transferred_states
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
-from intaglio.runtime.causal_mask import fill_mask
-from intaglio.runtime.draft_inputs import draft_inputs
+from intaglio.runtime.sessions.causal_mask import fill_mask
+from intaglio.runtime.sessions.draft_inputs import draft_inputs
 
 
 class Drafter(ABC):

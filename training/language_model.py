@@ -16,7 +16,7 @@ from intaglio import drafts, early_exit
 from intaglio.errors import SourceError, UsageError, one_line, storage_errors
 from intaglio.extras import load as load_library
 from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
-from intaglio.runtime.prompts import read_texts
+from intaglio.runtime.generation.prompts import read_texts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

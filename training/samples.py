@@ -10,7 +10,7 @@ import numpy as np
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed, load_inputs
 
 Sample = dict[str, Array]  # input name -> array whose first axis is 1

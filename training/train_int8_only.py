@@ -20,7 +20,7 @@ from intaglio.metrics import max_abs
 from intaglio.model_file import load, save
 from intaglio.plugins import OPS
 from intaglio.progress import step
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.tokenizer import TOKENIZER
 from intaglio.training.samples import Sample, batches, load_samples, shuffled, split
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from intaglio.progress import track
-from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.generation.generate import TextGenerator
 
 
 class WrittenText(NamedTuple):

@@ -12,10 +12,10 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.drafts import draft_axes
 from intaglio.model_file import load
-from intaglio.runtime.decoder_graph import needed_outputs
-from intaglio.runtime.early_exit import exit_outputs
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder_graph import needed_outputs
+from intaglio.runtime.sessions.early_exit import exit_outputs
 from intaglio.runtime.strategies.contract import Author, Calls, Tokens
-from intaglio.runtime.text_run import Generated
 from intaglio.validate.work import Work, work
 
 Counted = Callable[[Generated], tuple[float, float]]  # operations and bytes of what a part of a model did for a text

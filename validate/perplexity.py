@@ -21,11 +21,11 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.encoder_decoder import EncoderDecoderSession, open_session
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.prompts import Example, read_examples
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.prompts import Example, read_examples
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.tokenizer import check_words, read_backend
 from intaglio.sentences import sentences
 from intaglio.validate.distributions import Sums, perplexity_rise

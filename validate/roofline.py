@@ -24,9 +24,9 @@ from intaglio.files import scratch_directory
 from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
-from intaglio.runtime.decoder import CAPACITY_STEP, DecoderSession
-from intaglio.runtime.engine import check_threads
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.engine import check_threads
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.work import Work, work
 

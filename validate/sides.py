@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from intaglio.bundle import Bundle, Manifest
-from intaglio.runtime.engine import Engine, open_engine
-from intaglio.runtime.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.runtime.engines.engine import Engine, open_engine
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
 from intaglio.validate.exposed import exposed, graph_values
 from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner
 

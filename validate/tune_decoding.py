@@ -18,10 +18,10 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step, track
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.prompts import Example, read_examples
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.prompts import Example, read_examples
+from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.strategies import BigLittleDecoder, Plain, Speculative, Strategy
-from intaglio.runtime.text_run import Generated
 from intaglio.validate.decoding_work import DecodingWork, decoding_work
 from intaglio.validate.text_quality import TextQuality, text_quality
 

@@ -9,9 +9,9 @@ from intaglio.bounds import Bounds, given_bounds
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS
+from intaglio.runtime.engines.tensorrt_engine import LIBRARIES
 from intaglio.runtime.inputs import load_inputs
-from intaglio.runtime.onnxruntime_engine import PROVIDERS
-from intaglio.runtime.tensorrt_engine import LIBRARIES
 from intaglio.runtime.token_inputs import load_token_inputs
 from intaglio.validate import report as reports
 from intaglio.validate import results

@@ -6,7 +6,7 @@ from intaglio.bundle import Calibration
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes.calibration import OPTION, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 
 LEAST_TOKENS = 64  # fewer say nothing about a layer of hundreds of inputs
 FEW_TOKENS = 4096

@@ -13,7 +13,7 @@ import numpy as np
 
 from intaglio.errors import storage_errors
 from intaglio.files import scratch_directory
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 
 
 class HeldValues:

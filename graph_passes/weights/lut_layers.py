@@ -27,7 +27,7 @@ from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
 from intaglio.plugins.bit_packing import pack
 from intaglio.progress import track
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Sensitivities
 from intaglio.threads import in_parallel
 

@@ -27,9 +27,9 @@ from intaglio.graph_passes.weights.linear_layers import LinearLayer
 from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.model_file import save
 from intaglio.plugins.nodes import lengths
-from intaglio.runtime.engine import Array
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.inputs import MASK
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
 
 
 class Stream:

@@ -18,9 +18,9 @@ from intaglio.cli.text_lines import lines
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
-    from intaglio.runtime.conversation import Conversation
-    from intaglio.runtime.generate import TextGenerator
-    from intaglio.runtime.text_run import TextRun
+    from intaglio.runtime.generation.conversation import Conversation
+    from intaglio.runtime.generation.generate import TextGenerator
+    from intaglio.runtime.generation.text_run import TextRun
 
 EPILOG = """\b
 Examples:
@@ -55,8 +55,8 @@ def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, *
     could not be answered.
     """
     from intaglio.progress import step
-    from intaglio.runtime.conversation import Conversation
-    from intaglio.runtime.generate import TextGenerator
+    from intaglio.runtime.generation.conversation import Conversation
+    from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
 
     with step("opening the model"):

@@ -16,8 +16,8 @@ from intaglio.errors import UsageError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
-    from intaglio.runtime.generate import Prompt, TextGenerator
-    from intaglio.runtime.text_run import BatchRun, Generated, TextRun
+    from intaglio.runtime.generation.generate import Prompt, TextGenerator
+    from intaglio.runtime.generation.text_run import BatchRun, Generated, TextRun
 
 EPILOG = """\b
 Examples:
@@ -75,7 +75,7 @@ def generate_command(
     one more object.
     """
     from intaglio.progress import step
-    from intaglio.runtime.generate import TextGenerator
+    from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
 
     if work and options["strategy"] == "calm":
@@ -165,8 +165,8 @@ def _prompts(
     system: str | None,
 ) -> list[Prompt]:
     """What to go on with: texts, or conversations. Raises `UsageError` where there is none, or several kinds."""
-    from intaglio.runtime.chat import Message, read_messages
-    from intaglio.runtime.prompts import read_examples
+    from intaglio.runtime.generation.chat import Message, read_messages
+    from intaglio.runtime.generation.prompts import read_examples
 
     kinds = (("as arguments", texts), ("with --file", files), ("with --data", data), ("with --messages", messages))
     given = [name for name, value in kinds if value]

@@ -10,9 +10,9 @@ import click
 from intaglio.cli.output import has_styles
 
 if TYPE_CHECKING:
-    from intaglio.runtime.generate import TextGenerator
-    from intaglio.runtime.text_run import Generated, TextRun
-    from intaglio.runtime.trace import Passage
+    from intaglio.runtime.generation.generate import TextGenerator
+    from intaglio.runtime.generation.text_run import Generated, TextRun
+    from intaglio.runtime.generation.trace import Passage
 
 # What a terminal would obey instead of showing it: control characters but tab and line feed.
 CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)}
@@ -59,7 +59,7 @@ def show_passage(passage: Passage) -> None:
 
 def show_trace(generator: TextGenerator, run: TextRun, result: Generated) -> None:
     """Print the text of `run` in the colours of who wrote it, and what was taken back where it stood."""
-    from intaglio.runtime.trace import passages
+    from intaglio.runtime.generation.trace import passages
 
     for passage in passages(generator.tokenizer, run.prompt, result.trace, result.text):
         show_passage(passage)

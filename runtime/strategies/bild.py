@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.sampling import largest_probability, surprise
+from intaglio.runtime.generation.sampling import largest_probability, surprise
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.drafting import check_count, check_fits, settle
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 
 AT_ONCE = -2.0  # a threshold that every cosine exceeds: of rows of the batch where there is no text to write

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from intaglio.runtime.decoder import DecoderSession, Logits
-from intaglio.runtime.sampling import Sampler
+from intaglio.runtime.generation.sampling import Sampler
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 
 NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer where there is none, such as to a token
 Author = Literal["small", "large"]  # what drafts, be it a model or not; the model whose text it is

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder import DecoderSession
 
 LONGEST = 12  # drafted tokens up to which steps of the large model are measured
 CONTEXT = 32  # tokens that the caches hold meanwhile

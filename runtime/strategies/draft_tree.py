@@ -19,13 +19,13 @@ import numpy as np
 from intaglio.bundle import Axis
 from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession, Logits
-from intaglio.runtime.sampling import softmax
+from intaglio.runtime.generation.sampling import softmax
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.token_tree import depths
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.drafting import check_count, check_probability
 from intaglio.runtime.strategies.tree_growth import Tree, grow
-from intaglio.runtime.token_tree import depths
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession, Logits
-from intaglio.runtime.sampling import Probabilities
+from intaglio.runtime.generation.sampling import Probabilities
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.strategies.contract import Steps, Text, Written
 
 MAX_COUNT = 1024  # tokens; what is drafted at a time, or looked for, is far below

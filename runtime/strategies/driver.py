@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 
-from intaglio.runtime.decoder import Logits
+from intaglio.runtime.sessions.decoder import Logits
 from intaglio.runtime.strategies.contract import NO_LOGITS, Author, Forward, Steps, Strategy, Text, Written
 
 Waiting = tuple[Text, Steps, Forward]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.sampling import Probabilities
+from intaglio.runtime.generation.sampling import Probabilities
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
 from intaglio.runtime.strategies.windows import AdaptiveWindow, FixedWindow, Window

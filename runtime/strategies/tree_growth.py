@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from intaglio.runtime.decoder import Logits
-from intaglio.runtime.sampling import likeliest
+from intaglio.runtime.generation.sampling import likeliest
+from intaglio.runtime.sessions.decoder import Logits
 from intaglio.runtime.strategies.copies import Copies
 
 COPIED = -1  # the rank of a token that is no draft of the model's

@@ -15,7 +15,7 @@ import pytest
 from intaglio.cli import VERBS, completion
 from intaglio.exporters.export import DTYPES
 from intaglio.graph_passes.recipes import RECIPES
-from intaglio.runtime.build import TARGETS
+from intaglio.runtime.engines.build import TARGETS
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.validate.sides import PYTORCH, REFERENCE
 

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from intaglio.cli.generated_text import show, show_passage
 from intaglio.exporters import export
 from intaglio.interrupts import Interrupted
-from intaglio.runtime.text_stream import TextStream
-from intaglio.runtime.trace import Passage
+from intaglio.runtime.generation.text_stream import TextStream
+from intaglio.runtime.generation.trace import Passage
 
 Run = Callable[..., tuple[int, str, str]]
 KEYS = {"text", "tokens", "tokens_per_second", "strategy", "calls", "accepted", "rolled_back"}

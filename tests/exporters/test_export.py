@@ -15,7 +15,7 @@ import pytest
 from intaglio.bundle import Axis, Bundle
 from intaglio.errors import SourceError
 from intaglio.exporters import export, load_module
-from intaglio.exporters.onnx_file import adopt
+from intaglio.exporters.checkpoints.onnx_file import adopt
 from intaglio.exporters.source import reference_outputs
 from intaglio.model_file import load
 from intaglio.runtime import open_engine, run

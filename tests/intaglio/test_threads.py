@@ -23,7 +23,7 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.gptq_solver import inverse_factor
 from intaglio.graph_passes.weights.rtn import Rtn
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.threads import bounded, in_parallel, usable_threads
 from intaglio.training import sensitivity
 

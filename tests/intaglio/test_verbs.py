@@ -19,13 +19,13 @@ import pytest
 import intaglio
 from intaglio import training
 from intaglio.cli import VERBS, cli
-from intaglio.runtime.generate import StrategyOptions, TextGenerator
+from intaglio.runtime.generation.generate import StrategyOptions, TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
 
 REQUIRED = inspect.Parameter.empty
 
 # Commands without a function, and why.
-NO_FUNCTION = {"chat": "intaglio.runtime.conversation.Conversation", "completion": "a script for shells"}
+NO_FUNCTION = {"chat": "intaglio.runtime.generation.conversation.Conversation", "completion": "a script for shells"}
 # Options that no function has, and what does the same in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",

@@ -98,7 +98,7 @@ def feeds() -> dict[str, np.ndarray]:
 @pytest.fixture
 def cuda_device() -> None:
     from intaglio.errors import MissingExtraError
-    from intaglio.runtime import gpus
+    from intaglio.runtime.engines import gpus
 
     try:
         device = gpus.present()
@@ -110,7 +110,7 @@ def cuda_device() -> None:
 
 @pytest.fixture
 def no_cuda_device() -> None:
-    from intaglio.runtime import gpus
+    from intaglio.runtime.engines import gpus
 
     pytest.importorskip("cuda.bindings.runtime")
     if gpus.present() is not None:

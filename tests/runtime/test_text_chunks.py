@@ -10,8 +10,8 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.engine import open_engine
+from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.text_chunks import load_chunks, read_tokens
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from intaglio.bundle import Axis
-from intaglio.runtime.engine import Array, Engine
+from intaglio.runtime.engines.engine import Array, Engine
 
 
 class FixedEngine(Engine):

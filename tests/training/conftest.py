@@ -13,7 +13,7 @@ import pytest
 
 from intaglio.graph_passes import compress
 from intaglio.model_file import load, save
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.sentences import sentences
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -15,8 +15,8 @@ from tiny_decoders import save_decoder
 
 from intaglio.errors import BundleError, GraphError, SourceError, UsageError
 from intaglio.exporters import export
-from intaglio.runtime.generate import generate
-from intaglio.runtime.prompts import read_prompts
+from intaglio.runtime.generation.generate import generate
+from intaglio.runtime.generation.prompts import read_prompts
 from intaglio.sentences import sentences
 from intaglio.training import align
 from intaglio.training.language_model import read_tokenizer

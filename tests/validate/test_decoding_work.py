@@ -14,7 +14,7 @@ from drafts import save_drafts
 from intaglio.bundle import Bundle
 from intaglio.exporters import export
 from intaglio.model_file import load
-from intaglio.runtime.generate import generate
+from intaglio.runtime.generation.generate import generate
 from intaglio.validate.decoding_work import compared_work, decoding_work
 from intaglio.validate.work import work
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.validate.exposed import exposed, graph_values
 
 Chain = Callable[..., onnx.ModelProto]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generate import generate
+from intaglio.runtime.generation.generate import generate
 from intaglio.validate.tune_decoding import TunedDecoding, fastest, tune_decoding
 from intaglio.validate.tune_decoding_picture import picture
 

@@ -22,8 +22,8 @@ from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import custom_operators, ort
 from intaglio.runtime import open_engine
-from intaglio.runtime.build import build
-from intaglio.runtime.custom_operators import MissingKernels
+from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.custom_operators import MissingKernels
 from intaglio.runtime.tokenizer import Tokenizer
 from intaglio.sentences import sentences
 from intaglio.validate.runners import ReferenceRunner

@@ -21,7 +21,7 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
 from intaglio.model_file import load
 from intaglio.runtime import open_engine
-from intaglio.runtime.build import build
+from intaglio.runtime.engines.build import build
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.runtime.tokenizer import Tokenizer
 from intaglio.sentences import sentences

@@ -23,7 +23,7 @@ from intaglio.graph_passes.weights.linear_layers import linear_layers
 from intaglio.graph_passes.weights.rtn import Rtn
 from intaglio.model_file import load, save
 from intaglio.plugins.inlining import inline
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.sentences import sentences
 
 GROUPS: dict[str, Any] = {"bits": 3, "group_size": 32}

@@ -24,7 +24,7 @@ from intaglio.model_file import load
 from intaglio.plugins.csr_matmul.spec import sparse_weight
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.lut_matmul.spec import table_weight
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
 from intaglio.training import sensitivity
 

@@ -18,7 +18,7 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import linear_layers
 from intaglio.graph_passes.weights.prune_rows import PruneRows
-from intaglio.runtime.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder import DecoderSession
 
 RELU = "p = MatMul(x, a)  q = Add(p, v)  h = Relu(q)  y = MatMul(h, c)"
 GEMM = "p = Gemm(x, a, v)  h = Relu(p)  y = MatMul(h, c)"

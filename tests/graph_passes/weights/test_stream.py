@@ -17,7 +17,7 @@ from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import linear_layers
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.model_file import load, save
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.sentences import sentences
 
 

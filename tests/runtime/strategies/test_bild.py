@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intaglio.errors import UsageError
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Written
 from intaglio.runtime.strategies.bild import BigLittleDecoder
-from intaglio.runtime.text_run import Generated
 
 Write = Callable[..., list[Generated]]
 LENGTH = 24  # tokens that are written

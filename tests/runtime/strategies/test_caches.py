@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intaglio.runtime import decoder as module
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.early_exit import EarlyExitSession
-from intaglio.runtime.generate import TextGenerator
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.early_exit import EarlyExitSession
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},

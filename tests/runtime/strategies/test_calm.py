@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from intaglio.errors import UsageError
 from intaglio.exporters import export
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Calm
-from intaglio.runtime.text_run import Generated
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 SIZES: dict[str, dict[str, Any]] = {

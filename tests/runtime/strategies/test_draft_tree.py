@@ -21,17 +21,17 @@ from intaglio.bundle import Axis, Bundle
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.generate import TextGenerator, generate
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.sampling import Sampler, Sampling, distribution, softmax
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.generation.sampling import Sampler, Sampling, distribution, softmax
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, Text, drive
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import drafts_after
 from intaglio.runtime.strategies.tree_growth import Tree, grow
-from intaglio.runtime.text_run import Generated
 from intaglio.runtime.tokenizer import read_backend
 
 KINDS = ("hidden-transfer", "medusa")

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intaglio.bundle import Bundle
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import TextGenerator
-from intaglio.runtime.sampling import Probabilities, Sampler, Sampling, distribution
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.sampling import Probabilities, Sampler, Sampling, distribution
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import CachedModel, Text
 from intaglio.runtime.strategies.drafting import verify
 from intaglio.runtime.tokenizer import read_backend

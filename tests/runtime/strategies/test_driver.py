@@ -11,13 +11,13 @@ import pytest
 from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.decoder_graph import decoder_of
-from intaglio.runtime.generate import TextGenerator, generate
-from intaglio.runtime.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.sampling import Sampler, Sampling
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.generation.sampling import Sampler, Sampling
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, CachedModel, Text, Written, drive
-from intaglio.runtime.text_run import Generated
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from intaglio.runtime.generate import generate
-from intaglio.runtime.text_run import Generated
+from intaglio.runtime.generation.generate import generate
+from intaglio.runtime.generation.text_run import Generated
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "rollback": 0.0},

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.strategies.ngram import NGram
-from intaglio.runtime.text_run import Generated
 
 
 def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.runtime.decoder import DecoderSession
-from intaglio.runtime.generate import TextGenerator, generate
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Auto
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.windows import FIRST, LOOK_AGAIN, MOST, AdaptiveWindow, CostWindow

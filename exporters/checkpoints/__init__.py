@@ -1,0 +1,1 @@
+"""What weights and tokenizers are read from."""

@@ -1,0 +1,61 @@
+"""Adopting an ONNX file that another tool made, so that passes, validation and engines can take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import intaglio
+from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
+from intaglio.errors import BundleError, SourceError
+from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
+from intaglio.files import copy_file, inside, sha256
+from intaglio.model_file import count_weights, external_data_files, load, parse, save
+from intaglio.plugins import custom_operators
+from intaglio.runtime.tokenizer import TOKENIZER
+
+TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
+
+
+def adopt(path: Path, draft: Draft) -> None:
+    """Fill `draft` with the graph at `path`, its external data, and the tokenizer's files that lie beside it.
+
+    Raises `SourceError` for a file that is not a valid ONNX graph, or whose external data leaves its folder.
+    """
+    import onnx
+
+    if not path.is_file():
+        raise SourceError(f"source {path}: no such file. Give a checkpoint's folder, a hub id, or an .onnx file.")
+    try:
+        locations = external_data_files(parse(path))
+        for location in locations:
+            if not inside(path.parent, location, f"{path}: external data").is_file():
+                raise SourceError(f"{path}: its external data {location} is missing. Put the file beside it.")
+        onnx.checker.check_model(str(path))
+        model = load(path)
+    except (onnx.checker.ValidationError, BundleError) as error:
+        raise SourceError(f"source {' '.join(str(error).split())[:300]}") from error
+    inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
+    outputs = [tensor_spec(value) for value in model.graph.outputs]
+    symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}
+    weights = [value.dtype.numpy().name for value in model.graph.initializers.values() if value.dtype is not None]
+    floats = [name for name in weights if name.startswith(("float", "bfloat"))]
+    for name in (TOKENIZER, *BESIDE):
+        if (path.parent / name).is_file():
+            copy_file(path.parent / name, draft.path / name)
+    draft.manifest = Manifest(
+        format=FORMAT,
+        created_by=f"intaglio {intaglio.__version__}",
+        source=Source(
+            "onnx", str(path.absolute()), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
+        ),
+        family="",
+        architecture=model.producer_name or "",
+        task=next((task for name, task in TASK_OF_OUTPUT.items() if name in {spec.name for spec in outputs}), ""),
+        dtype=max(set(floats), key=floats.count, default="float32"),
+        inputs=inputs,
+        outputs=outputs,
+        parameters=count_weights(model),
+        axes={name: Axis() for name in sorted(symbolic)},
+        custom_operators=custom_operators(model.graph),
+    )
+    save(model, draft.model_path)

@@ -1,0 +1,43 @@
+"""Numbers of a config.json that no checkpoint with these weights can have, refused before anything is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.safetensors_file import read_header
+from intaglio.exporters.family import families
+
+# What the families call the same thing.
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
+LENGTHS = (
+    "vocab_size", "type_vocab_size", "hidden_size", "n_embd", "dim", "d_model", "word_embed_proj_dim",
+    "intermediate_size", "n_inner", "hidden_dim", "ffn_dim", "d_ff", "head_dim", "d_kv", "num_attention_heads",
+    "num_key_value_heads", "n_head", "n_heads", "num_heads", "relative_attention_num_buckets", "n_positions",
+)  # fmt: skip
+POSITIONS = ("max_position_embeddings", "relative_attention_max_distance", "sliding_window")
+MOST_POSITIONS = 1 << 30  # rotary and relative ones stand in no weight
+
+
+def check_config(checkpoint: Checkpoint) -> None:
+    """Raise `SourceError` for more layers than there are weights, or a length that is more than any weight has.
+
+    Such a number would be believed for a long time: `transformers` makes lists of so many layers.
+    """
+    shapes = [entry.shape for path in checkpoint.weights for entry in read_header(path)[0].values()]
+    longest = max((length for shape in shapes for length in shape), default=0)
+    _check(checkpoint.config, LAYERS, len(shapes), "weights in all")
+    learned = (
+        POSITIONS if str(checkpoint.config.get("model_type")) in families() else ()
+    )  # encoders have weights for them
+    _check(checkpoint.config, (*LENGTHS, *learned), longest, "for the longest axis of a weight")
+    _check(checkpoint.config, POSITIONS, MOST_POSITIONS, "for any model")
+
+
+def _check(config: Mapping[str, Any], keys: Iterable[str], most: int, what: str) -> None:
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, int | float) and value > most:
+            raise SourceError(f"config.json: {key} is {value}, expected at most {most}, {what}. Fix it.")

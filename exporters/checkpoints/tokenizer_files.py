@@ -1,0 +1,98 @@
+"""Bringing a checkpoint's tokenizer into the bundle, in the one form that the runtime reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.family import integer
+from intaglio.extras import load
+from intaglio.files import copy_file
+from intaglio.runtime.tokenizer import TOKENIZER
+
+# Files from which transformers makes a tokenizer; without any of them it makes an empty one.
+VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
+
+
+def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    """Write tokenizer.json, padded with the model's own token and never cut, and copy the files beside it.
+
+    A checkpoint that has only a vocabulary is converted by `transformers`; one without a tokenizer is refused.
+    """
+    tokenizer = _read(checkpoint)
+    _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
+    _pad(checkpoint, tokenizer)
+    _write(checkpoint, tokenizer, folder, BESIDE)
+
+
+def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: int) -> None:
+    """Write the tokenizer of a decoder, which is neither padded nor cut, and copy the files beside it.
+
+    Raises `SourceError` when it does not belong to a model of `vocab_size` tokens.
+    """
+    tokenizer = _read(checkpoint)
+    _check_vocabulary(checkpoint, tokenizer, vocab_size)
+    tokenizer.no_padding()
+    _write(checkpoint, tokenizer, folder, (*BESIDE, *BESIDE_DECODER))
+
+
+def _pad(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    number = integer(checkpoint.config, "pad_token_id", 0, default=0)
+    token = {identity: token for token, identity in tokenizer.get_vocab().items()}.get(number)
+    if token is None:
+        raise SourceError(
+            f"{checkpoint.folder}: its tokenizer has no token {number}, which config.json names for padding "
+            "(pad_token_id). Give the tokenizer that the model was trained with."
+        )
+    tokenizer.enable_padding(pad_id=number, pad_token=token)
+
+
+def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequence[str]) -> None:
+    tokenizer.no_truncation()
+    tokenizer.save(str(folder / TOKENIZER))
+    for name in beside:
+        if (checkpoint.folder / name).is_file():
+            copy_file(checkpoint.folder / name, folder / name)
+
+
+def _read(checkpoint: Checkpoint) -> Any:
+    path = checkpoint.folder / TOKENIZER
+    if path.is_file():
+        from tokenizers import Tokenizer
+
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            reason = f"{path}: not a readable tokenizer ({error})"
+            raise SourceError(f"{reason}. Download or copy the file again.") from error
+    if not any((checkpoint.folder / name).is_file() for name in VOCABULARIES):
+        raise SourceError(
+            f"{checkpoint.folder}: holds no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there."
+        )
+    transformers = load("transformers")
+    try:
+        folder = str(checkpoint.folder)
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, ImportError) as error:
+        raise SourceError(
+            f"{checkpoint.folder}: holds no tokenizer that can be read ({' '.join(str(error).split())[:200]}). "
+            f"Put its {TOKENIZER} there."
+        ) from error
+
+
+def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None:
+    """Refuse a tokenizer that knows special tokens only, or one of another model, with ids beyond the vocabulary."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if len(vocabulary) <= len(tokenizer.get_added_tokens_decoder()):
+        raise SourceError(f"{checkpoint.folder}: its tokenizer has no words. Put the {TOKENIZER} of this model there.")
+    largest = max(vocabulary.values())
+    if largest >= size:
+        raise SourceError(
+            f"{checkpoint.folder}: its tokenizer gives ids up to {largest}, the model takes less than {size}. "
+            f"Put the {TOKENIZER} of this model there."
+        )

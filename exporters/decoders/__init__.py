@@ -1,0 +1,1 @@
+"""Decoders: one file per family, and the graph they are written with."""

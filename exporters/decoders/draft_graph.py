@@ -1,0 +1,142 @@
+"""Decoder graphs that draft: what `drafts.safetensors` adds to the graph that a family writes.
+
+The output `draft_logits` is float32 [batch, drafting, drafts, vocab]: for each of the tokens at `draft_indices`, what
+the tokens after the next one may be. The rows of drafts go through the head together with those that logits are
+wanted of, so that its weight is read once.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import onnx_ir as ir
+
+from intaglio.bundle import Decoder
+from intaglio.drafts import HEAD_ROWS, HIDDEN_TRANSFER, Drafts, matrix_path, rows_after
+from intaglio.exporters.decoders.early_exit_graph import EarlyExitGraph
+from intaglio.exporters.decoders.graph import DecoderGraph, Frequencies
+from intaglio.exporters.decoders.saturation_graph import SaturationGraph
+from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.exporters.writing.graph_writer import graph_input, named
+
+END = (1 << 63) - 1  # of a slice: as far as there is something
+
+
+def decoder_graph(
+    decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts | None
+) -> DecoderGraph:
+    """An empty graph for a family to write."""
+    if drafts is None:
+        plain = SaturationGraph if decoder.saturation_exits else DecoderGraph
+        return (EarlyExitGraph if decoder.exit_layer else plain)(decoder, weights, dtype)
+    kind = HiddenTransferGraph if drafts.kind == HIDDEN_TRANSFER else MedusaGraph
+    return kind(decoder, weights, dtype, drafts)
+
+
+class DraftGraph(DecoderGraph):
+    """What both kinds share."""
+
+    def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
+        self.drafts = drafts
+        self.draft_indices = graph_input("draft_indices", ir.DataType.INT64, ["batch", "drafting"])
+        super().__init__(decoder, weights, dtype)
+
+    def further_inputs(self) -> list[ir.Value]:
+        """See `DecoderGraph`."""
+        return [self.draft_indices]
+
+    @abstractmethod
+    def drafted(self, x: ir.Value, width: int) -> ir.Value:
+        """The states [batch, drafting · steps, width] for the head, those of a token together; `x`: all last states."""
+
+    def head_input(self, x: ir.Value, width: int) -> ir.Value:
+        """See `DecoderGraph`."""
+        return self.joined([super().head_input(x, width), self.drafted(x, width)], HEAD_ROWS, width)
+
+    def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
+        """See `DecoderGraph`."""
+        steps, vocabulary = self.drafts.steps, self.decoder.vocab_size
+        wanted = self.op("Shape", [self.logit_indices], start=1, end=2)
+        first, last = self.sliced(logits, self.constant("zero", [0]), wanted), self.sliced(logits, wanted)
+        each = self.constant("shape_draft_logits", [0, -1, steps, vocabulary])
+        drafted = self.op("Reshape", [last, each])
+        shape: list[str | int] = ["batch", "drafting", steps, vocabulary]
+        return [*super().head_outputs(first, matrix), named(drafted, "draft_logits", shape)]
+
+    def joined(self, parts: list[ir.Value], rows: str, width: int) -> ir.Value:
+        """States [batch, rows, width] of several parts; without a name the sum of their rows would have a new one."""
+        states = self.op("Concat", parts, axis=1)
+        states.type, states.shape = ir.TensorType(self.dtype), ir.Shape(["batch", rows, width])
+        return states
+
+    def sliced(self, x: ir.Value, start: ir.Value, end: ir.Value | None = None) -> ir.Value:
+        """Of the second axis the places from `start` up to `end`, which are int64 [1]."""
+        return self.op("Slice", [x, start, end or self.constant("end", [END]), self.constant("axis_1", [1])])
+
+
+class HiddenTransferGraph(DraftGraph):
+    """Pseudo hidden states behind those of the tokens, from the transfer layers on: [tokens | step 0 | step 1 | ...].
+
+    Masks and rotations grow with them, and the same TensorScatter writes their keys and values: the pseudo state of
+    step s from draft_indices[j] lies in the slot write_start + tokens + s · drafting + j (Hidden Transfer, section 3).
+    """
+
+    def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
+        self.draft_positions = graph_input("draft_positions", ir.DataType.INT64, ["batch", "drafted"])
+        self.draft_mask = graph_input("draft_mask", ir.DataType.BOOL, ["batch", "drafted", "capacity"])
+        super().__init__(decoder, weights, dtype, drafts)
+        mask = self.op("Unsqueeze", [self.draft_mask, self.constant("axis_1", [1])])
+        self._masks = self._steps(mask, axis=2)
+        self._step_angles: list[list[ir.Value]] = []  # of cosines, of sines: one for each step
+
+    def further_inputs(self) -> list[ir.Value]:
+        """See `DecoderGraph`."""
+        return [*super().further_inputs(), self.draft_positions, self.draft_mask]
+
+    def _steps(self, value: ir.Value, axis: int) -> list[ir.Value]:
+        steps = self.drafts.steps
+        return self.ops("Split", [value], steps, axis=axis, num_outputs=steps) if steps > 1 else [value]
+
+    def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
+        """See `DecoderGraph`."""
+        super().rotary_angles(frequencies, factor)
+        drafted = self.angles_at(self.draft_positions, frequencies, factor)
+        self._step_angles = [self._steps(value, axis=1) for value in drafted]
+
+    def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
+        """See `DecoderGraph`; with the pseudo states of the steps that stand before this block."""
+        steps = [step for step, layer in enumerate(self.drafts.layers) if layer == index]
+        if not steps:
+            return x
+        origins = self.rows_at(x, self.draft_indices)
+        moves = [self.linear(matrix_path(step), origins, width, width, bias=False) for step in steps]
+        pseudo = [self.add(origins, move) for move in moves]
+        self._mask = self.op("Concat", [self._mask, *(self._masks[step] for step in steps)], axis=2)
+        self._angles = [
+            self.op("Concat", [angles, *(pieces[step] for step in steps)], axis=1)
+            for angles, pieces in zip(self._angles, self._step_angles, strict=True)
+        ]
+        return self.joined([x, *pseudo], rows_after(steps[-1] + 1), width)
+
+    def drafted(self, x: ir.Value, width: int) -> ir.Value:
+        """See `DraftGraph`; the last states are ordered by step."""
+        tokens = self.op("Shape", [self.input_ids], start=1, end=2)
+        by_step = self.constant("shape_pseudo_states", [0, self.drafts.steps, -1, width])
+        pseudo = self.op("Reshape", [self.sliced(x, tokens), by_step])
+        rows = self.constant("shape_drafted", [0, -1, width])
+        return self.op("Reshape", [self.op("Transpose", [pseudo], perm=[0, 2, 1, 3]), rows])
+
+
+class MedusaGraph(DraftGraph):
+    """x + SiLU(x·W) of the last states, with a matrix for each step."""
+
+    def drafted(self, x: ir.Value, width: int) -> ir.Value:
+        """See `DraftGraph`."""
+        origins = self.rows_at(x, self.draft_indices)
+        steps = []
+        for step in range(self.drafts.steps):
+            product = self.linear(matrix_path(step), origins, width, width, bias=False)
+            state = self.add(origins, self.activation("silu", product))
+            steps.append(self.op("Unsqueeze", [state, self.constant("axis_2", [2])]))
+        rows = self.constant("shape_drafted", [0, -1, width])
+        return self.op("Reshape", [self.op("Concat", steps, axis=2), rows])

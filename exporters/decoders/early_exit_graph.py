@@ -1,0 +1,35 @@
+"""Decoder graphs with an early exit: the further output `exit_logits`, float32 [batch, positions_wanted, vocab].
+
+It is what the final norm and the head make of the states after the first blocks, with the same weights as for `logits`.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intaglio.exporters.decoders.graph import BeforeHead, DecoderGraph
+from intaglio.exporters.writing.graph_writer import named
+
+
+class EarlyExitGraph(DecoderGraph):
+    """A decoder's graph with an exit after the first `exit_layer` blocks."""
+
+    def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
+        """See `DecoderGraph`."""
+        if index == self.decoder.exit_layer:
+            self._exited = x
+        return x
+
+    def finish(self, x: ir.Value, width: int, before_head: BeforeHead) -> None:
+        """See `DecoderGraph`."""
+        self._before_head = before_head
+        super().finish(x, width, before_head)
+
+    def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
+        """See `DecoderGraph`."""
+        returned = dict(self.layers)
+        states = self._before_head(self.rows_at(self._exited, self.logit_indices))
+        self.layers = returned  # a module returns what it does for the whole model
+        early = self.logits_of(states, matrix)
+        shape: list[str | int] = ["batch", "positions_wanted", self.decoder.vocab_size]
+        return [*super().head_outputs(logits, matrix), named(early, "exit_logits", shape)]

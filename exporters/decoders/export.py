@@ -1,0 +1,172 @@
+"""Exporting a decoder: from its checkpoint to the graph, the manifest, and the comparison with the source model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+import intaglio
+from intaglio.bounds import Bounds
+from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
+from intaglio.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.early_exit import EVERY, EarlyExit
+from intaglio.errors import SourceError
+from intaglio.exporters.check import Checked
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
+from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
+from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
+from intaglio.exporters.decoders.draft_check import source_drafts
+from intaglio.exporters.family import DecoderFamily
+from intaglio.extras import load
+from intaglio.model_file import count_weights, save
+from intaglio.progress import step
+
+if TYPE_CHECKING:
+    from intaglio.exporters.decoders.graph import DecoderGraph
+
+GENERATION = "generation_config.json"
+
+
+def export_decoder(
+    checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
+) -> dict[str, Checked]:
+    """Fill `draft` with the decoder of `checkpoint`; with `bounds`, hold its logits to the source model's.
+
+    Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
+    """
+    with step("loading the libraries"):
+        load("torch")
+        load("transformers")
+    config = full_config(checkpoint, family.architecture)
+    described = family.describe(config)
+    write_decoder_tokenizer(checkpoint, draft.path, described.vocab_size)
+    drafts = checkpoint.drafts(described.layers)
+    decoder = _with_drafts(with_ends(described, checkpoint, config), drafts)
+    decoder = _with_exits(decoder, checkpoint.early_exit(described.layers))
+    graph = _graph(checkpoint, family, decoder, config, dtype, drafts)
+    if bounds is None:
+        _write(graph, checkpoint, family, dtype, draft)
+        return {}
+    batches = token_batches(draft.path, decoder)
+    with step("running the source model"):
+        expected = _source_outputs(checkpoint, family, decoder, batches)
+    _write(graph, checkpoint, family, dtype, draft)
+    with step("checking against the source model"):
+        return check_decoder(draft.model_path, decoder, bounds, batches, expected)
+
+
+def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
+    """config.json with what `transformers` takes for the keys that it leaves out."""
+    from intaglio.exporters.source import source_faults
+
+    transformers = load("transformers")
+    with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
+        config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), trust_remote_code=False)
+        return dict(config.to_dict())
+
+
+def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
+    """With the ids that begin and end a text: generation_config.json's, or config.json's where it names none."""
+    path = checkpoint.folder / GENERATION
+    named = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
+    begin, end = (named.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id"))
+    ends = end if isinstance(end, list) else [end] if end is not None else []
+    for number in [*ends, *([begin] if begin is not None else [])]:
+        if not isinstance(number, int) or not 0 <= number < decoder.vocab_size:
+            raise SourceError(
+                f"{checkpoint.folder}: names {number!r} as a token that begins or ends a text, the vocabulary has "
+                f"{decoder.vocab_size}. Mend bos_token_id or eos_token_id in config.json and {GENERATION}."
+            )
+    return msgspec.structs.replace(decoder, bos_token_id=begin, eos_token_ids=tuple(ends))
+
+
+def _with_drafts(decoder: Decoder, drafts: Drafts | None) -> Decoder:
+    return msgspec.structs.replace(decoder, drafts=drafts.steps, draft_kind=drafts.kind) if drafts else decoder
+
+
+def _with_exits(decoder: Decoder, exits: EarlyExit | None) -> Decoder:
+    if exits is None:
+        return decoder
+    if exits.layer == EVERY:
+        return msgspec.structs.replace(decoder, saturation_exits=True)
+    return msgspec.structs.replace(decoder, exit_layer=exits.layer)
+
+
+def _source_outputs(
+    checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, batches: list[Batch]
+) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """By the name of the output what the source model gives for every text of every batch, run alone and whole.
+
+    Logits are [tokens, vocab], of an early exit too, those of drafts, if there are any, [tokens, drafts, vocab].
+    """
+    import torch
+
+    from intaglio.exporters.decoders.module import EarlyExitModule
+    from intaglio.exporters.source import build_decoder, source_faults
+
+    texts = [text for batch in batches for text in batch]
+    with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+        module = build_decoder(checkpoint, family)
+        expected = {"logits": [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
+        if decoder.drafts:
+            expected["draft_logits"] = [source_drafts(module, decoder, text) for text in texts]
+        if isinstance(module, EarlyExitModule):
+            expected["exit_logits"] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
+    if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
+        raise SourceError(
+            f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
+    return expected
+
+
+def _graph(
+    checkpoint: Checkpoint,
+    family: DecoderFamily,
+    decoder: Decoder,
+    config: dict[str, Any],
+    dtype: str,
+    drafts: Drafts | None,
+) -> DecoderGraph:
+    """The finished graph, its weights still unread."""
+    import onnx_ir as ir
+
+    from intaglio.exporters.decoders.draft_graph import decoder_graph
+    from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
+
+    weights = DecoderWeights(checkpoint.folder, checkpoint.tensors(), family, bool(config["tie_word_embeddings"]))
+    weights.add(checkpoint.draft_tensors())
+    graph = decoder_graph(decoder, weights, ir.DataType.from_numpy(np.dtype(dtype)), drafts)
+    family.build(graph, config)
+    return graph
+
+
+def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft) -> None:
+    """Write the graph and the manifest into the draft."""
+    decoder, model = graph.decoder, graph.model
+    with step("writing"):
+        draft.manifest = Manifest(
+            format=FORMAT,
+            created_by=f"intaglio {intaglio.__version__}",
+            source=checkpoint.source(),
+            family=family.model_type,
+            architecture=family.architecture,
+            task="generate",
+            dtype=dtype,
+            inputs=[tensor_spec(value) for value in model.graph.inputs],
+            outputs=[tensor_spec(value) for value in model.graph.outputs],
+            parameters=count_weights(model),
+            axes={
+                "batch": Axis(),
+                "tokens": Axis(1, decoder.max_positions),
+                "capacity": Axis(),
+                "positions_wanted": Axis(),
+                **({"drafting": Axis()} if decoder.drafts else {}),
+                **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
+            },
+            layers=graph.layers,
+            decoder=decoder,
+        )
+        save(model, draft.model_path, consume=True)

@@ -1,0 +1,134 @@
+"""The one place that writes decoder graphs.
+
+The cache is what it has to be: buffers that `TensorScatter` writes in place and `Attention` reads, which no tracer
+makes of a model's own cache. The inputs and outputs are described in docs/bundle.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from intaglio.bundle import Decoder
+from intaglio.exporters.writing.checkpoint_weights import HEAD, CheckpointWeights
+from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, named
+
+Frequencies = np.ndarray[Any, np.dtype[np.float32]]  # [head_dim / 2], radians a position
+BeforeHead = Callable[[ir.Value], ir.Value]  # writes what stands between the last block and the head: a norm
+
+
+class DecoderGraph(GraphWriter):
+    """A decoder's graph while it is written."""
+
+    def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
+        self.decoder = decoder
+        integers = ir.DataType.INT64
+        self.input_ids = graph_input("input_ids", integers, ["batch", "tokens"])
+        self.positions = graph_input("positions", integers, ["batch", "tokens"])
+        self.attention_mask = graph_input("attention_mask", ir.DataType.BOOL, ["batch", "tokens", "capacity"])
+        self.write_start = graph_input("write_start", integers, ["batch"])
+        self.logit_indices = graph_input("logit_indices", integers, ["batch", "positions_wanted"])
+        cache: list[str | int] = ["batch", decoder.kv_heads, "capacity", decoder.head_dim]
+        self._past = [
+            (graph_input(f"past_key_{index}", dtype, cache), graph_input(f"past_value_{index}", dtype, cache))
+            for index in range(decoder.layers)
+        ]
+        first = [self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices]
+        inputs = [*first, *self.further_inputs(), *(value for pair in self._past for value in pair)]
+        super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
+        self._present: list[ir.Value] = []
+        self._angles: list[ir.Value] = []  # cosines, sines
+        self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # one for all heads
+
+    def further_inputs(self) -> list[ir.Value]:
+        """The inputs that a graph which does more than predict has besides, before the caches."""
+        return []
+
+    def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
+        """What the block `index` is given, when `x` [batch, tokens, width] comes to it."""
+        return x
+
+    def block_output(self, x: ir.Value) -> ir.Value:
+        """What the block that is being written returns, when it has computed `x` [batch, tokens, width]."""
+        return x
+
+    def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
+        """Let `rotate` turn by position · frequency."""
+        self._angles = self.angles_at(self.positions, frequencies, factor)
+
+    def angles_at(self, positions: ir.Value, frequencies: Frequencies, factor: float) -> list[ir.Value]:
+        """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the last step."""
+        with self.module("rotary"):
+            places = self.op("Cast", [positions], to=ir.DataType.FLOAT)
+            places = self.op("Unsqueeze", [places, self.constant("axis_last", [-1])])
+            angles = self.op("Mul", [places, self.constant("rotary.frequencies", frequencies, ir.DataType.FLOAT)])
+            both = [self.op(op_type, [angles]) for op_type in ("Cos", "Sin")]
+            if factor != 1.0:
+                scale = self.constant("rotary.factor", factor, ir.DataType.FLOAT)
+                both = [self.op("Mul", [value, scale]) for value in both]
+            if self.dtype != ir.DataType.FLOAT:
+                both = [self.op("Cast", [value], to=self.dtype) for value in both]
+        self.layers.pop("rotary")  # no module of the checkpoint
+        return both
+
+    def rotate(self, x: ir.Value) -> ir.Value:
+        """Rotary position embedding of [batch, heads, tokens, head_dim], each half of a head against the other."""
+        return self.op("RotaryEmbedding", [x, *self._angles])
+
+    def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
+        """Write keys and values into this layer's cache, and attend to all of it that the mask lets through.
+
+        All are [batch, heads, tokens, head_dim]; returned is [batch, tokens, heads · head_dim].
+        """
+        index = len(self._present) // 2
+        for kind, past, new in zip(("key", "value"), self._past[index], (keys, values), strict=True):
+            present = self.op("TensorScatter", [past, new, self.write_start], axis=2, mode="linear")
+            present.name = f"present_{kind}_{index}"
+            self._present.append(present)
+        return self.attend(queries, self._present[-2], self._present[-1], self._mask, scale)
+
+    def finish(self, x: ir.Value, width: int, before_head: BeforeHead) -> None:
+        """Take the last block's states through `before_head`, and those that are wanted through the head.
+
+        `width` is what the head takes; `model` is then complete. Where the head is tied, its weight is the embedding's,
+        which the file then holds once. Raises `SourceError` for weights that the checkpoint lacks, or has too many.
+        """
+        shape = [self.decoder.vocab_size, width]
+        x = before_head(x)
+        with self.module(HEAD):
+            wanted = self.head_input(x, width)
+            if self.weights.tied:
+                matrix = self.op("Transpose", [self.weight(self.weights.table, shape)], perm=[1, 0])
+            else:
+                matrix = self.weight(f"{HEAD}.weight", shape, transposed=True)
+            outputs = self.head_outputs(self.logits_of(wanted, matrix), matrix)
+        self.layers.pop(HEAD)  # it returns those that are wanted, the checkpoint's module all
+        self.weights.check()
+        for value in outputs:
+            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+        self._graph.outputs.extend([*outputs, *self._present])
+        for value, past in zip(self._present, [past for pair in self._past for past in pair], strict=True):
+            value.type, value.shape = past.type, past.shape
+        ShapeInferencePass()(self.model)
+
+    def logits_of(self, states: ir.Value, matrix: ir.Value) -> ir.Value:
+        """Float32 logits [batch, rows, vocab] of states [batch, rows, width]; `matrix` [width, vocab] is the head's."""
+        logits = self.op("MatMul", [states, matrix])
+        return logits if self.dtype == ir.DataType.FLOAT else self.op("Cast", [logits], to=ir.DataType.FLOAT)
+
+    def head_input(self, x: ir.Value, width: int) -> ir.Value:
+        """Of the last states `x` [batch, tokens, width] the rows that go through the head."""
+        return self.rows_at(x, self.logit_indices)
+
+    def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
+        """The named outputs that the logits [batch, rows, vocab] of these rows make; `matrix` is the head's."""
+        return [named(logits, "logits", ["batch", "positions_wanted", self.decoder.vocab_size])]
+
+    def rows_at(self, x: ir.Value, indices: ir.Value) -> ir.Value:
+        """Of `x` [batch, tokens, width] the rows [batch, wanted, width] at `indices` [batch, wanted]."""
+        rows = self.op("Unsqueeze", [indices, self.constant("axis_last", [-1])])
+        return self.op("GatherND", [x, rows], batch_dims=1)

@@ -1,0 +1,154 @@
+"""Checking an exported encoder-decoder against the source model, in a process of its own; see `check`.
+
+The source model reads each text alone, and its decoder runs whole, without a cache. The graphs run the texts in
+batches, of different lengths on both sides, and the decoder in steps through the cache, as `decoder_check` has them. So
+a fault in the positions' biases, masks, padding or the cache shows as well as one in the weights.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bounds import Bounds
+from intaglio.bundle import MODEL, Decoder, Encoder
+from intaglio.exporters.check import Checked, compared, run_check
+from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
+from intaglio.files import scratch_directory
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
+from intaglio.sentences import sentences
+
+Floats = npt.NDArray[np.float32]
+OUTPUTS = ("cross_key", "cross_value", "logits")  # of all layers together, and of all tokens
+
+
+class Pair(msgspec.Struct):
+    """The token ids of a text that is read and of one that is written, which the decoder's start stands before."""
+
+    source: list[int]
+    written: list[int]
+
+
+def pair_batches(folder: Path, encoder: Encoder) -> list[list[Pair]]:
+    """Real sentences, by the tokenizer that was written to `folder`, in batches of mixed lengths on both sides."""
+    tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
+    texts = [ids for ids in (tokenizer.encode(text).ids for text in sentences()) if len(ids) > 1][: TEXTS + 1]
+    pairs = []
+    for index, (source, written) in enumerate(pairwise(texts)):
+        place = index % TOGETHER
+        source, written = source[: max(LONGEST - 5 * place, 2)], written[: max(LONGEST - 3 * (TOGETHER - place), 2)]
+        pairs.append(Pair(source, [encoder.decoder_start_token_id, *written]))
+    return [pairs[start : start + TOGETHER] for start in range(0, len(pairs), TOGETHER)]
+
+
+def check_encoder_decoder(
+    folder: Path,
+    decoder: Decoder,
+    encoder: Encoder,
+    bounds: Bounds,
+    batches: list[list[Pair]],
+    expected: list[dict[str, Floats]],
+) -> dict[str, Checked]:
+    """Run the two ONNX files in `folder` on `batches`; compare with `expected`.
+
+    `expected` holds for every pair, in order, the arrays of `outputs_of`.
+    """
+    with scratch_directory("check") as scratch:
+        (scratch / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches]))
+        run_check("encoder_decoders.check", folder, scratch)
+        with np.load(scratch / "outputs.npz", allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in OUTPUTS}
+    return {name: compared(found[name], joined(expected, name), bounds) for name in OUTPUTS}
+
+
+def joined(outputs: list[dict[str, Floats]], name: str) -> Floats:
+    """Output `name` of all pairs, as rows of what it has along its last axis."""
+    return np.concatenate([arrays[name].reshape(-1, arrays[name].shape[-1]) for arrays in outputs])
+
+
+def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pair]) -> list[dict[str, Floats]]:
+    """Of every pair of a batch what the graphs in `folder` give, float32.
+
+    cross_key, cross_value  [layers, heads, tokens of the source, head_dim]
+    logits                  [tokens written, vocab], through the cache
+    """
+    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+
+    longest = max(len(pair.source) for pair in batch)
+    ids = np.full((len(batch), longest), encoder.pad_token_id, np.int64)
+    mask = np.zeros((len(batch), longest), np.bool_)
+    for row, pair in enumerate(batch):
+        ids[row, : len(pair.source)] = pair.source
+        mask[row, : len(pair.source)] = True
+    with OnnxRuntimeEngine(folder / encoder.file) as engine:
+        crossed = engine.run({"source_ids": ids, "source_mask": mask})
+    logits = _stepwise_logits(
+        folder / MODEL, decoder, {"source_mask": mask, **crossed}, [pair.written for pair in batch]
+    )
+    found = []
+    for row, pair in enumerate(batch):
+        read = slice(len(pair.source))
+        keys, values = (
+            np.stack([crossed[f"{kind}_{index}"][row, :, read] for index in range(decoder.layers)])
+            for kind in ("cross_key", "cross_value")
+        )
+        found.append({"cross_key": keys.astype(np.float32), "cross_value": values.astype(np.float32), **logits[row]})
+    return found
+
+
+def _stepwise_logits(
+    model: Path, decoder: Decoder, read: Mapping[str, Array], texts: list[list[int]]
+) -> list[dict[str, Floats]]:
+    """The logits of every text of a batch, which is written in pieces of mixed lengths."""
+    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+
+    cut = pieces([len(text) for text in texts])
+    longest = max(piece.stop - piece.start for piece in cut)
+    slots = np.arange(max(map(len, texts)) + longest)
+    collected: list[list[Floats]] = [[] for _ in texts]
+    with OnnxRuntimeEngine(model) as engine:
+        caches: dict[str, Array] = {
+            spec.name: np.zeros((len(texts), decoder.kv_heads, len(slots), decoder.head_dim), spec.dtype)
+            for spec in engine.inputs
+            if spec.name.startswith("past_")
+        }
+        lengths: npt.NDArray[np.int64] = np.zeros(len(texts), np.int64)
+        for piece in cut:
+            real = [text[piece] for text in texts]
+            ids = np.zeros((len(texts), max(map(len, real))), np.int64)
+            for row, tokens in zip(ids, real, strict=True):
+                row[: len(tokens)] = tokens
+            places = lengths[:, None] + np.arange(ids.shape[1])
+            step = {
+                "input_ids": ids,
+                "positions": places,
+                "attention_mask": slots <= places[:, :, None],
+                "write_start": lengths,
+                "logit_indices": np.tile(np.arange(ids.shape[1]), (len(texts), 1)),
+            }
+            outputs = engine.run({**step, **caches, **read})
+            caches = {name: outputs[name.replace("past_", "present_")] for name in caches}
+            for rows, logits, tokens in zip(collected, outputs["logits"], real, strict=True):
+                rows.append(logits[: len(tokens)].astype(np.float32))
+            lengths = lengths + np.array([len(tokens) for tokens in real])
+    return [{"logits": np.concatenate(rows)} for rows in collected]
+
+
+def _run(folder: Path, scratch: Path) -> None:
+    """The child: what every pair of texts.json gives, in order, into outputs.npz."""
+    decoder, encoder, batches = msgspec.json.decode(
+        (scratch / "texts.json").read_bytes(), type=tuple[Decoder, Encoder, list[list[Pair]]]
+    )
+    outputs = [arrays for batch in batches for arrays in outputs_of(folder, decoder, encoder, batch)]
+    np.savez(scratch / "outputs.npz", allow_pickle=False, **{name: joined(outputs, name) for name in OUTPUTS})
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,169 @@
+"""Exporting an encoder-decoder: its two graphs, the manifest, and the comparison with the source model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+import intaglio
+from intaglio.bounds import Bounds
+from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
+from intaglio.errors import SourceError
+from intaglio.exporters.check import Checked
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
+from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
+from intaglio.exporters.decoders.export import GENERATION, full_config, with_ends
+from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches
+from intaglio.exporters.family import EncoderDecoderFamily
+from intaglio.extras import load
+from intaglio.model_file import save, share
+from intaglio.progress import step
+
+if TYPE_CHECKING:
+    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+
+ENCODER = "encoder.onnx"
+SHARED = "shared.data"  # weights that both graphs use, which is the embedding of tokens
+
+
+def export_encoder_decoder(
+    checkpoint: Checkpoint, family: EncoderDecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
+) -> dict[str, Checked]:
+    """Fill `draft` with the two graphs of `checkpoint`; with `bounds`, hold what they give to the source's.
+
+    Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
+    """
+    with step("loading the libraries"):
+        load("torch")
+        load("transformers")
+    config = full_config(checkpoint, family.architecture)
+    graphs = _graphs(checkpoint, family, config, dtype)
+    decoder, encoder = graphs.decoder.decoder, _record(checkpoint, config, graphs.encoder)
+    write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
+    if bounds is None:
+        _write(graphs, encoder, checkpoint, family, dtype, draft)
+        return {}
+    batches = pair_batches(draft.path, encoder)
+    with step("running the source model"):
+        expected = _source_outputs(checkpoint, family, batches)
+    _write(graphs, encoder, checkpoint, family, dtype, draft)
+    with step("checking against the source model"):
+        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batches, expected)
+
+
+class _Graphs(NamedTuple):
+    encoder: EncoderGraph
+    decoder: ReadingDecoderGraph
+    parameters: int  # weights in both, those that they share counted once
+
+
+def _graphs(checkpoint: Checkpoint, family: EncoderDecoderFamily, config: dict[str, Any], dtype: str) -> _Graphs:
+    """The finished graphs, their weights still unread."""
+    import onnx_ir as ir
+
+    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+    from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+
+    decoder = with_ends(family.describe(config), checkpoint, config)
+    tie = bool(config["tie_word_embeddings"])
+    weights = CheckpointWeights(
+        checkpoint.folder, checkpoint.tensors(), family.blocks, family.embedding, tie, family.copies
+    )
+    of = ir.DataType.from_numpy(np.dtype(dtype))
+    reading, writing = EncoderGraph(decoder, weights, of), ReadingDecoderGraph(decoder, weights, of)
+    family.encode(reading, config)
+    family.decode(writing, config)
+    return _Graphs(reading, writing, weights.count())
+
+
+def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph) -> Encoder:
+    """What the manifest says of the encoder: generation_config.json names the start, or config.json."""
+    path = checkpoint.folder / GENERATION
+    named = read_json(path) if path.is_file() else {}
+    tokens: dict[str, int] = {}
+    for key, default in (("pad_token_id", 0), ("decoder_start_token_id", None)):
+        found = next((place[key] for place in (named, config) if place.get(key) is not None), default)
+        number = tokens.get("pad_token_id") if found is None else found  # T5 begins with its padding
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < graph.decoder.vocab_size:
+            raise SourceError(
+                f"{checkpoint.folder}: {key} is {number!r}, the vocabulary has {graph.decoder.vocab_size} tokens. "
+                f"Mend it in config.json and {GENERATION}."
+            )
+        tokens[key] = number
+    return Encoder(
+        file=ENCODER,
+        inputs=tuple(tensor_spec(value) for value in graph.model.graph.inputs),
+        outputs=tuple(tensor_spec(value) for value in graph.model.graph.outputs),
+        axes={"batch": Axis(), "source": Axis()},
+        layers=graph.layers,
+        **tokens,
+    )
+
+
+def _source_outputs(
+    checkpoint: Checkpoint, family: EncoderDecoderFamily, batches: list[list[Pair]]
+) -> list[dict[str, Floats]]:
+    """What `outputs_of` describes, of every pair, each run alone and whole by the source model."""
+    import torch
+
+    from intaglio.exporters.source import build_model, source_faults
+
+    expected = []
+    with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block").eval()
+        for pair in (pair for batch in batches for pair in batch):
+            states = model.encoder(input_ids=torch.tensor([pair.source]))[0]
+            layers = [block.layer[1].EncDecAttention for block in model.decoder.block]
+            keys, values = (
+                torch.stack([_heads(getattr(layer, name)(states[0]), layer.n_heads) for layer in layers])
+                for name in ("k", "v")
+            )
+            logits = model(encoder_outputs=(states,), decoder_input_ids=torch.tensor([pair.written])).logits[0]
+            arrays = {"cross_key": keys, "cross_value": values, "logits": logits}
+            expected.append({name: tensor.numpy() for name, tensor in arrays.items()})
+    if not all(np.isfinite(array).all() for arrays in expected for array in arrays.values()):
+        raise SourceError(
+            f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
+    return expected
+
+
+def _heads(projected: Any, heads: int) -> Any:
+    """Tensor [tokens, heads · head_dim] to [heads, tokens, head_dim]."""
+    return projected.unflatten(-1, (heads, -1)).transpose(0, 1)
+
+
+def _write(
+    graphs: _Graphs, encoder: Encoder, checkpoint: Checkpoint, family: EncoderDecoderFamily, dtype: str, draft: Draft
+) -> None:
+    """Write the graphs and the manifest into the draft."""
+    reading, writing = graphs.encoder.model, graphs.decoder.model
+    decoder = graphs.decoder.decoder
+    with step("writing"):
+        draft.manifest = Manifest(
+            format=FORMAT,
+            created_by=f"intaglio {intaglio.__version__}",
+            source=checkpoint.source(),
+            family=family.model_type,
+            architecture=family.architecture,
+            task="text-to-text",
+            dtype=dtype,
+            inputs=[tensor_spec(value) for value in writing.graph.inputs],
+            outputs=[tensor_spec(value) for value in writing.graph.outputs],
+            parameters=graphs.parameters,
+            axes={
+                "batch": Axis(),
+                "tokens": Axis(1, decoder.max_positions),
+                "capacity": Axis(),
+                "positions_wanted": Axis(),
+                "source": Axis(),
+            },
+            layers=graphs.decoder.layers,
+            decoder=decoder,
+            encoder=encoder,
+        )
+        share([reading, writing], draft.path / SHARED)
+        save(reading, draft.path / ENCODER, consume=True, beside=[SHARED])
+        save(writing, draft.model_path, consume=True, beside=[SHARED])

@@ -1,0 +1,19 @@
+"""mT5 (Xue et al., 2021): T5 of version 1.1, whose head takes the last states as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from intaglio.exporters.encoder_decoders import t5
+
+if TYPE_CHECKING:
+    from intaglio.exporters.encoder_decoders.graph import ReadingDecoderGraph
+
+
+def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:
+    """Write the decoder."""
+    t5.decode(graph, {**config, "scale_decoder_outputs": False})
+
+
+FAMILY = replace(t5.FAMILY, model_type="mt5", architecture="MT5ForConditionalGeneration", decode=decode)

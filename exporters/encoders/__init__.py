@@ -1,0 +1,1 @@
+"""Text encoders: one file per family, and tracing them."""

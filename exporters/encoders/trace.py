@@ -1,0 +1,168 @@
+"""The one place that traces: a torch module to an ONNX graph, its weights still unread.
+
+The module is traced with fake tensors in place of its parameters: tracing needs shapes and dtypes, not numbers.
+The graph's initializers then refer to the real parameters, which a mapped checkpoint has not read yet, and are
+cast, where the export asks for another dtype, only when they are written out.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
+from onnxscript import optimizer
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from intaglio.bundle import Axis
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.writing.weights import in_file, weight
+
+if TYPE_CHECKING:
+    from intaglio.exporters.encoders.modules import Encoder
+
+OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
+FOLDED = 1024  # elements of a constant; above, only weights of a single use are folded, so tied ones stay one
+SHAPE = ("batch", "sequence")  # the axes of every input
+GRAPH = "encoder"  # the graph's name
+SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules a node comes from, outermost first
+
+
+@dataclass
+class Traced:
+    """The graph, and for every module that computes something the value that it returns, in execution order."""
+
+    model: ir.Model
+    layers: dict[str, str]
+
+
+def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
+    """Trace `module`, whose inputs are int64 [batch, sequence], to opset 23 with both axes symbolic.
+
+    `weights` are the mapped tensors that the module was made from. The module's parameters are consumed:
+    afterwards only the graph refers to them.
+    """
+    with _quiet():
+        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their numbers
+        real = _fake_parameters(module, dtype, fake)
+        with fake:
+            example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in module.input_names)
+        symbolic = {axis: torch.export.Dim(name, max=axes[name].maximum) for axis, name in enumerate(SHAPE)}
+        program = torch.onnx.export(
+            module,
+            example,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(module.input_names),
+            output_names=list(module.output_names),
+            dynamic_shapes=(tuple(symbolic for _ in example),),
+            optimize=False,  # below, once the weights are in their place
+            verbose=False,
+        )
+        assert program is not None
+        model = program.model
+        del program  # it holds torch's graphs, which are larger than ours
+        in_files = {mapped.tensor.data_ptr(): mapped for mapped in weights.values()}
+        for name, value in model.graph.initializers.items():
+            if name in real:
+                tensor = real.pop(name)
+                value.const_value = weight(tensor, in_files.get(tensor.data_ptr()), name, from_torch_dtype(dtype))
+        traced = list(model.graph.initializers.values())
+        optimizer.optimize(model, output_size_limit=FOLDED)
+        for value in traced:
+            if not value.is_initializer():  # folded away, but the optimizer's caches would keep it in memory
+                value.const_value = None
+        for name, value in model.graph.initializers.items():
+            if isinstance(value.const_value, TorchTensor):
+                mapped = in_files.get(value.const_value.raw.data_ptr())
+                value.const_value = in_file(mapped, name) if mapped else value.const_value
+    _name_weights(model)
+    _name_nodes(model)
+    layers = _layers(model, module)
+    ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
+    return Traced(model, layers)
+
+
+def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:
+    """Replace every parameter by a fake one of `dtype`; return the real ones by name. Tied ones stay tied."""
+    real = {name: parameter.detach() for name, parameter in module.named_parameters(remove_duplicate=False)}
+    replaced: dict[int, torch.nn.Parameter] = {}
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in replaced:
+                with fake:
+                    empty = torch.empty(parameter.shape, dtype=dtype)
+                replaced[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+            owner._parameters[name] = replaced[id(parameter)]
+    return real
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the tracer's progress and warnings from the terminal; what goes wrong is raised."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _scopes(node: ir.Node) -> list[str]:
+    """Paths of the modules that `node` was traced in, outermost first, without the root and the operator itself."""
+    text = node.metadata_props.get(SCOPES)
+    return list(ast.literal_eval(text))[1:-1] if text else []
+
+
+def _name_weights(model: ir.Model) -> None:
+    """Name the weights that were transposed while tracing after their module: `<module>.weight_transposed`."""
+    for node in model.graph:
+        scopes = _scopes(node)
+        if node.op_type != "MatMul" or not scopes or len(node.inputs) != 2:
+            continue
+        weight = node.inputs[1]
+        if weight is not None and weight.is_initializer() and str(weight.name).startswith("val_"):
+            weight.name = f"{scopes[-1]}.weight_transposed"
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Name nodes, and the values they return, as `GraphWriter` does: `<module path>/<operator>`, then `_2`, `_3`, ...
+
+    What was traced outside of any module begins with the graph's name. Outputs of the graph keep their names.
+    """
+    model.graph.name = GRAPH
+    counts: Counter[str] = Counter()
+    for node in model.graph:
+        name = f"{(_scopes(node) or [GRAPH])[-1]}/{node.op_type}"
+        counts[name] += 1
+        node.name = name if counts[name] == 1 else f"{name}_{counts[name]}"
+        for index, value in enumerate(node.outputs):
+            if not value.is_graph_output():
+                value.name = node.name if len(node.outputs) == 1 else f"{node.name}_output_{index}"
+
+
+def _layers(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
+    """Module path -> the value computed last in it, for every module of the graph, in execution order."""
+    paths = {name for name, _ in module.named_modules()}
+    last: dict[str, str] = {}
+    for node in model.graph:
+        for path in _scopes(node):
+            if path in paths and node.outputs[0].name:
+                last.pop(path, None)
+                last[path] = node.outputs[0].name
+    return last

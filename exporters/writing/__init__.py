@@ -1,0 +1,1 @@
+"""What graphs are written with, whatever the family."""

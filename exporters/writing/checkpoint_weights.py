@@ -1,0 +1,125 @@
+"""The weights of a checkpoint that a graph is written from, found by name and shape, and not read. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.family import DecoderFamily
+from intaglio.exporters.writing.weights import in_file, mapped_weight
+
+HEAD = "lm_head"
+
+
+class CheckpointWeights:
+    """The tensors of a checkpoint under the names of its modules; what a graph asks for and they lack `check` tells.
+
+    `tied` says whether the head's weight is `table`, the embedding's; see `transformers`' `tie_weights`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tensors: Mapping[str, MappedTensor],
+        blocks: Sequence[str],
+        embedding: str,
+        tie: bool,
+        copies: Sequence[str] = (),
+    ):
+        """What the modules are, by path.
+
+        blocks     lists of blocks
+        embedding  the token embedding
+        tie        whether config.json says that the head's weight is the embedding's
+        copies     modules that read the embedding too, unless the checkpoint has another weight for them
+        """
+        self._folder = folder
+        self._blocks = blocks
+        self._tensors = dict(tensors)
+        self._used: set[str] = set()
+        self._missing: list[str] = []
+        self.table = f"{embedding}.weight"
+        self.tied = tie and self._one(f"{HEAD}.weight", self.table)
+        self._copies = {path for path in copies if self._one(f"{path}.weight", self.table)}
+
+    def add(self, tensors: Mapping[str, MappedTensor]) -> None:
+        """Take in tensors from beside the checkpoint's own, under the names that they have."""
+        self._tensors.update(tensors)
+
+    def table_of(self, path: str) -> str:
+        """The name of the weight that the embedding at `path` reads."""
+        return self.table if path in self._copies else f"{path}.weight"
+
+    def _one(self, head: str, table: str) -> bool:
+        """Whether the head and the embedding, which are to be tied, are: not if the checkpoint has two that differ.
+
+        Of tied ones a checkpoint may hold either, so the head may have to stand for the embedding.
+        """
+        if head not in self._tensors:
+            return True
+        first, second = self._tensors[head], self._tensors.setdefault(table, self._tensors[head])
+        if first.tensor.shape != second.tensor.shape:
+            return False
+        return first is second or np.array_equal(in_file(first, head).numpy(), in_file(second, table).numpy())
+
+    def tensor(
+        self, name: str, called: str, shape: Sequence[int], dtype: ir.DataType, transposed: bool
+    ) -> ir.TensorProtocol:
+        """The tensor `name` of `shape` as the graph's weight `called` of `dtype`, turned where `transposed`."""
+        found = self._tensors.get(name)
+        self._used.add(name)
+        if found is None or list(found.tensor.shape) != list(shape):
+            got = "missing" if found is None else f"got {list(found.tensor.shape)}"
+            self._missing.append(f"{name} ({got}, expected {list(shape)})")
+            placed = list(shape)[::-1] if transposed else list(shape)
+            return ir.LazyTensor(_never, dtype, ir.Shape(placed), name=called)
+        return mapped_weight(found, called, dtype, transposed)
+
+    def count(self) -> int:
+        """The numbers in all weights that a graph asked for, each of them once."""
+        return sum(self._tensors[name].tensor.numel() for name in self._used)
+
+    def check_found(self) -> None:
+        """Raise `SourceError` for weights that are missing or of another shape, of those that were asked for by now."""
+        if self._missing:
+            raise SourceError(
+                f"{self._folder}: {len(self._missing)} weights are missing or have another shape than config.json "
+                f"says: {', '.join(self._missing[:2])}{'…' if self._missing[2:] else ''}. "
+                "Compare config.json with the original, or download the checkpoint again."
+            )
+
+    def check(self) -> None:
+        """Raise `SourceError` for weights that are missing, of another shape, or in blocks too many."""
+        self.check_found()
+        for blocks in self._blocks:
+            depth = blocks.count(".") + 2
+            used = {".".join(name.split(".")[:depth]) for name in self._used}
+            unused = [name for name in self._tensors if name.startswith(f"{blocks}.")]
+            unused = [name for name in unused if ".".join(name.split(".")[:depth]) not in used]
+            if unused:
+                raise SourceError(
+                    f"{self._folder}: {len(unused)} weights belong to layers that config.json does not count "
+                    f"({unused[0]}…). Fix its number of layers."
+                )
+
+
+class DecoderWeights(CheckpointWeights):
+    """Those of a decoder. A checkpoint that was saved without the head has shorter names; here they are whole."""
+
+    def __init__(self, folder: Path, tensors: Mapping[str, MappedTensor], family: DecoderFamily, tie: bool):
+        """`tie`: whether config.json says that the head's weight is the embedding's."""
+        whole = any(name.startswith(f"{family.base}.") for name in tensors)
+        named = {
+            name if whole or name == f"{HEAD}.weight" else f"{family.base}.{name}": mapped
+            for name, mapped in tensors.items()
+        }
+        super().__init__(folder, named, [family.blocks], family.embedding, tie)
+
+
+def _never() -> ir.TensorProtocol:
+    raise AssertionError("a weight that is missing was read")

@@ -1,0 +1,176 @@
+"""Writing a graph node by node: the operators that every family is put together from.
+
+Models that generate text are not traced: the graph is written from config.json, in standard operators of opset 24. So
+exporting costs no tracer's time or memory, a norm is one node, and names are chosen. The weights stay unread in their
+files, under the names that the checkpoint's modules give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+import intaglio
+from intaglio.errors import SourceError
+from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+
+OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
+
+
+class GraphWriter:
+    """A graph while it is written. Values are [batch, tokens, width] unless said otherwise.
+
+    A node is named after the module in which it is written, `<module path>/<operator>`, and so is its output.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[ir.Value],
+        weights: CheckpointWeights,
+        dtype: ir.DataType,
+        heads: int,
+        head_dim: int,
+    ):
+        self.weights = weights
+        self.dtype = dtype
+        self.layers: dict[str, str] = {}  # module path -> the value that it returns, in execution order
+        self._heads, self._head_dim = heads, head_dim
+        self._scopes: list[str] = []
+        self._counts: dict[str, int] = {}
+        self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name=name)
+        self._written = self._graph  # where nodes are appended: the graph, or a branch of it
+        self.model = ir.Model(
+            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=intaglio.__version__
+        )
+
+    @contextmanager
+    def module(self, path: str) -> Iterator[None]:
+        """Write what the module at `path` computes; the value that is written last in it is what it returns.
+
+        What is written last in a branch is nothing that can be looked at from outside.
+        """
+        self._scopes.append(path)
+        yield
+        self._scopes.pop()
+        last = self._written[-1].outputs[0].name
+        assert last is not None
+        if self._written is self._graph:
+            self.layers[path] = last
+
+    def op(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int = 1, **attributes: Any) -> ir.Value:
+        """Append a node and return its first output."""
+        return self.ops(op_type, inputs, outputs, **attributes)[0]
+
+    def ops(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int, **attributes: Any) -> list[ir.Value]:
+        """Append a node and return all of its outputs."""
+        scope = self._scopes[-1] if self._scopes else self._graph.name
+        name = f"{scope}/{op_type}"
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        name = name if count == 1 else f"{name}_{count}"
+        node = ir.Node(
+            "", op_type, inputs, ir.convenience.convert_attributes(attributes), num_outputs=outputs, name=name
+        )
+        for index, value in enumerate(node.outputs):
+            value.name = name if outputs == 1 else f"{name}_output_{index}"
+        self._written.append(node)
+        return list(node.outputs)
+
+    def constant(self, name: str, numbers: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+        """A small constant, shared by all who ask for it under the same name."""
+        if name not in self._graph.initializers:
+            self._initializer(name, ir.tensor(np.asarray(numbers, dtype.numpy()), name=name))
+        return self._graph.initializers[name]
+
+    def weight(
+        self, name: str, shape: Sequence[int], transposed: bool = False, dtype: ir.DataType | None = None
+    ) -> ir.Value:
+        """The checkpoint's tensor `name` of `shape`, as an initializer of that name, of `dtype` or the graph's.
+
+        `transposed`: turned, for a matrix product with x on the left, and called `<name>_transposed`.
+        """
+        called = f"{name}_transposed" if transposed else name
+        if called not in self._graph.initializers:
+            self._initializer(called, self.weights.tensor(name, called, shape, dtype or self.dtype, transposed))
+        return self._graph.initializers[called]
+
+    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> None:
+        shape = ir.Shape([int(str(length)) for length in tensor.shape])
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self._graph.register_initializer(value)
+
+    def embedding(self, path: str, ids: ir.Value, rows: int, width: int) -> ir.Value:
+        """Rows of the table at `path`, one for each of `ids` [batch, tokens]."""
+        with self.module(path):
+            return self.op("Gather", [self.weight(self.weights.table_of(path), [rows, width]), ids], axis=0)
+
+    def linear(
+        self,
+        path: str,
+        x: ir.Value,
+        inputs: int,
+        outputs: int,
+        bias: bool = True,
+        turned: bool = False,
+    ) -> ir.Value:
+        """x·W (+ b). `turned`: the checkpoint holds W as [inputs, outputs] and not as torch's Linear has it."""
+        with self.module(path):
+            shape = [inputs, outputs] if turned else [outputs, inputs]
+            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not turned)])
+            return self.op("Add", [product, self.weight(f"{path}.bias", [outputs])]) if bias else product
+
+    def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float, affine: bool = True) -> ir.Value:
+        """LayerNorm over the last axis; without `affine` its scale is one and its bias is none."""
+        with self.module(path):
+            scale = self.weight(f"{path}.weight", [width]) if affine else self.constant("ones", [1] * width, self.dtype)
+            bias = [self.weight(f"{path}.bias", [width])] if affine else []
+            return self.op("LayerNormalization", [x, scale, *bias], axis=-1, epsilon=epsilon)
+
+    def rms_norm(self, path: str, x: ir.Value, width: int, epsilon: float) -> ir.Value:
+        """RMSNorm over the last axis."""
+        with self.module(path):
+            return self.op("RMSNormalization", [x, self.weight(f"{path}.weight", [width])], axis=-1, epsilon=epsilon)
+
+    def activation(self, name: str, x: ir.Value) -> ir.Value:
+        """The function that `transformers` calls `name`. Raises `SourceError` for one that is not known here."""
+        if name not in ACTIVATIONS:
+            raise SourceError(f"config.json: activation {name!r}: expected one of {', '.join(ACTIVATIONS)}.")
+        if name == "relu":
+            return self.op("Relu", [x])
+        if name in ("silu", "swish"):
+            return self.op("Mul", [x, self.op("Sigmoid", [x])])
+        return self.op("Gelu", [x], approximate="none" if name == "gelu" else "tanh")
+
+    def add(self, left: ir.Value, right: ir.Value) -> ir.Value:
+        """A residual connection."""
+        return self.op("Add", [left, right])
+
+    def heads(self, x: ir.Value, count: int) -> ir.Value:
+        """[batch, tokens, count · head_dim] to [batch, count, tokens, head_dim]."""
+        shape = self.constant(f"shape_{count}_heads", [0, 0, count, self._head_dim])
+        return self.op("Transpose", [self.op("Reshape", [x, shape])], perm=[0, 2, 1, 3])
+
+    def attend(self, queries: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
+        """Attention of [batch, heads, tokens, head_dim] to [batch, kv_heads, slots, head_dim]; the heads side by side.
+
+        `mask` [batch, 1 or heads, tokens, slots] is true where a token attends to a slot, or is added to the scores.
+        """
+        attended = self.op("Attention", [queries, keys, values, mask], scale=scale)
+        merged = self.constant("shape_merged_heads", [0, 0, self._heads * self._head_dim])
+        return self.op("Reshape", [self.op("Transpose", [attended], perm=[0, 2, 1, 3]), merged])
+
+
+def graph_input(name: str, dtype: ir.DataType, shape: Sequence[str | int]) -> ir.Value:
+    """A named input; its symbolic axes are given by name."""
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+
+def named(value: ir.Value, name: str, shape: Sequence[str | int]) -> ir.Value:
+    """`value` under the name and shape that it has as an output."""
+    value.name, value.shape = name, ir.Shape(shape)
+    return value

@@ -1,0 +1,54 @@
+"""Storing a model as ONNX Runtime optimised it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intaglio import progress
+from intaglio.bundle import Bundle
+from intaglio.errors import BuildError, one_line
+from intaglio.extras import load
+from intaglio.model_file import external_data_files, parse
+from intaglio.runtime.engines.custom_operators import runnable
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS
+
+
+def library_name() -> str:
+    """ONNX Runtime and its version as bundles record it: "onnxruntime 1.31.1"."""
+    return f"onnxruntime {load('onnxruntime').__version__}"
+
+
+def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
+    """Write the bundle's ONNX file `graph`, optimised for `target` ("ort-cpu" or "ort-cuda"), to `path`.
+
+    A model with external data gives one with external data, in `path` + ".data". The level is "extended":
+    constants folded and nodes fused, but nothing that depends on the CPU of this machine. So the file serves on
+    any, and opening it adds the rest (memory layouts, fused casts) for the CPU at hand. Raises `BuildError`.
+    """
+    onnxruntime = load("onnxruntime")
+    model = bundle.path / graph
+    provider, available = PROVIDERS[target][0], onnxruntime.get_available_providers()
+    if provider not in available:
+        raise BuildError(
+            f"target {target}: needs {provider}, this ONNX Runtime has {', '.join(available)}. "
+            "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    if external_data_files(parse(model)):  # else the new file would name the old one's, from another folder
+        entry = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(entry + "file_name", path.name + ".data")
+        options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
+    with (
+        progress.step(f"optimising {graph} for {target}"),
+        runnable(model, options, bundle.manifest.custom_operators) as file,
+    ):
+        try:
+            session = onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS[target])
+        except Exception as error:  # the library's exceptions have no common base but this
+            reason = one_line(error)
+            raise BuildError(f"{model}: ONNX Runtime cannot optimise it: {reason}") from error
+    if provider not in session.get_providers():
+        raise BuildError(f"target {target}: {provider} did not start. Check the GPU with nvidia-smi, or use ort-cpu.")

@@ -1,0 +1,1 @@
+"""Text from decoders: prompts in, pieces of text out."""

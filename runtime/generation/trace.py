@@ -1,0 +1,42 @@
+"""The text of what a strategy wrote, in pieces by who wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from intaglio.runtime.generation.text_stream import TextStream
+from intaglio.runtime.strategies import Written
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Passage(NamedTuple):
+    """Text of successive tokens of one author."""
+
+    text: str
+    by: str  # "small" or "large"
+    rolled_back: bool  # drafted in this place, and not taken
+
+
+def passages(tokenizer: Tokenizer, prompt: Sequence[int], trace: Sequence[Written], text: str) -> Iterator[Passage]:
+    """The passages of `text`, which was written after `prompt` (token ids), and between them what was taken back.
+
+    Those that were not rolled back make up `text`; what ended it, such as a stop string, is in none of them. A
+    character whose bytes lie in tokens of two authors belongs to the second.
+    """
+    stream, left, author = TextStream(tokenizer, prompt), len(text), "large"
+    for (by, rolled_back), group in groupby(trace, key=lambda written: written[1:]):
+        tokens = [written.token for written in group]
+        if rolled_back:
+            branch = stream.branch()
+            piece = "".join(map(branch.push, tokens)) + branch.finish()
+        else:
+            piece = "".join(map(stream.push, tokens))[:left]
+            left, author = left - len(piece), by
+        if piece:
+            yield Passage(piece, by, rolled_back)
+    if rest := stream.finish()[:left]:
+        yield Passage(rest, author, False)

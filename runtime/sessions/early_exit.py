@@ -1,0 +1,80 @@
+"""A decoder's first blocks as a small model of its own, in the same cache (thesis section 4.3, early exiting).
+
+What the first blocks make of a token does not depend on the blocks after them, so that their keys and values are the
+same whether the token leaves at the exit or goes through the whole model: either writes what the other would.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from intaglio.bundle import Bundle, Decoder
+from intaglio.errors import UsageError
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.runtime.generation.draft_model import draft_threads
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder_graph import EXIT_LOGITS, cache_outputs
+
+
+class EarlyExitSession(DecoderSession):
+    """A view of the session of a decoder with an early exit: its first blocks, which write into its cache.
+
+    `lengths` are its own, but never below those of the whole model, whose passes fill the first blocks' cache too. A
+    step in a batch writes beyond the ends of texts that it has fewer tokens of; so a pass of the whole model must read
+    all that was drafted of each text that goes on, which strategies do. The whole session must outlive this one.
+    """
+
+    logits_name: ClassVar[str] = EXIT_LOGITS
+
+    def __init__(self, engine: OnnxRuntimeEngine, whole: DecoderSession):
+        """`engine`: with the `exit_outputs` alone."""
+        self._whole = whole
+        decoder = msgspec.structs.replace(whole.decoder, layers=whole.decoder.exit_layer)
+        super().__init__(engine, decoder, whole.batch, whole.limit)
+        self.vocabulary = whole.vocabulary
+
+    @classmethod
+    def beside(
+        cls, whole: DecoderSession, bundle: Bundle, target: str = "ort-cpu", threads: int | None = None
+    ) -> EarlyExitSession:
+        """The exit of the decoder in `bundle`, of which `whole` is the session.
+
+        Raises `UsageError` for a decoder without early exit, and for engines that cannot share a cache.
+        """
+        if not whole.decoder.exit_layer:
+            raise UsageError(
+                f"--early-exit: the model in {bundle.path} has no early exit. Train it (intaglio train early-exit), "
+                "export what that makes, and generate with that bundle."
+            )
+        if target not in PROVIDERS:
+            raise UsageError(f"--early-exit: target {target} computes the whole model only. Use --target ort-cpu.")
+        few = draft_threads(bundle, threads, whole.decoder.exit_layer / whole.decoder.layers)
+        return cls(OnnxRuntimeEngine(bundle, target, few, outputs=exit_outputs(whole.decoder)), whole)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text that the first blocks' cache holds, [batch]."""
+        return [*map(max, self._lengths, self._whole.lengths)]
+
+    @lengths.setter
+    def lengths(self, lengths: list[int]) -> None:
+        self._lengths = lengths
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget what the text in `row` of the batch holds beyond `length` tokens, as far as the whole model does."""
+        self._lengths[row] = min(self._lengths[row], length)
+
+    def _reserve(self, slots: int) -> None:
+        """Let the whole model make room, and take over its buffers if they are new."""
+        self._whole._reserve(slots)
+        if self.capacity != self._whole.capacity:
+            self._resize(self._whole.capacity)
+            names = (f"{kind}_{index}" for index in range(self.decoder.layers) for kind in ("key", "value"))
+            self._caches = {name: self._whole._caches[name] for name in names}
+
+
+def exit_outputs(decoder: Decoder) -> list[str]:
+    """The outputs that an `EarlyExitSession` takes."""
+    return [EXIT_LOGITS, *cache_outputs(decoder.exit_layer)]

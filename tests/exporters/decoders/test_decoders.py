@@ -1,0 +1,368 @@
+"""Exported decoders: their logits and texts are the source model's, whatever the family, the shape and the dtype."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_decoders import FAMILIES, VOCABULARY
+
+from intaglio.bundle import Bundle, Decoder
+from intaglio.errors import BundleError, SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.exporters.decoders.check import STEPS, pieces, stepwise_logits
+from intaglio.exporters.writing.rotary import frequencies
+from intaglio.model_file import load
+from intaglio.runtime import build, run
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.validate import validate
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
+TEXTS = [
+    [72, 101, 108, 108, 111, 32, 119, 111],
+    [84, 104, 101],
+    [65, 32, 99, 97, 116, 32, 115, 97, 116, 32, 111, 110, 46],
+]
+
+
+def source_logits(checkpoint: Path, texts: list[list[int]]) -> list[Any]:
+    """What transformers computes in float32, each text alone and without a cache: [tokens, vocab]."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        return [model(torch.tensor([text])).logits[0].numpy() for text in texts]
+
+
+def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = TEXTS) -> None:
+    """The graph's logits, in a padded batch and in steps through the cache, are the source's."""
+    opened = Bundle.open(bundle)
+    found = stepwise_logits(opened.model_path, decoder_of(opened), texts)
+    for actual, expected in zip(found, source_logits(checkpoint, texts), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(make_decoder: MakeDecoder, family: str) -> None:
+    import torch
+    import transformers
+
+    checkpoint, bundle = make_decoder(family)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    expected = []
+    for text in TEXTS:
+        ids = torch.tensor([text])
+        whole = model.generate(ids, max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0)
+        expected.append(whole[0, len(text) :].tolist())
+    with DecoderSession.open(bundle, batch=len(TEXTS)) as session:
+        tokens = [session.prefill(TEXTS).argmax(-1)]
+        while len(tokens) < 40:
+            tokens.append(session.step(tokens[-1][:, None])[:, 0].argmax(-1))
+    assert np.array(tokens).T.tolist() == expected
+    assert len(set(expected[0])) > 5, "a text of one token proves nothing"
+
+
+@pytest.mark.parametrize(("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama", "float16")])
+def test_export_checks_the_logits_against_the_source(
+    make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str
+) -> None:
+    checkpoint, _ = make_decoder(family)
+    result = export(str(checkpoint), tmp_path / "bundle", dtype=dtype)
+    assert result.passed and result.outputs.keys() == {"logits"}
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.task == "generate" and manifest.dtype == dtype
+    caches = {spec.dtype for spec in manifest.inputs if spec.name.startswith("past_")}
+    assert caches == {dtype} and manifest.outputs[0].dtype == "float32"
+
+
+ROPE = {"rope_theta": 10000.0}
+YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    **ROPE,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "scaled by layer": (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "n_inner": 40, "activation_function": "gelu"},
+    ),
+    "not scaled": ("gpt2", {"scale_attn_weights": False, "tie_word_embeddings": False}),
+    "norms after, narrow embedding": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}),
+    "no biases": ("opt", {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    "no last norm": ("opt", {"_remove_final_layer_norm": True}),
+    "biases, wide heads, tied": (
+        "llama",
+        {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "tie_word_embeddings": True},
+    ),
+    "linear rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn rope": ("llama", {"rope_parameters": YARN}),
+    "no window": ("mistral", {"sliding_window": None}),
+    "one key head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_shape_of_a_family_gives_the_sources_logits(make_decoder: MakeDecoder, variant: str) -> None:
+    family, options = VARIANTS[variant]
+    assert_same_logits(*make_decoder(family, **options))
+
+
+def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
+    checkpoint, bundle = make_decoder("mistral")
+    assert_same_logits(checkpoint, bundle)
+    opened = Bundle.open(bundle)
+    decoder = decoder_of(opened)
+    assert decoder.sliding_window == 8
+    seeing = stepwise_logits(opened.model_path, msgspec.structs.replace(decoder, sliding_window=None), TEXTS)
+    expected = source_logits(checkpoint, TEXTS)
+    np.testing.assert_allclose(seeing[2][:8], expected[2][:8], atol=1e-4)
+    assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["default", "linear", "llama3", "yarn"]),
+    st.sampled_from([10000.0, 500000.0, 1e6]),
+    st.floats(1.0, 40.0),
+    st.sampled_from([16, 64, 80, 128]),
+    st.booleans(),
+    st.sampled_from([None, 0.9]),
+)
+def test_rotary_frequencies_are_those_of_transformers(
+    kind: str, theta: float, factor: float, head_dim: int, truncate: bool, attention_factor: float | None
+) -> None:
+    import transformers
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": theta}
+    if kind != "default":
+        rope |= {"factor": factor}
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 2048}
+    if kind == "yarn":
+        rope |= {"original_max_position_embeddings": 2048, "truncate": truncate, "attention_factor": attention_factor}
+    config = transformers.LlamaConfig(
+        hidden_size=head_dim * 2, num_attention_heads=2, max_position_embeddings=8192, rope_parameters=dict(rope)
+    )
+    if kind == "default":
+        expected, scale = 1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim), 1.0
+    else:
+        tensor, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        expected = tensor.numpy()
+    found, found_scale = frequencies(rope, head_dim, 8192)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    assert found_scale == pytest.approx(scale)
+
+
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=4))
+def test_the_check_runs_every_token_and_in_steps_of_every_size(lengths: list[int]) -> None:
+    cut = pieces(lengths)
+    assert [index for piece in cut for index in range(piece.start, piece.stop)][: max(lengths)] == list(
+        range(max(lengths))
+    )
+    if max(lengths) >= 16:
+        assert set(STEPS) <= {piece.stop - piece.start for piece in cut[1:]}
+
+
+def tables(bundle: Path) -> list[str]:
+    """The names of the weights that have a row or a column for every token."""
+    weights = load(bundle / "model.onnx").graph.initializers.items()
+    return [name for name, value in weights if value.shape is not None and VOCABULARY in tuple(value.shape)]
+
+
+def test_tied_embeddings_are_stored_once_and_others_twice(make_decoder: MakeDecoder) -> None:
+    checkpoint, bundle = make_decoder("gpt2")
+    assert tables(bundle) == ["transformer.wte.weight"]
+    assert (bundle / "model.onnx").stat().st_size < (checkpoint / "model.safetensors").stat().st_size + 40_000
+    assert sorted(tables(make_decoder("llama")[1])) == ["lm_head.weight_transposed", "model.embed_tokens.weight"]
+
+
+def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]], **config: Any) -> Path:
+    """A copy of a checkpoint in `folder`, its tensors changed, and its configuration."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, folder)
+    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(folder / "model.safetensors")).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**stated, **config}))
+    return folder
+
+
+def test_a_tied_checkpoint_with_two_tables_that_differ_keeps_both(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    checkpoint, _ = make_decoder("gpt2")
+    both = lambda found: {**found, "lm_head.weight": found["transformer.wte.weight"] * 2}  # noqa: E731
+    folder = rewrite(checkpoint, tmp_path / "two", both)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert len(tables(tmp_path / "bundle")) == 2
+    assert_same_logits(folder, tmp_path / "bundle")
+
+
+def test_a_tied_checkpoint_that_holds_the_head_only(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    checkpoint, _ = make_decoder("gpt2")
+
+    def head_only(found: dict[str, Any]) -> dict[str, Any]:
+        table = found.pop("transformer.wte.weight")
+        return {**found, "lm_head.weight": table}
+
+    folder = rewrite(checkpoint, tmp_path / "head", head_only)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert tables(tmp_path / "bundle") == ["transformer.wte.weight"]
+    assert_same_logits(folder, tmp_path / "bundle")
+
+
+def test_a_checkpoint_saved_without_its_head_has_shorter_names(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    checkpoint, _ = make_decoder("gpt2")
+
+    def without_base(found: dict[str, Any]) -> dict[str, Any]:
+        return {name.removeprefix("transformer."): tensor for name, tensor in found.items()}
+
+    folder = rewrite(checkpoint, tmp_path / "short", without_base)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert_same_logits(checkpoint, tmp_path / "bundle")
+
+
+def test_bfloat16_shards_become_float32(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    checkpoint, _ = make_decoder("qwen2")
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
+    shutil.copytree(checkpoint, tmp_path / "shards", ignore=shutil.ignore_patterns("*.safetensors"))
+    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    export(str(tmp_path / "shards"), tmp_path / "bundle", check=False)
+    assert_same_logits(tmp_path / "shards", tmp_path / "bundle")
+
+
+def test_the_graph_is_made_of_single_operators_and_keeps_the_names(make_decoder: MakeDecoder) -> None:
+    model = load(make_decoder("llama")[1] / "model.onnx")
+    types = [node.op_type for node in model.graph]
+    counts = {"Attention": 2, "TensorScatter": 4, "RMSNormalization": 5, "RotaryEmbedding": 4, "Softmax": 0, "Gemm": 0}
+    assert {name: types.count(name) for name in counts} == counts
+    assert "model.layers.1.mlp.down_proj.weight_transposed" in model.graph.initializers
+    products = [node for node in model.graph if node.op_type == "MatMul"]
+    assert all(node.inputs[1] is not None and node.inputs[1].is_initializer() for node in products)
+    assert all(value.shape is not None and value.dtype is not None for node in model.graph for value in node.outputs)
+
+
+def test_the_manifest_describes_the_decoder(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    checkpoint, _ = make_decoder("llama")
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 5], "bos_token_id": 7}))
+    export(str(folder), tmp_path / "bundle", check=False)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.decoder == Decoder(
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        vocab_size=VOCABULARY,
+        max_positions=64,
+        bos_token_id=7,
+        eos_token_ids=(256, 5),
+    )
+    assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= bundle.manifest.files.keys()
+
+
+BAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
+    "activation": ("gpt2", {"activation_function": "quick_gelu"}, "activation 'quick_gelu': expected one of"),
+    "widths": ("gpt2", {"n_inner": 100}, r"weights are missing or have another shape .*c_fc\.weight \(got \[32, 128\]"),
+    "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
+    "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers that config\.json does not count"),
+    "dynamic rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
+    "part of a head": ("llama", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    "theta": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": -1.0, "factor": 2.0}}, "rope_theta"),
+    "windows": ("qwen2", {"use_sliding_window": True}, "use_sliding_window is true"),
+    "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer gives ids up to 256, the model takes less than 100"),
+    "end": ("gpt2", {"eos_token_id": 5000}, "names 5000 as a token that begins or ends a text"),
+}
+
+
+@pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
+@pytest.mark.parametrize("bad", BAD)
+def test_a_configuration_that_cannot_be_is_refused_in_one_line(
+    make_decoder: MakeDecoder, tmp_path: Path, bad: str, check: bool
+) -> None:
+    family, options, message = BAD[bad]
+    checkpoint, _ = make_decoder(family)
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "bad"))
+    (folder / "generation_config.json").unlink()
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**stated, **options}))
+    with pytest.raises(SourceError, match=message) as caught:
+        export(str(folder), tmp_path / "bundle", check=check)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_head_that_is_missing_is_refused_unless_it_is_tied(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    checkpoint, _ = make_decoder("llama")
+
+    def headless(found: dict[str, Any]) -> dict[str, Any]:
+        return {name: tensor for name, tensor in found.items() if name != "lm_head.weight"}
+
+    folder = rewrite(checkpoint, tmp_path / "headless", headless)
+    for check in (False, True):
+        with pytest.raises(SourceError, match=r"1 weights .*missing.*lm_head\.weight"):
+            export(str(folder), tmp_path / "bundle", check=check)
+    export(str(rewrite(folder, tmp_path / "tied", dict, tie_word_embeddings=True)), tmp_path / "bundle", check=False)
+    assert tables(tmp_path / "bundle") == ["model.embed_tokens.weight"]
+
+
+def test_run_sends_a_decoder_to_generate(tiny_decoder: Path) -> None:
+    with pytest.raises(BundleError, match=r"is a decoder, which continues texts\. Use: intaglio generate "):
+        list(run(tiny_decoder, ["text"]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "opt"])
+def test_validation_compares_with_the_source_layer_by_layer(
+    make_decoder: MakeDecoder, tmp_path: Path, family: str
+) -> None:
+    _, bundle = make_decoder(family)
+    result = validate(bundle, bisect=True, samples=4, report=tmp_path)
+    assert result.passed and result.first_layer_beyond is None
+    assert {"logits", "present_key_0", "present_value_1"} <= result.outputs.keys()
+    report = json.loads((tmp_path / "ort-cpu-against-pytorch.json").read_text())
+    assert len(report["layers"]) >= 4
+
+
+def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    np.savez(tmp_path / "ids.npz", input_ids=np.array(TEXTS[0])[None])
+    _, ours = make_decoder("mistral")
+    _, other = make_decoder("mistral", initializer_range=0.1)
+    result = validate(ours, against=other, data=tmp_path / "ids.npz", report=tmp_path)
+    assert not result.passed
+    assert not next(measure for measure in result.measures if measure.name == "kl_divergence").passed
+    assert result.changes == "parts removed, replaced or trained (another checkpoint)"
+    np.savez(tmp_path / "bad.npz", input_ids=np.array([[VOCABULARY]]))
+    with pytest.raises(UsageError, match=f"ids {VOCABULARY} to {VOCABULARY}, expected 0 to {VOCABULARY - 1}"):
+        validate(ours, data=tmp_path / "bad.npz", report=tmp_path)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_a_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    export(str(make_decoder(family)[0]), tmp_path / "bundle", dtype="float16", check=False)
+    with pytest.raises(UsageError, match="axis capacity: TensorRT writes into caches of one length only"):
+        build(tmp_path / "bundle", "tensorrt-rtx", ["t4"], axes={"capacity": "1:2:3"})
+    built = build(tmp_path / "bundle", "tensorrt-rtx", ["t4", "a100"], axes={"capacity": "48"})
+    assert [(engine.sm, engine.profiles["past_key_0"]["max"][2]) for engine in built.engines] == [(75, 48), (80, 48)]
+    assert {engine.profiles["input_ids"]["opt"][1] for engine in built.engines} == {1}
+    Bundle.open(tmp_path / "bundle")

@@ -1,0 +1,175 @@
+"""Graphs that draft: what they predict is what the source model's own blocks make of the pseudo states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drafts import LAYERS, expected_drafts, save_drafts
+from tiny_decoders import FAMILIES, VOCABULARY
+
+from intaglio.bundle import Bundle
+from intaglio.drafts import MATRICES
+from intaglio.errors import SourceError
+from intaglio.exporters import export
+from intaglio.exporters.decoders.check import pieces
+from intaglio.exporters.decoders.draft_check import stepwise_drafts
+from intaglio.graph_passes import compress
+from intaglio.model_file import load
+from intaglio.runtime import build
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.draft_inputs import draft_feeds
+from intaglio.runtime.text_chunks import chunk_feeds
+from intaglio.training import sensitivity
+from intaglio.validate import validate
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
+TEXTS = [
+    [72, 101, 108, 108, 111, 32, 119, 111],
+    [84, 104, 101],
+    [65, 32, 99, 97, 116, 32, 115, 97, 116, 32, 111, 110, 46],
+]
+KINDS = ("hidden-transfer", "medusa")
+
+
+def assert_expected_drafts(folder: Path, bundle: Path) -> None:
+    """Drafts of a padded batch, in steps through the cache, are the source's: of first, middle and last tokens."""
+    opened = Bundle.open(bundle)
+    found = stepwise_drafts(opened.model_path, decoder_of(opened), TEXTS, pieces([len(text) for text in TEXTS]))
+    for text, (_, drafts) in zip(TEXTS, found, strict=True):
+        for origin in {0, len(text) // 2, len(text) - 1}:
+            expected = expected_drafts(folder, text, origin)
+            np.testing.assert_allclose(drafts[origin], expected, atol=3e-6 * np.abs(expected).max(), rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafts_are_those_of_the_models_own_blocks(
+    make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
+) -> None:
+    folder = save_drafts(make_decoder(family)[0], tmp_path / "drafting", kind)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert_expected_drafts(folder, tmp_path / "bundle")
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
+    "narrow head, one step": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}, (1,), 32),
+    "scaled rotations": (
+        "llama",
+        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0,
+                             "original_max_position_embeddings": 16}},
+        (0, 0, 1, 1),
+        32,
+    ),
+    "a window shorter than the drafts": ("mistral", {"sliding_window": 2}, LAYERS, 32),
+    "wide heads": ("llama", {"head_dim": 12, "tie_word_embeddings": True}, (1, 1), 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_drafts_of_other_shapes(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
+    family, options, layers, width = VARIANTS[variant]
+    folder = save_drafts(make_decoder(family, **options)[0], tmp_path / "drafting", KINDS[0], layers, width)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert_expected_drafts(folder, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "dtype"),
+    [("gpt2", KINDS[0], "float32"), ("llama", KINDS[0], "float16"), ("opt", KINDS[1], "float32")],
+)
+def test_export_checks_the_drafts_too(
+    make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str, dtype: str
+) -> None:
+    folder = save_drafts(make_decoder(family)[0], tmp_path / "drafting", kind)
+    result = export(str(folder), tmp_path / "bundle", dtype=dtype)
+    assert result.passed and result.outputs.keys() == {"logits", "draft_logits"}
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.decoder is not None and (manifest.decoder.drafts, manifest.decoder.draft_kind) == (3, kind)
+    assert manifest.outputs[1].shape == ("batch", "drafting", 3, VOCABULARY)
+    assert {MATRICES, "drafts.json"} <= manifest.source.sha256.keys()
+
+
+def test_a_graph_without_drafts_has_nothing_of_them(make_decoder: MakeDecoder) -> None:
+    manifest = Bundle.open(make_decoder("llama")[1]).manifest
+    assert "drafting" not in manifest.axes and not any("draft" in spec.name for spec in manifest.inputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafting_after_some_tokens_gives_what_drafting_after_all_gives(
+    make_decoder: MakeDecoder, tmp_path: Path, kind: str
+) -> None:
+    folder = save_drafts(make_decoder("llama")[0], tmp_path / "drafting", kind)
+    export(str(folder), tmp_path / "bundle", check=False)
+    bundle = Bundle.open(tmp_path / "bundle")
+    decoder, ids = decoder_of(bundle), np.array([TEXTS[2], TEXTS[2][::-1]])
+    [[_, first], [_, second]] = stepwise_drafts(bundle.model_path, decoder, ids.tolist(), [slice(0, 13)])
+    feeds = {**chunk_feeds(bundle, ids)}
+    mask = np.zeros((2, 13, 40), np.bool_)
+    mask[..., :13] = np.tri(13, dtype=np.bool_)
+    feeds["attention_mask"] = mask
+    feeds |= {spec.name: np.zeros((2, 2, 40, 8), np.float32) for spec in bundle.manifest.inputs if "past" in spec.name}
+    chosen = np.array([[4, 0, 12], [7, 7, 1]])
+    feeds |= draft_feeds(decoder, feeds["positions"], mask, feeds["write_start"], chosen)  # type: ignore[arg-type]
+    with OnnxRuntimeEngine(bundle) as engine:
+        found = engine.run(feeds)["draft_logits"]
+    for row, drafts, places in zip(found, (first, second), chosen, strict=True):
+        np.testing.assert_allclose(row, drafts[places], atol=1e-4, rtol=0)
+
+
+def test_validation_compares_drafts_and_their_layers(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", KINDS[0])
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert "drafts.2" in Bundle.open(tmp_path / "bundle").manifest.layers
+    result = validate(tmp_path / "bundle", bisect=True, samples=2, report=tmp_path)
+    assert result.passed and result.first_layer_beyond is None and "draft_logits" in result.outputs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Path, tmp_path: Path, kind: str) -> None:
+    folder = save_drafts(make_decoder("llama")[0], tmp_path / "drafting", kind)
+    export(str(folder), tmp_path / "bundle", check=False)
+    (tmp_path / "text.txt").write_text((language_models / "calibration.txt").read_text()[:2000])
+    sensitivity(tmp_path / "bundle", tmp_path / "weights", tmp_path / "text.txt", tokens=64)
+    options = {"calibration": tmp_path / "text.txt", "sensitivity": tmp_path / "weights"}
+    compress(tmp_path / "bundle", tmp_path / "lut", "lut", **options)
+    lut = Bundle.open(tmp_path / "lut")
+    names = [node.name or "" for node in load(lut.model_path).graph if node.op_type == "LutMatMul"]
+    assert sum("drafts." in name for name in names) == 3
+    [[_, drafts]] = stepwise_drafts(lut.model_path, decoder_of(lut), TEXTS[:1], pieces([8]))
+    assert drafts.shape == (8, 3, VOCABULARY) and np.isfinite(drafts).all()
+
+
+@pytest.mark.parametrize(("family", "kind"), [("gpt2", KINDS[0]), ("mistral", KINDS[0]), ("llama", KINDS[1])])
+def test_a_float16_graph_that_drafts_builds_for_t4(
+    make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    folder = save_drafts(make_decoder(family)[0], tmp_path / "drafting", kind)
+    export(str(folder), tmp_path / "bundle", dtype="float16", check=False)
+    [engine] = build(tmp_path / "bundle", "tensorrt-rtx", ["t4"], axes={"capacity": "48", "drafting": "1:2:8"}).engines
+    assert engine.profiles["draft_indices"]["max"][1] == 8
+    if kind == KINDS[0]:
+        assert engine.profiles["draft_mask"]["opt"] == [1, 6, 48]
+
+
+def test_matrices_that_do_not_fit_are_told_in_one_line(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", KINDS[0], width=16)
+    with pytest.raises(SourceError, match=r"drafts\.0\.weight \(got \[16, 16\], expected \[32, 32\]\)"):
+        export(str(folder), tmp_path / "bundle")
+    (folder / MATRICES).write_bytes((folder / MATRICES).read_bytes()[:-8])
+    with pytest.raises(SourceError, match="truncated"):
+        export(str(folder), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_matrices_that_the_record_does_not_count_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+    folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
+    (folder / "drafts.json").write_text('{"kind": "medusa", "steps": 2}')
+    with pytest.raises(SourceError, match=r"holds drafts\.2\.weight, which drafts\.json with its 2 steps") as caught:
+        export(str(folder), tmp_path / "bundle", check=False)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,397 @@
+"""Exported encoder-decoders: what they read and write is the source model's, whatever the family, shape and dtype."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tiny_decoders import END, VOCABULARY
+from tiny_encoder_decoders import FAMILIES, PADDING, SIZES
+
+from intaglio.bundle import Bundle, Decoder
+from intaglio.errors import BundleError, SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.exporters.encoder_decoders.check import OUTPUTS, Pair, joined, outputs_of
+from intaglio.exporters.writing.relative_positions import RelativePositions
+from intaglio.graph_passes import compress
+from intaglio.inspection import inspect
+from intaglio.model_file import load
+from intaglio.runtime import build, open_engine
+from intaglio.runtime.engines.build import stored_engine
+from intaglio.runtime.engines.gpus import Gpu
+from intaglio.runtime.engines.tensorrt_engine import select
+from intaglio.validate import validate
+from intaglio.validate.exposed import exposed
+
+Make = Callable[..., tuple[Path, Path]]
+PAIRS = [
+    Pair(list(b"The cat sat on the mat, and went to sleep."), [PADDING, *b"Le chat"]),
+    Pair(list(b"No"), [PADDING, *b"Non, jamais de la vie, dit-il."]),
+    Pair(list(b"A third text"), [PADDING, *b"Un troisieme"]),
+]
+
+
+def source_outputs(checkpoint: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray[np.float32]]]:
+    """What transformers computes in float32, each pair alone and without a cache."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    found = []
+    with torch.inference_mode():
+        for pair in pairs:
+            out = model(
+                input_ids=torch.tensor([pair.source]), decoder_input_ids=torch.tensor([pair.written]), use_cache=True
+            )
+            crossed = out.past_key_values.cross_attention_cache.layers
+            keys, values = torch.cat([each.keys for each in crossed]), torch.cat([each.values for each in crossed])
+            arrays = {"cross_key": keys, "cross_value": values, "logits": out.logits[0]}
+            found.append({name: tensor.numpy() for name, tensor in arrays.items()})
+    return found
+
+
+def graph_outputs(bundle: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray[np.float32]]]:
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.decoder is not None and manifest.encoder is not None
+    return outputs_of(bundle, manifest.decoder, manifest.encoder, pairs)
+
+
+def assert_same_outputs(checkpoint: Path, bundle: Path) -> None:
+    """The graphs' outputs, in a batch padded on both sides and in steps through the cache, are the source's."""
+    found, expected = graph_outputs(bundle, PAIRS), source_outputs(checkpoint, PAIRS)
+    for name in OUTPUTS:
+        actual, wanted = joined(found, name), joined(expected, name)
+        np.testing.assert_allclose(actual, wanted, atol=4e-6 * np.abs(wanted).max(), rtol=0, err_msg=name)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tied, scaled": ("t5", {}),
+    "version 1.1": ("t5", {"untied": True, "feed_forward_proj": "gated-gelu"}),
+    "exact gelu": ("t5", {"feed_forward_proj": "gelu"}),
+    "multilingual": ("mt5", {}),
+    "multilingual, head of its own": ("mt5", {"untied": True}),
+    "more layers in the decoder": ("t5", {"num_layers": 1, "num_decoder_layers": 3}),
+    "uneven buckets": ("t5", {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 9}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_shape_of_a_family_gives_the_sources_outputs(make_encoder_decoder: Make, variant: str) -> None:
+    family, options = VARIANTS[variant]
+    assert_same_outputs(*make_encoder_decoder(family, **options))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_export_checks_both_graphs_against_the_source(
+    make_encoder_decoder: Make, tmp_path: Path, family: str, dtype: str
+) -> None:
+    checkpoint, _ = make_encoder_decoder(family)
+    result = export(str(checkpoint), tmp_path / "bundle", dtype=dtype)
+    assert result.passed and result.outputs.keys() == set(OUTPUTS)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.task == "text-to-text" and manifest.dtype == dtype and manifest.encoder is not None
+    assert {spec.dtype for spec in manifest.encoder.outputs} == {dtype}
+    read = {spec.name: spec for spec in manifest.inputs if spec.name.startswith("cross_")}
+    assert read == {spec.name: spec for spec in manifest.encoder.outputs}
+    assert manifest.outputs[0].name == "logits" and manifest.outputs[0].dtype == "float32"
+
+
+@settings(max_examples=100)
+@given(st.integers(4, 64), st.integers(2, 300), st.booleans())
+def test_buckets_are_those_of_transformers_at_every_distance(buckets: int, furthest: int, both_ways: bool) -> None:
+    import torch
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    assume(furthest > buckets // 2)
+    reach = 2 * furthest + 3  # those beyond the furthest are in its bucket
+    distances = np.arange(-reach if both_ways else 0, reach + 1)
+    relative = torch.from_numpy(distances if both_ways else -distances)
+    expected = T5Attention._relative_position_bucket(relative, both_ways, buckets, furthest).numpy()
+    numbers = RelativePositions(buckets, furthest, both_ways).numbers()
+    shift = furthest if both_ways else 0
+    np.testing.assert_array_equal(numbers[np.clip(distances, -shift, furthest) + shift], expected)
+
+
+def test_greedy_texts_equal_transformers_token_for_token(make_encoder_decoder: Make) -> None:
+    import torch
+    import transformers
+
+    checkpoint, bundle = make_encoder_decoder("mt5", untied=True)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint).eval()
+    source = torch.tensor([PAIRS[0].source])
+    whole = model.generate(source, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)[0].tolist()
+    text = [PADDING]
+    while len(text) < len(whole):
+        logits = graph_outputs(bundle, [Pair(PAIRS[0].source, text)])[0]["logits"]
+        text.append(int(logits[-1].argmax()))
+    assert text == whole
+    assert len(set(text)) > 3, "a text of one token proves nothing"
+
+
+def branches(engine: Any, decoder: Decoder, crossed: dict[str, Any], start: int) -> npt.NDArray[np.float32]:
+    """The logits of the branches [7, 8] and [9] after the tokens [PADDING, 5, 6], drafted as a tree in one step."""
+    dtypes = {spec.name: spec.dtype for spec in engine.inputs}
+    shape = (1, decoder.kv_heads, 16, decoder.head_dim)
+    past = {name: np.zeros(shape, dtype) for name, dtype in dtypes.items() if name.startswith("past_")}
+    common = {"source_mask": np.ones((1, crossed["cross_key_0"].shape[2]), np.bool_), **crossed}
+    slots = np.arange(16)
+    step = {
+        "input_ids": np.array([[PADDING, 5, 6]]),
+        "positions": np.array([[0, 1, 2]]),
+        "attention_mask": (slots <= np.arange(3)[:, None])[None],
+        "write_start": np.array([0]),
+        "logit_indices": np.array([[2]]),
+    }
+    outputs = engine.run({**step, **past, **common})
+    past = {name: outputs[name.replace("past", "present")] for name in past}
+    mask = np.broadcast_to(slots < 3, (1, 3, 16)).copy()
+    mask[0, 0, 3] = mask[0, 1, [3, 4]] = mask[0, 2, 5] = True
+    step = {
+        "input_ids": np.array([[7, 8, 9]]),
+        "positions": np.array([[3, 4, 3]]),
+        "attention_mask": mask,
+        "write_start": np.array([start]),
+        "logit_indices": np.array([[0, 1, 2]]),
+    }
+    return np.asarray(engine.run({**step, **past, **common})["logits"][0])
+
+
+def test_a_branch_of_a_tree_has_the_biases_of_its_positions_and_not_of_its_slots(make_encoder_decoder: Make) -> None:
+    checkpoint, bundle = make_encoder_decoder("t5")
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.decoder is not None
+    source = PAIRS[0].source
+    with open_engine(bundle / "encoder.onnx") as engine:
+        crossed = engine.run({"source_ids": np.array([source]), "source_mask": np.ones((1, len(source)), np.bool_)})
+    with open_engine(bundle) as engine:
+        found = branches(engine, manifest.decoder, crossed, start=3)
+    pairs = [Pair(source, [PADDING, 5, 6, 7, 8]), Pair(source, [PADDING, 5, 6, 9])]
+    first, second = (arrays["logits"] for arrays in source_outputs(checkpoint, pairs))
+    expected = np.stack([first[3], first[4], second[3]])
+    np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max(), rtol=0)
+
+
+def test_what_stands_behind_a_source_text_as_padding_changes_nothing(make_encoder_decoder: Make) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    ids, mask = np.array([[1, 2, 3, 9, 9], [1, 2, 3, 250, 7]]), np.array([[True] * 3 + [False] * 2] * 2)
+    with open_engine(bundle / "encoder.onnx") as engine:
+        for array in engine.run({"source_ids": ids, "source_mask": mask}).values():
+            np.testing.assert_array_equal(array[0, :, :3], array[1, :, :3])
+        empty = engine.run({"source_ids": ids, "source_mask": np.zeros_like(mask)})
+    assert all(np.isfinite(array).all() for array in empty.values())
+
+
+def test_the_embedding_is_stored_once_for_both_graphs(make_encoder_decoder: Make) -> None:
+    checkpoint, bundle = make_encoder_decoder("t5")
+    assert (bundle / "shared.data").stat().st_size == 4 * VOCABULARY * SIZES["d_model"]
+    graphs = [load(bundle / name).graph for name in ("encoder.onnx", "model.onnx")]
+    assert all(str(graph.initializers["shared.weight"].const_value.location) == "shared.data" for graph in graphs)
+    stored = sum((bundle / name).stat().st_size for name in ("encoder.onnx", "model.onnx", "shared.data"))
+    assert stored < (checkpoint / "model.safetensors").stat().st_size + 60_000
+
+
+def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, folder)
+    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(folder / "model.safetensors")).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_checkpoint_that_holds_copies_of_the_embedding_gives_one(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    checkpoint, bundle = make_encoder_decoder("t5")
+    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    copies = lambda found: {**found, **{name: found["shared.weight"].clone() for name in names}}  # noqa: E731
+    export(str(rewrite(checkpoint, tmp_path / "copies", copies)), tmp_path / "bundle", check=False)
+    for name in ("model.onnx", "encoder.onnx", "shared.data"):
+        assert (tmp_path / "bundle" / name).read_bytes() == (bundle / name).read_bytes()
+
+
+def test_the_manifest_describes_both_parts(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    checkpoint, bundle = make_encoder_decoder("mt5")
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.decoder == Decoder(
+        layers=2, heads=4, kv_heads=4, head_dim=12, vocab_size=VOCABULARY, max_positions=1 << 16, eos_token_ids=(END,)
+    )
+    encoder = manifest.encoder
+    assert encoder is not None
+    assert (encoder.file, encoder.decoder_start_token_id, encoder.pad_token_id) == ("encoder.onnx", PADDING, PADDING)
+    assert "encoder.block.2.layer.1.DenseReluDense.wo" in encoder.layers
+    assert "decoder.block.1.layer.1.EncDecAttention.o" in manifest.layers
+    assert {"encoder.onnx", "shared.data", "generation_config.json"} <= manifest.files.keys()
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
+    (folder / "generation_config.json").write_text(json.dumps({"decoder_start_token_id": 3, "pad_token_id": 4}))
+    export(str(folder), tmp_path / "bundle", check=False)
+    named = Bundle.open(tmp_path / "bundle").manifest.encoder
+    assert named is not None and (named.decoder_start_token_id, named.pad_token_id) == (3, 4)
+
+
+def test_every_weight_is_counted_once(make_encoder_decoder: Make) -> None:
+    import transformers
+
+    checkpoint, bundle = make_encoder_decoder("t5")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    found = inspect(bundle)
+    assert found.parameters == model.num_parameters()
+    assert 32 <= found.bits_per_weight < 33
+    assert found.operators["TensorScatter"] == 4 and found.operators["Attention"] == 3 + 2 * 2
+    assert found.encoder is not None and found.encoder.outputs[0].name == "cross_key_0"
+
+
+def test_damage_to_the_encoder_is_told_on_opening(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    for number, (change, message) in enumerate(
+        [
+            (lambda encoder: encoder.update(file="../encoder.onnx"), r"does not list \.\./encoder\.onnx"),
+            (lambda encoder: encoder.update(file="shared.data"), "not a readable ONNX file|without a graph"),
+            (lambda encoder: encoder["outputs"].pop(), "names the outputs cross_key_0"),
+            (lambda encoder: encoder["axes"].update(source={"minimum": 3, "maximum": 2}), "impossible length"),
+        ]
+    ):
+        copy = Path(shutil.copytree(bundle, tmp_path / str(number)))
+        manifest = json.loads((copy / "bundle.json").read_text())
+        change(manifest["encoder"])
+        (copy / "bundle.json").write_text(json.dumps(manifest))
+        with pytest.raises(BundleError, match=message):
+            Bundle.open(copy)
+    copy = Path(shutil.copytree(bundle, tmp_path / "bytes"))
+    damaged = bytearray((copy / "encoder.onnx").read_bytes())
+    damaged[-1] ^= 1
+    (copy / "encoder.onnx").write_bytes(damaged)
+    with pytest.raises(BundleError, match=r"encoder\.onnx: SHA-256"):
+        Bundle.open(copy)
+
+
+def test_compressing_takes_the_encoder_over_and_keeps_the_shared_weights(
+    make_encoder_decoder: Make, tmp_path: Path
+) -> None:
+    _, bundle = make_encoder_decoder("t5", d_model=64, d_ff=128)
+    result = compress(bundle, tmp_path / "small", "int8-weights")
+    assert result.untouched == ["encoder.onnx"]
+    for name in ("encoder.onnx", "shared.data"):
+        assert (tmp_path / "small" / name).read_bytes() == (bundle / name).read_bytes()
+    stored = sum((tmp_path / "small" / name).stat().st_size for name in ("encoder.onnx", "model.onnx", "shared.data"))
+    assert result.bytes_after == stored < result.bytes_before
+    expected, found = (joined(graph_outputs(path, PAIRS), "logits") for path in (bundle, tmp_path / "small"))
+    assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    compress(bundle, tmp_path / "plain", "prune-magnitude")
+    assert str(load(tmp_path / "plain" / "model.onnx").graph.initializers["shared.weight"].const_value.location) == (
+        "shared.data"
+    )
+
+
+def test_what_cannot_be_done_with_two_graphs_is_said_in_one_line(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    (tmp_path / "text").write_text("A text.\n")
+    with pytest.raises(UsageError, match="is an encoder-decoder"):
+        compress(bundle, tmp_path / "out", "gptq", calibration=tmp_path / "text")
+    with pytest.raises(UsageError, match="compared with the source model when they were exported"):
+        validate(bundle)
+
+
+def test_an_engine_for_the_cpu_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    copy = Path(shutil.copytree(bundle, tmp_path / "built"))
+    decoder_file, encoder_file = (engine.path for engine in build(copy, "ort-cpu").engines)
+    assert (decoder_file, encoder_file) == ("engines/ort-cpu.onnx", "engines/ort-cpu-encoder.onnx")
+    opened = Bundle.open(copy)
+    assert [stored_engine(opened, "ort-cpu", graph.file) for graph in opened.manifest.graphs] == [
+        copy / decoder_file,
+        copy / encoder_file,
+    ]
+    decoder, source = opened.manifest.decoder, PAIRS[0].source
+    assert decoder is not None
+    logits = []
+    for reader, writer in (
+        (bundle / "encoder.onnx", bundle / "model.onnx"),
+        (copy / encoder_file, copy / decoder_file),
+    ):
+        with open_engine(reader) as engine:
+            crossed = engine.run({"source_ids": np.array([source]), "source_mask": np.ones((1, len(source)), np.bool_)})
+        with open_engine(writer) as engine:
+            logits.append(branches(engine, decoder, crossed, start=3))
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_graphs_build_for_t4_and_a100(make_encoder_decoder: Make, tmp_path: Path, family: str) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    checkpoint, _ = make_encoder_decoder(family, d_kv=16)  # TensorRT-RTX 1.7 fails at heads of 12 numbers
+    bundle = tmp_path / "bundle"
+    export(str(checkpoint), bundle, dtype="float16")
+    lengths = {"capacity": "48", "source": "1:16:40"}
+    engines = build(bundle, "tensorrt-rtx", ["t4", "a100"], axes=lengths).engines
+    assert [(engine.graph, engine.path, engine.sm) for engine in engines] == [
+        ("model.onnx", "engines/tensorrt-rtx-t4.engine", 75),
+        ("model.onnx", "engines/tensorrt-rtx-a100.engine", 80),
+        ("encoder.onnx", "engines/tensorrt-rtx-t4-encoder.engine", 75),
+        ("encoder.onnx", "engines/tensorrt-rtx-a100-encoder.engine", 80),
+    ]
+    assert all(engine.profiles["source_mask"] == {"min": [1, 1], "opt": [1, 16], "max": [8, 40]} for engine in engines)
+    opened = Bundle.open(bundle)
+    assert opened.manifest.engines == engines
+    for engine in engines:
+        assert select(opened, "tensorrt-rtx", Gpu("any", engine.sm or 0), engine.graph) == engine
+    with pytest.raises(UsageError, match=r"axis sauce: the bundle's inputs have .*source"):
+        build(bundle, "tensorrt-rtx", ["t4"], axes={"sauce": "1"}, force=True)
+
+
+def test_sums_beyond_float16_stay_what_they_are(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    """Feed-forwards of a trained T5 give more than 65504."""
+    from safetensors.numpy import load_file, save_file
+
+    checkpoint, _ = make_encoder_decoder("t5")
+    large = Path(shutil.copytree(checkpoint, tmp_path / "large"))
+    weights = load_file(large / "model.safetensors")
+    for name in weights:
+        if name.endswith((".wi.weight", ".wo.weight")):
+            weights[name] = weights[name] * np.float32(1000)
+    save_file(weights, large / "model.safetensors", {"format": "pt"})
+    bundle = tmp_path / "bundle"
+    assert export(str(large), bundle, dtype="float16").passed
+    encoder = Bundle.open(bundle).manifest.encoder
+    assert encoder is not None
+    value = encoder.layers["encoder.block.0.layer.1.DenseReluDense.wo"]
+    feeds = {"source_ids": np.array([PAIRS[0].source]), "source_mask": np.ones((1, len(PAIRS[0].source)), np.bool_)}
+    with exposed(bundle / "encoder.onnx", [value]) as path, open_engine(path) as engine:
+        assert np.abs(engine.run(feeds)[value]).max() > np.finfo(np.float16).max
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "distance": ({"relative_attention_max_distance": 4}, "relative_attention_max_distance 4 is not above half of"),
+    "buckets": ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2, expected"),
+    "activation": ({"dense_act_fn": "tanh"}, "activation 'tanh': expected one of"),
+    "more layers": ({"num_decoder_layers": 3}, r"weights are missing .*decoder\.block\.2\."),
+    "fewer layers": (
+        {"num_layers": 2},
+        r"weights belong to layers that config\.json does not count .*encoder\.block\.2",
+    ),
+    "head": ({"d_kv": 16}, r"weights are missing or have another shape .*SelfAttention\.q\.weight \(got \[48, 32\]"),
+    "start": ({"decoder_start_token_id": 5000}, "decoder_start_token_id is 5000, the vocabulary has"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_configuration_that_cannot_be_is_refused_in_one_line(
+    make_encoder_decoder: Make, tmp_path: Path, bad: str
+) -> None:
+    options, message = BAD[bad]
+    checkpoint, _ = make_encoder_decoder("t5")
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "bad"))
+    (folder / "generation_config.json").unlink()
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**stated, **options}))
+    with pytest.raises(SourceError, match=message) as caught:
+        export(str(folder), tmp_path / "bundle", check=False)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "bundle").exists()

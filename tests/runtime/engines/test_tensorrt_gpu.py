@@ -1,0 +1,92 @@
+"""What needs a GPU: building on it, running, and comparing with ONNX Runtime."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import EngineError
+from intaglio.exporters import export
+from intaglio.metrics import cosine, max_abs
+from intaglio.runtime.engines import gpus
+from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.engines.tensorrt_library import LIBRARIES
+from intaglio.runtime.sessions.decoder import DecoderSession
+
+pytestmark = pytest.mark.usefixtures("cuda_device")
+
+MakeEncoder = Callable[..., Path]
+
+
+def built(path: Path, target: str) -> None:
+    trt = pytest.importorskip(LIBRARIES[target])
+    device = gpus.present()
+    assert device is not None
+    if target == "tensorrt":
+        build(path, target)
+        return
+    if device.name not in gpus.SM or f"SM{device.sm}" not in trt.ComputeCapability.__members__:
+        pytest.skip(f"TensorRT-RTX does not compile for {device.name}")
+    build(path, target, gpus=[device.name])
+
+
+@pytest.mark.parametrize("target", list(LIBRARIES))
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_engine_agrees_with_onnxruntime_at_changing_shapes(
+    make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str, dtype: str
+) -> None:
+    device = gpus.present()
+    if dtype == "float32" and device is not None and device.sm == 75:
+        pytest.skip("TensorRT-RTX has no float32 products on SM75")
+    path = make_encoder(dtype)
+    built(path, target)
+    short = {name: array[:1, :3] for name, array in feeds.items()}  # not contiguous
+    long = {name: np.tile(array, (4, 8)) for name, array in feeds.items()}
+    with open_engine(path) as cpu, open_engine(path, target) as gpu:
+        for batch in (feeds, short, long, feeds):  # the buffers grow, stay, and are not read beyond the batch
+            expected, found = cpu.run(batch)["out"], gpu.run(batch)["out"]
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape
+            assert cosine(found, expected) > 0.999
+            # float16: 10 bits of mantissa through 6 products of widths up to 128; float32 may run as TF32, alike.
+            assert max_abs(found, expected) < 2e-2 * float(np.abs(expected).max())
+
+
+@pytest.mark.parametrize("target", list(LIBRARIES))
+def test_lengths_outside_the_profile_are_refused(
+    make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str
+) -> None:
+    path = make_encoder()
+    built(path, target)
+    with open_engine(path, target) as engine, pytest.raises(EngineError, match="batch is 33, expected 1 to 32"):
+        engine.run({name: np.tile(array, (11, 1)) for name, array in feeds.items()})
+
+
+@pytest.mark.parametrize("target", list(LIBRARIES))
+def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> None:
+    path = make_encoder()
+    built(path, target)
+    bundle = Bundle.open(path)
+    [record] = bundle.manifest.engines
+    bundle.add_files({record.path: b"not an engine"}, [record])
+    with pytest.raises(EngineError, match=r"TensorRT failed at opening .*Build the engine anew"):
+        open_engine(path, target)
+
+
+@pytest.mark.parametrize("target", list(LIBRARIES))
+def test_a_decoders_cache_is_written_where_it_lies(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str
+) -> None:
+    checkpoint, _ = make_decoder("llama")
+    export(str(checkpoint), tmp_path / "bundle", dtype="float16", check=False)
+    built(tmp_path / "bundle", target)
+    found = []
+    for where in ("ort-cpu", target):
+        with DecoderSession.open(tmp_path / "bundle", where, batch=2) as session:
+            logits = [session.prefill([[1, 2, 3, 4, 5], [6, 7]])]
+            logits += [session.step([[token], [token + 1]])[:, 0] for token in range(8, 16)]
+            found.append(np.stack(logits))
+    assert cosine(found[1], found[0]) > 0.999

@@ -1,0 +1,17 @@
+"""The mask of a text without branches, in both of its forms."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.runtime.sessions.causal_mask import fill_mask, seen_slots
+
+
+@given(capacity=st.integers(1, 40), window=st.none() | st.integers(1, 50))
+def test_the_slots_that_are_seen_are_those_of_the_mask(capacity: int, window: int | None) -> None:
+    places = np.arange(capacity)
+    mask = np.zeros((1, capacity, capacity), np.bool_)
+    fill_mask(mask, places[None], places, window)
+    assert np.array_equal(seen_slots(capacity, window), mask[0])

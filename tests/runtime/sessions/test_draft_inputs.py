@@ -1,0 +1,65 @@
+"""What pseudo states attend to and where they stand, against the rules written out slot by slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.bundle import Decoder
+from intaglio.runtime.sessions.causal_mask import fill_mask
+from intaglio.runtime.sessions.draft_inputs import draft_feeds, draft_inputs, drafted
+
+
+@given(st.data())
+def test_pseudo_states_see_what_their_origin_sees_themselves_and_earlier_steps(data: st.DataObject) -> None:
+    tokens, steps = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    start = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=3)))
+    drafting = data.draw(st.lists(st.integers(0, tokens - 1), min_size=1, max_size=4))
+    window = data.draw(st.none() | st.integers(1, 6))
+    batch, capacity = len(start), int(start.max()) + tokens + steps * len(drafting) + 1
+    indices = np.tile(drafting, (batch, 1))
+    places = start[:, None] + np.arange(tokens)
+    mask = np.zeros((batch, tokens, capacity), np.bool_)
+    fill_mask(mask, places, np.arange(capacity), window)
+    positions, found = draft_inputs(places, mask, start, indices, steps, window)
+    for row in range(batch):
+        for step in range(steps):
+            for number, origin in enumerate(drafting):
+                own = step * len(drafting) + number
+                position = start[row] + origin + step + 1
+                assert positions[row, own] == position
+                seen = {slot for slot in range(start[row] + origin + 1) if window is None or slot > position - window}
+                seen |= {
+                    start[row] + tokens + earlier * len(drafting) + number
+                    for earlier in range(step + 1)
+                    if window is None or step - earlier < window
+                }
+                assert set(np.flatnonzero(found[row, own])) == seen
+
+
+def test_pseudo_states_of_a_tree_see_the_branch_of_their_token_only() -> None:
+    """The last token of three stands beside the second: a tree of two leaves after a cached text of one token."""
+    mask = np.zeros((1, 3, 10), np.bool_)
+    mask[0, :, 0] = True
+    for token, seen in enumerate([[1], [1, 2], [1, 3]]):
+        mask[0, token, seen] = True
+    positions, found = draft_inputs(np.array([[1, 2, 2]]), mask, np.array([1]), np.array([[1, 2]]), 2, None)
+    assert positions.tolist() == [[3, 3, 4, 4]]
+    seen = [np.flatnonzero(row).tolist() for row in found[0]]
+    assert seen == [
+        [0, 1, 2, 4],
+        [0, 1, 3, 5],
+        [0, 1, 2, 4, 6],
+        [0, 1, 3, 5, 7],
+    ]
+
+
+@pytest.mark.parametrize(("kind", "slots"), [("hidden-transfer", 6), ("medusa", 0)])
+def test_only_hidden_transfer_takes_positions_mask_and_slots(kind: str, slots: int) -> None:
+    decoder = Decoder(2, 2, 2, 8, 16, 32, drafts=3, draft_kind=kind)
+    assert drafted(decoder, 2) == slots
+    mask = np.tri(4, 10, dtype=np.bool_)[None]
+    feeds = draft_feeds(decoder, np.arange(4)[None], mask, np.zeros(1, np.int64), np.array([[1, 3]]))
+    assert set(feeds) == {"draft_indices"} | ({"draft_positions", "draft_mask"} if slots else set())

@@ -1,0 +1,246 @@
+"""The first blocks as a small model in the cache of the whole one: its texts, the cache, and what is not computed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from early_exits import exit_logits, save_early_exit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intaglio.bundle import Bundle, create
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+from intaglio.model_file import load, save
+from intaglio.runtime import build
+from intaglio.runtime.generation.generate import TextGenerator, generate
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.runtime.sessions.early_exit import EarlyExitSession
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
+DRAFTING: dict[str, dict[str, Any]] = {
+    "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.0},
+    "speculative": {"strategy": "speculative", "window": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def make_exiting(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function that makes the bundle of a small random decoder with an exit: (family, layer) -> path."""
+
+    def make(family: str, layer: int = 1, **options: Any) -> Path:
+        folder = tmp_path_factory.mktemp("exiting")
+        export(str(save_early_exit(make_decoder(family, **options)[0], folder / "a", layer)), folder / "b", check=False)
+        return folder / "b"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def prompts(language_models: Path) -> list[str]:
+    """Seven prompts of different lengths."""
+    text = (language_models / "held_out.txt").read_text()
+    return [text[start : start + 20 + start % 199] for start in range(0, 140_000, 20_000)]
+
+
+def write(bundle: Path, prompts: list[str], **options: Any) -> list[Generated]:
+    return list(generate(bundle, prompts, threads=1, max_new_tokens=24, **options))
+
+
+def tokens(results: list[Generated]) -> list[list[int]]:
+    return [result.tokens for result in results]
+
+
+@pytest.mark.parametrize("method", DRAFTING)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_reviewed_drafts_of_the_exit_make_the_models_own_text(
+    method: str, batch: int, exiting: Path, trained_pair: tuple[Path, Path], prompts: list[str]
+) -> None:
+    found = write(exiting, prompts, early_exit=True, batch=batch, **DRAFTING[method])
+    assert tokens(found) == tokens(write(trained_pair[1], prompts))
+    assert all(result.calls.small > 0 < result.rolled_back for result in found)
+    assert all(result.calls.large <= 24 for result in found)
+
+
+@pytest.mark.parametrize(("fallback", "rollback"), [(0.3, 2.0), (0.0, math.inf), (0.6, 0.5)])
+def test_a_batch_writes_what_each_text_would_be_alone(
+    fallback: float, rollback: float, exiting: Path, prompts: list[str]
+) -> None:
+    """Texts that wait in one session must not be written over by steps of the other."""
+    options: dict[str, Any] = {"strategy": "bild", "early_exit": True, "fallback": fallback, "rollback": rollback}
+    alone, together = (write(exiting, prompts, batch=batch, **options) for batch in (1, 4))
+    assert [result.trace for result in together] == [result.trace for result in alone]
+    assert [result.calls for result in together] == [result.calls for result in alone]
+    assert sum(result.accepted for result in alone) > 0
+
+
+@pytest.mark.parametrize("family", ["opt", "llama", "mistral"])
+def test_every_family_writes_its_own_text(
+    family: str, make_decoder: MakeDecoder, make_exiting: Callable[..., Path]
+) -> None:
+    prompts = ["Hello there", "é", "A prompt that is longer than the others."]
+    plain = make_decoder(family, num_hidden_layers=3)[1]
+    bundle = make_exiting(family, 2, num_hidden_layers=3)
+    assert tokens(write(bundle, prompts)) == tokens(write(plain, prompts))
+    found = write(bundle, prompts, strategy="bild", early_exit=True, fallback=0.0, rollback=0.0, batch=2)
+    assert tokens(found) == tokens(write(plain, prompts))
+
+
+def open_both(bundle: Path, batch: int = 1) -> tuple[DecoderSession, EarlyExitSession]:
+    opened = Bundle.open(bundle)
+    whole = DecoderSession.open(opened, batch=batch, threads=1)
+    return whole, EarlyExitSession.beside(whole, opened, threads=1)
+
+
+@pytest.fixture(scope="module")
+def pairs(make_exiting: Callable[..., Path]) -> list[tuple[DecoderSession, EarlyExitSession]]:
+    """Sessions of one model for two texts, and for one."""
+    bundle = make_exiting("llama", 2, num_hidden_layers=3, max_position_embeddings=512)
+    return [open_both(bundle, batch) for batch in (2, 1)]
+
+
+def predicted(session: DecoderSession, text: list[int]) -> Any:
+    """What `session`, for one text, predicts after `text`, read whole."""
+    session.rollback(0)
+    return session.append([text], [1])[0]
+
+
+@settings(max_examples=30)
+@given(
+    moves=st.lists(
+        st.tuples(st.sampled_from(["exit", "whole", "exit back", "whole back"]), st.integers(0, 6), st.integers(0, 6)),
+        max_size=8,
+    ),
+    start=st.integers(1, CAPACITY_STEP),
+)
+def test_whatever_was_read_and_forgotten_both_predict_what_new_sessions_do(
+    moves: list[tuple[str, int, int]], start: int, pairs: list[tuple[DecoderSession, EarlyExitSession]]
+) -> None:
+    """Two texts, of which either session reads and forgets some tokens; the cache grows on the way."""
+    (whole, first), (one, one_first) = pairs
+    texts = np.random.default_rng(start).integers(0, 250, (2, 2 * CAPACITY_STEP)).tolist()
+
+    def read(session: DecoderSession, counts: list[int]) -> Any:
+        pieces = [text[at : at + count] for text, at, count in zip(texts, session.lengths, counts, strict=True)]
+        return session.append(pieces, [min(count, 1) for count in counts])
+
+    for session in (whole, first):
+        session.rollback(0)
+    read(whole, [start, start])
+    for kind, *counts in moves:
+        session = whole if kind.startswith("whole") else first
+        if kind.endswith("back"):
+            for row, count in enumerate(counts):
+                session.truncate(row, max(start, session.lengths[row] - count))
+        elif session is first and any(counts):
+            read(first, counts)
+        elif session is whole:  # reads all that the exit has read, as when it reviews
+            ahead = [early - late for early, late in zip(first.lengths, whole.lengths, strict=True)]
+            read(whole, [1 + max(*pair) for pair in zip(counts, ahead, strict=True)])
+        assert all(early >= late for early, late in zip(first.lengths, whole.lengths, strict=True))
+    lengths = [list(first.lengths), list(whole.lengths)]
+    for session, alone, before in zip((first, whole), (one_first, one), lengths, strict=True):
+        for row, logits in enumerate(read(session, [1, 1])):
+            expected = predicted(alone, texts[row][: before[row] + 1])
+            np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+            one.rollback(0)
+        first.rollback(0)  # as far as the whole model: what was drafted is forgotten
+
+
+def test_a_passed_capacity_keeps_what_only_the_exit_has_read(make_exiting: Callable[..., Path]) -> None:
+    bundle = make_exiting("gpt2", n_positions=512)
+    whole, first = open_both(bundle)
+    text = np.random.default_rng(0).integers(0, 250, CAPACITY_STEP + 30).tolist()
+    whole.append([text[:10]], [1])
+    for at in range(10, len(text), 10):
+        [found] = first.append([text[at : at + 10]], [1])
+    assert whole.capacity == first.capacity > CAPACITY_STEP
+    assert (whole.lengths, first.lengths) == ([10], [len(text)])
+    fresh = open_both(bundle)[1]
+    np.testing.assert_allclose(found, fresh.append([text], [1])[0], atol=1e-4, rtol=1e-4)
+
+
+def test_both_write_into_one_cache_which_stays_where_it_is(make_exiting: Callable[..., Path]) -> None:
+    whole, first = open_both(make_exiting("gpt2"), batch=2)
+    first.append([[1, 2, 3], [4]], [1, 1])
+    addresses = {name: cache.ctypes.data for name, cache in whole._caches.items()}
+    assert {name: cache.ctypes.data for name, cache in first._caches.items()} == {
+        name: addresses[name] for name in ("key_0", "value_0")
+    }
+    assert all((whole._caches[f"{kind}_0"][0, :, :3] != 0).all() for kind in ("key", "value"))
+    assert not whole._caches["key_1"].any()
+    whole.append([[1, 2, 3], [4]], [1, 1])
+    first.truncate(0, 0)
+    assert first.lengths == [3, 1]  # what the whole model has read is the exit's, too
+    whole.truncate(0, 1)
+    first.truncate(0, 1)
+    assert first.lengths == [1, 1]
+    assert {name: cache.ctypes.data for name, cache in whole._caches.items()} == addresses
+
+
+def test_the_exit_predicts_what_a_shorter_model_does(language_models: Path, exiting: Path) -> None:
+    _, first = open_both(exiting)
+    text = list(range(100, 140))
+    [found] = first.append([text], [40])
+    [expected] = exit_logits(language_models / "large", 1, [text])
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_step_of_the_exit_does_not_compute_the_blocks_after_it(make_exiting: Callable[..., Path]) -> None:
+    """With 1 of 12 blocks it takes far less time than a step of the whole model."""
+    whole, first = open_both(make_exiting("gpt2", 1, n_layer=12, n_embd=64))
+    assert [spec.name for spec in first.engine.outputs] == ["exit_logits", "present_key_0", "present_value_0"]
+    assert sum(spec.name.startswith("past") for spec in first.engine.inputs) == 2
+    assert "exit_logits" not in [spec.name for spec in whole.engine.outputs]
+
+    def seconds(session: DecoderSession) -> float:
+        before = session.seconds
+        session.append([[7]], [1])
+        return session.seconds - before
+
+    times = {session: [seconds(session) for _ in range(30)][5:] for session in (whole, first)}
+    assert statistics.median(times[first]) < 0.5 * statistics.median(times[whole])
+
+
+@pytest.mark.filterwarnings("ignore::intaglio.runtime.engines.custom_operators.MissingKernels")
+def test_stored_and_four_bit_engines_have_the_exit(exiting: Path, prompts: list[str], tmp_path: Path) -> None:
+    compress(exiting, tmp_path / "four", "rtn")
+    expected = tokens(write(tmp_path / "four", prompts[:3]))
+    assert tokens(write(tmp_path / "four", prompts[:3], early_exit=True, **DRAFTING["bild"])) == expected
+    build(tmp_path / "four", "ort-cpu")
+    assert tokens(write(tmp_path / "four", prompts[:3], early_exit=True, **DRAFTING["bild"])) == expected
+
+
+def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path, prompts: list[str]) -> None:
+    opened = Bundle.open(exiting)
+    with create(tmp_path / "external") as draft:
+        draft.copy_companions(opened)
+        draft.manifest = msgspec.structs.replace(opened.manifest)
+        save(load(opened.model_path), draft.model_path, external_above=0)
+    assert (tmp_path / "external" / "model.onnx.data").is_file()
+    options = {"early_exit": True, **DRAFTING["bild"]}
+    assert tokens(write(tmp_path / "external", prompts[:2], **options)) == tokens(write(exiting, prompts[:2]))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strategy": "bild", "early_exit": True}, "has no early exit. Train it .intaglio train early-exit"),
+        ({"strategy": "greedy", "early_exit": True}, "strategy 'greedy' takes no --early-exit. Leave it out"),
+        ({"strategy": "bild", "early_exit": True, "draft": "x"}, "--early-exit and --draft are both given"),
+        ({"strategy": "bild"}, "add --draft BUNDLE, or --early-exit"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        TextGenerator(tiny_decoder, **options)
+    assert "\n" not in str(caught.value)

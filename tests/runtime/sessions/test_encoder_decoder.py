@@ -1,0 +1,132 @@
+"""Encoder-decoders: what they write is what `transformers` writes, whatever the strategy and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixed_engine import FixedEngine
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BundleError, EngineError, UsageError
+from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.generation.generate import generate
+from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
+from intaglio.runtime.tokenizer import read_backend
+
+SOURCES = ["Hello there", "é", "A source text that is longer than the others."]
+COUNT = 24
+Maker = Callable[..., tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def pair(make_encoder_decoder: Maker) -> tuple[Path, Path, Path]:
+    """A checkpoint, its bundle, and that of a draft model with one layer and the same embeddings."""
+    # transformers writes only with as many decoder layers as encoder layers.
+    checkpoint, bundle = make_encoder_decoder("mt5", num_layers=2, num_decoder_layers=2)
+    return checkpoint, bundle, make_encoder_decoder("mt5", num_layers=1, num_decoder_layers=1)[1]
+
+
+def expected(checkpoint: Path, bundle: Path, sources: Sequence[str]) -> list[list[int]]:
+    """What `transformers` writes greedily, each source alone."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokenizer = read_backend(Bundle.open(bundle))
+    written = []
+    for source in sources:
+        ids = torch.tensor([tokenizer.encode(source).ids])
+        mask = torch.ones_like(ids)
+        output = model.generate(ids, attention_mask=mask, max_new_tokens=COUNT, do_sample=False)
+        written.append(output[0, 1:].tolist())
+    return written
+
+
+def write(bundle: Path, **options: Any) -> list[Generated]:
+    return list(generate(bundle, SOURCES, max_new_tokens=COUNT, **options))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strategy": "ngram"},
+        {"strategy": "auto"},
+        {"strategy": "bild", "rollback": 0.0, "fallback": 0.0},
+        {"strategy": "bild", "rollback": 0.0},
+        {"strategy": "speculative"},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())) or "greedy",
+)
+def test_greedy_tokens_are_those_of_transformers(
+    pair: tuple[Path, Path, Path], options: dict[str, Any], batch: int
+) -> None:
+    checkpoint, bundle, draft = pair
+    given = options | ({"draft": draft} if options.get("strategy") in ("bild", "speculative") else {})
+    results = write(bundle, batch=batch, **given)
+    assert [result.tokens for result in results] == expected(checkpoint, bundle, SOURCES)
+    tokenizer = read_backend(Bundle.open(bundle))
+    assert [result.prompt_tokens for result in results] == [len(tokenizer.encode(source).ids) for source in SOURCES]
+
+
+def test_a_model_that_drafts_for_itself_has_every_token_kept(pair: tuple[Path, Path, Path]) -> None:
+    _, bundle, _ = pair
+    plain, drafted = write(bundle), write(bundle, strategy="speculative", draft=bundle, window=4)
+    assert [result.tokens for result in drafted] == [result.tokens for result in plain]
+    assert all(result.rolled_back == 0 for result in drafted)
+    assert all(result.calls.large < len(result.tokens) / 3 for result in drafted)
+
+
+def test_texts_do_not_depend_on_the_ones_before(pair: tuple[Path, Path, Path]) -> None:
+    _, bundle, _ = pair
+    (alone,) = generate(bundle, SOURCES[1], max_new_tokens=COUNT)
+    assert write(bundle)[1].tokens == alone.tokens
+
+
+def test_copies_of_the_source_are_drafted(make_encoder_decoder: Maker) -> None:
+    bundle = make_encoder_decoder("mt5", num_layers=2, num_decoder_layers=2)[1]
+    (plain,) = generate(bundle, SOURCES[0], max_new_tokens=COUNT)
+    text = read_backend(Bundle.open(bundle)).decode(plain.tokens)
+    source = SOURCES[0] + text  # the words that are written may now stand in what is read
+    (result,) = generate(bundle, source, max_new_tokens=COUNT, strategy="ngram", ngram=1)
+    assert result.accepted + result.rolled_back > 0
+
+
+def test_engines_of_bounded_lengths_write_the_same(
+    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT's take caches of one length, sources up to one, and bind no arrays."""
+    _, bundle, draft = pair
+    options: dict[str, Any] = {"strategy": "bild", "rollback": 0.0, "draft": draft, "batch": 2}
+    plain = write(bundle, **options)
+
+    def bounded(*args: Any, **kwargs: Any) -> FixedEngine:
+        return FixedEngine(open_engine(*args, **kwargs), capacity=COUNT + 8, tokens=3, source=50)
+
+    monkeypatch.setattr("intaglio.runtime.sessions.encoder_decoder.open_engine", bounded)
+    assert [result.tokens for result in write(bundle, **options)] == [result.tokens for result in plain]
+    with pytest.raises(EngineError, match=r"source is \d+, expected 1 to 50") as caught:
+        list(generate(bundle, "a" * 60, max_new_tokens=2))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_cannot_draft_for_an_encoder_decoder(pair: tuple[Path, Path, Path], tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=r"its task is 'generate', that of .* is 'text-to-text'"):
+        list(generate(pair[1], "a", strategy="bild", draft=tiny_decoder))
+
+
+def test_what_is_no_encoder_decoder_is_refused(tiny_decoder: Path) -> None:
+    with pytest.raises(BundleError, match="not 'text-to-text'"):
+        EncoderDecoderSession.open(tiny_decoder)
+
+
+def test_sources_are_checked(pair: tuple[Path, Path, Path]) -> None:
+    with EncoderDecoderSession.open(pair[1], batch=2) as session:
+        for sources, said in ([[]], "at least 1 token"), ([[1]] * 3, "expected 1 to 2"), ([[100_000]], "token ids"):
+            with pytest.raises(UsageError, match=said):
+                session.read(sources)
