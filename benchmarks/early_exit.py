@@ -36,7 +36,7 @@ from intaglio.exporters import export
 from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.prompts import read_prompts
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.validate.text_quality import text_quality
 

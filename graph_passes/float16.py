@@ -25,6 +25,7 @@ from intaglio.graph_passes.graphs import (
     remove_if_dead,
 )
 from intaglio.graph_passes.half_precision import OutOfRange, half
+from intaglio.runtime.sessions.step import EXIT_THRESHOLDS
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
@@ -56,7 +57,7 @@ class Float16:
     def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
-        if any(value.name == "exit_thresholds" for value in model.graph.inputs):
+        if any(value.name == EXIT_THRESHOLDS.name for value in model.graph.inputs):
             raise GraphError(
                 "float16: the decoder has an exit after every block, where states are compared in float32. "
                 "Export its checkpoint with --dtype float16 instead."

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
     from intaglio.runtime.engines.build import build
-    from intaglio.runtime.engines.engine import open_engine
+    from intaglio.runtime.engines.opening import open_engine
     from intaglio.runtime.generation.generate import generate
     from intaglio.runtime.run import run
     from intaglio.training.sensitivity import sensitivity

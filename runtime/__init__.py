@@ -1,7 +1,8 @@
 """Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text."""
 
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.engine import Engine, open_engine
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.run import run
 from intaglio.runtime.similarity import similarity

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle, Manifest
 from intaglio.errors import BundleError, UsageError
-from intaglio.runtime.engines.engine import Array, open_engine
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.tokenizer import Tokenizer
 
 

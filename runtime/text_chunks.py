@@ -8,14 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
-from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.files import read_text, sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed
-from intaglio.runtime.sessions.causal_mask import fill_mask
-from intaglio.runtime.sessions.decoder_graph import decoder_of
-from intaglio.runtime.sessions.draft_inputs import draft_feeds, drafted
+from intaglio.runtime.sessions.step import ATTENTION_MASK, decoder_of, empty_caches, step_feeds
 from intaglio.runtime.tokenizer import check_words, read_backend
 
 Integers = npt.NDArray[np.int64]
@@ -59,36 +56,7 @@ def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
     The caches have as many slots as there are tokens, and share one array of zeros, which is only read. A graph that
     drafts does so after one token of every `DRAFTED_EVERY`, so that most of what runs is text; no token exits early.
     """
-    (batch, tokens), decoder = ids.shape, decoder_of(bundle)
-    origins = np.tile(np.arange(0, tokens, DRAFTED_EVERY), (batch, 1))
-    capacity = tokens + drafted(decoder, origins.shape[1])
-    places = np.broadcast_to(np.arange(tokens), (batch, tokens))
-    mask = np.zeros((batch, tokens, capacity), np.bool_)
-    fill_mask(mask, places, np.arange(capacity), decoder.sliding_window)
-    start = np.zeros(batch, np.int64)
-    feeds: dict[str, Array] = {
-        "input_ids": np.ascontiguousarray(ids),
-        "positions": np.ascontiguousarray(places),
-        "attention_mask": mask,
-        "write_start": start,
-        "logit_indices": np.ascontiguousarray(places),
-    }
-    if decoder.drafts:
-        feeds |= draft_feeds(decoder, places, mask, start, origins)
-    if decoder.saturation_exits:
-        feeds["exit_thresholds"] = np.full(batch, NEVER, np.float32)
-    return feeds | _empty_caches(bundle, batch, capacity)
-
-
-def _empty_caches(bundle: Bundle, batch: int, capacity: int) -> dict[str, Array]:
-    zeros: dict[tuple[str, int, int], Array] = {}
-    caches: dict[str, Array] = {}
-    for spec in bundle.manifest.inputs:
-        if spec.name.startswith("past_"):
-            heads, width = spec.shape[1], spec.shape[3]
-            assert isinstance(heads, int) and isinstance(width, int), "the exporters state them"
-            key = (spec.dtype, heads, width)
-            if key not in zeros:
-                zeros[key] = np.zeros((batch, heads, capacity, width), spec.dtype)
-            caches[spec.name] = zeros[key]
-    return caches
+    decoder = decoder_of(bundle)
+    origins = np.tile(np.arange(0, ids.shape[1], DRAFTED_EVERY), (len(ids), 1))
+    feeds = step_feeds(decoder, ids, draft_indices=origins)
+    return feeds | empty_caches(bundle.manifest.inputs, len(ids), feeds[ATTENTION_MASK.name].shape[2])

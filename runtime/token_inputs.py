@@ -13,7 +13,7 @@ from intaglio.errors import UsageError
 from intaglio.files import sha256
 from intaglio.runtime.engines.engine import Array, check_arrays
 from intaglio.runtime.inputs import InputsUsed, load_inputs, read_arrays
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text_chunks import chunk_feeds, load_chunks
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.sentences import sentences

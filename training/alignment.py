@@ -17,7 +17,7 @@ from intaglio.progress import step, track
 from intaglio.runtime.generation.draft_model import check_task, check_vocabulary
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.prompts import read_prompts
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.training.language_model import (
     check_output,

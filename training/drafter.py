@@ -15,8 +15,8 @@ from torch import Tensor
 
 from intaglio.draft_network import matrices, medusa_states, transferred_states
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
-from intaglio.runtime.sessions.causal_mask import fill_mask
-from intaglio.runtime.sessions.draft_inputs import draft_inputs
+from intaglio.runtime.sessions.draft_inputs import draft_mask
+from intaglio.runtime.sessions.masks import fill_mask, seen_among
 
 
 class Drafter(ABC):
@@ -79,7 +79,8 @@ class TransferDrafter(Drafter):
         places = np.arange(tokens)[None]
         mask = np.zeros((1, tokens, tokens * (steps + 1)), np.bool_)
         fill_mask(mask, places, np.arange(mask.shape[-1]), self._window)
-        drafted = draft_inputs(places, mask, np.zeros(1, np.int64), places, steps, self._window)
+        seen = seen_among(tokens, None, self._window)[None]
+        drafted = draft_mask(places, seen, np.zeros(1, np.int64), places, steps, self._window, mask.shape[-1])
         return [torch.from_numpy(array) for array in (places, mask, places, *drafted)]
 
 

@@ -16,7 +16,7 @@ from intaglio.extras import load as load_library
 from intaglio.files import check_output_file
 from intaglio.model_file import load
 from intaglio.progress import step, track
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.sensitivity_file import Observed, SensitivityWriter
 

@@ -13,8 +13,7 @@ from intaglio.bundle import Bundle
 from intaglio.drafts import draft_axes
 from intaglio.model_file import load
 from intaglio.runtime.generation.text_run import Generated
-from intaglio.runtime.sessions.decoder_graph import needed_outputs
-from intaglio.runtime.sessions.early_exit import exit_outputs
+from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.strategies.contract import Author, Calls, Tokens
 from intaglio.validate.work import Work, work
 
@@ -57,10 +56,10 @@ def decoding_work(large: Bundle, small: Bundle | None) -> Callable[[Sequence[Gen
     """
     decoder = large.manifest.decoder
     assert decoder is not None, "only decoders write texts"
-    parts = [*_encoder(large, "large"), _decoder(large, "large", needed_outputs(decoder))]
+    parts = [*_encoder(large, "large"), _decoder(large, "large", whole_outputs(decoder))]
     if small is not None:
         assert small.manifest.decoder is not None, "only decoders draft"
-        parts += [*_encoder(small, "small"), _decoder(small, "small", needed_outputs(small.manifest.decoder))]
+        parts += [*_encoder(small, "small"), _decoder(small, "small", whole_outputs(small.manifest.decoder))]
     elif decoder.exit_layer:
         parts.append(_decoder(large, "small", exit_outputs(decoder)))
 

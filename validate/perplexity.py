@@ -24,8 +24,8 @@ from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.prompts import Example, read_examples
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.tokenizer import check_words, read_backend
 from intaglio.sentences import sentences
 from intaglio.validate.distributions import Sums, perplexity_rise

@@ -18,6 +18,7 @@ from polygraphy.tools.args.base import BaseRunnerArgs
 from polygraphy.tools.script import make_invocable
 
 from intaglio.bundle import MANIFEST, MODEL, Bundle
+from intaglio.targets import DEFAULT, summary
 
 if TYPE_CHECKING:
     from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner
@@ -71,8 +72,8 @@ class IntaglioArgs(_RunnerArgs):
         """Add `--intaglio-target`."""
         self.group.add_argument(
             "--intaglio-target",
-            help="What runs the bundle: ort-cpu (the default), ort-cuda, ort-tensorrt, tensorrt or tensorrt-rtx.",
-            default="ort-cpu",
+            help=f"What runs the bundle: {summary()}; the default is {DEFAULT}.",
+            default=DEFAULT,
         )
 
     def parse_impl(self, args: Any) -> None:

@@ -9,14 +9,16 @@ from functools import cached_property
 from typing import Any
 
 from intaglio.bundle import Bundle, Manifest
-from intaglio.runtime.engines.engine import Engine, open_engine
-from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.targets import DEFAULT, TARGETS
 from intaglio.validate.exposed import exposed, graph_values
 from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner
 
 PYTORCH = "pytorch"  # the checkpoint that the bundle was made from
 REFERENCE = "reference"  # onnx.reference
-BASELINE = "ort-cpu"  # what runs a bundle that another one is compared with
+BASELINE = DEFAULT  # what runs a bundle that another one is compared with
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Side:
         """The graph values that `runner` can return, in the order they are computed; none of a built engine."""
         if self.kind == PYTORCH:
             return list(dict.fromkeys(self.bundle.manifest.layers.values()))
-        if self.kind == REFERENCE or self.kind in PROVIDERS:
+        if self.kind == REFERENCE or TARGETS[self.kind].runs_files:
             return graph_values(self.bundle.model_path)
         return []
 

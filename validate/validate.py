@@ -9,10 +9,9 @@ from intaglio.bounds import Bounds, given_bounds
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step
-from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS
-from intaglio.runtime.engines.tensorrt_engine import LIBRARIES
 from intaglio.runtime.inputs import load_inputs
 from intaglio.runtime.token_inputs import load_token_inputs
+from intaglio.targets import find_target
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
@@ -118,8 +117,8 @@ def validate(
 
 def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Side, Side]:
     """The bundle and what it is compared with. Their names differ, as Polygraphy tells runners apart by them."""
-    if target not in {*PROVIDERS, *LIBRARIES, REFERENCE}:
-        raise UsageError(f"target {target!r}: expected one of {', '.join([*PROVIDERS, *LIBRARIES, REFERENCE])}.")
+    if target != REFERENCE:
+        find_target(target, others=[REFERENCE])
     actual = Side(bundle, target, f"{bundle.path} on {target}")
     if against is None or against == PYTORCH:
         source = bundle.manifest.source

@@ -63,12 +63,12 @@ def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = F
     """The logits [tokens, vocab] of every text of a batch, through the cache; `early`: those of the early exit."""
     from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
     from intaglio.runtime.sessions.decoder import DecoderSession
-    from intaglio.runtime.sessions.decoder_graph import needed_outputs
-    from intaglio.runtime.sessions.early_exit import EarlyExitSession, exit_outputs
+    from intaglio.runtime.sessions.early_exit import EarlyExitSession
+    from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 
     collected: list[list[Logits]] = [[] for _ in batch]
     with ExitStack() as opened:
-        whole = OnnxRuntimeEngine(model, outputs=needed_outputs(decoder))
+        whole = OnnxRuntimeEngine(model, outputs=whole_outputs(decoder))
         session = opened.enter_context(DecoderSession(whole, decoder, len(batch)))
         if early:
             first = OnnxRuntimeEngine(model, outputs=exit_outputs(decoder))

@@ -18,6 +18,7 @@ from intaglio.exporters.decoders.graph import DecoderGraph, Frequencies
 from intaglio.exporters.decoders.saturation_graph import SaturationGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
+from intaglio.runtime.sessions.step import DRAFT_INDICES, DRAFT_LOGITS, DRAFT_MASK, DRAFT_POSITIONS, logits_spec
 
 END = (1 << 63) - 1  # of a slice: as far as there is something
 
@@ -38,7 +39,7 @@ class DraftGraph(DecoderGraph):
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
         self.drafts = drafts
-        self.draft_indices = graph_input("draft_indices", ir.DataType.INT64, ["batch", "drafting"])
+        self.draft_indices = graph_input(DRAFT_INDICES)
         super().__init__(decoder, weights, dtype)
 
     def further_inputs(self) -> list[ir.Value]:
@@ -60,8 +61,8 @@ class DraftGraph(DecoderGraph):
         first, last = self.sliced(logits, self.constant("zero", [0]), wanted), self.sliced(logits, wanted)
         each = self.constant("shape_draft_logits", [0, -1, steps, vocabulary])
         drafted = self.op("Reshape", [last, each])
-        shape: list[str | int] = ["batch", "drafting", steps, vocabulary]
-        return [*super().head_outputs(first, matrix), named(drafted, "draft_logits", shape)]
+        shape = logits_spec(DRAFT_LOGITS, self.decoder).shape
+        return [*super().head_outputs(first, matrix), named(drafted, DRAFT_LOGITS, shape)]
 
     def joined(self, parts: list[ir.Value], rows: str, width: int) -> ir.Value:
         """States [batch, rows, width] of several parts; without a name the sum of their rows would have a new one."""
@@ -82,8 +83,8 @@ class HiddenTransferGraph(DraftGraph):
     """
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
-        self.draft_positions = graph_input("draft_positions", ir.DataType.INT64, ["batch", "drafted"])
-        self.draft_mask = graph_input("draft_mask", ir.DataType.BOOL, ["batch", "drafted", "capacity"])
+        self.draft_positions = graph_input(DRAFT_POSITIONS)
+        self.draft_mask = graph_input(DRAFT_MASK)
         super().__init__(decoder, weights, dtype, drafts)
         mask = self.op("Unsqueeze", [self.draft_mask, self.constant("axis_1", [1])])
         self._masks = self._steps(mask, axis=2)

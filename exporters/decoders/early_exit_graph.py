@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intaglio.exporters.decoders.graph import BeforeHead, DecoderGraph
 from intaglio.exporters.writing.graph_writer import named
+from intaglio.runtime.sessions.step import EXIT_LOGITS, logits_spec
 
 
 class EarlyExitGraph(DecoderGraph):
@@ -31,5 +32,5 @@ class EarlyExitGraph(DecoderGraph):
         states = self._before_head(self.rows_at(self._exited, self.logit_indices))
         self.layers = returned  # a module returns what it does for the whole model
         early = self.logits_of(states, matrix)
-        shape: list[str | int] = ["batch", "positions_wanted", self.decoder.vocab_size]
-        return [*super().head_outputs(logits, matrix), named(early, "exit_logits", shape)]
+        shape = logits_spec(EXIT_LOGITS, self.decoder).shape
+        return [*super().head_outputs(logits, matrix), named(early, EXIT_LOGITS, shape)]

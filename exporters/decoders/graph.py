@@ -1,7 +1,7 @@
 """The one place that writes decoder graphs.
 
 The cache is what it has to be: buffers that `TensorScatter` writes in place and `Attention` reads, which no tracer
-makes of a model's own cache. The inputs and outputs are described in docs/bundle.md.
+makes of a model's own cache. The inputs and outputs are those of `runtime.sessions.step`; docs/bundle.md has them too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from intaglio.bundle import Decoder
 from intaglio.exporters.writing.checkpoint_weights import HEAD, CheckpointWeights
-from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, named
+from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, graph_inputs, named
+from intaglio.runtime.sessions.step import KINDS, LOGITS, PAST, PRESENT, STEP, cache_axes, logits_spec
 
 Frequencies = np.ndarray[Any, np.dtype[np.float32]]  # [head_dim / 2], radians a position
 BeforeHead = Callable[[ir.Value], ir.Value]  # writes what stands between the last block and the head: a norm
@@ -26,18 +27,9 @@ class DecoderGraph(GraphWriter):
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         self.decoder = decoder
-        integers = ir.DataType.INT64
-        self.input_ids = graph_input("input_ids", integers, ["batch", "tokens"])
-        self.positions = graph_input("positions", integers, ["batch", "tokens"])
-        self.attention_mask = graph_input("attention_mask", ir.DataType.BOOL, ["batch", "tokens", "capacity"])
-        self.write_start = graph_input("write_start", integers, ["batch"])
-        self.logit_indices = graph_input("logit_indices", integers, ["batch", "positions_wanted"])
-        cache: list[str | int] = ["batch", decoder.kv_heads, "capacity", decoder.head_dim]
-        self._past = [
-            (graph_input(f"past_key_{index}", dtype, cache), graph_input(f"past_value_{index}", dtype, cache))
-            for index in range(decoder.layers)
-        ]
-        first = [self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices]
+        first = [graph_input(spec) for spec in STEP]
+        self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices = first
+        self._past = graph_inputs(PAST, decoder.layers, dtype, cache_axes(decoder))
         inputs = [*first, *self.further_inputs(), *(value for pair in self._past for value in pair)]
         super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
@@ -85,9 +77,9 @@ class DecoderGraph(GraphWriter):
         All are [batch, heads, tokens, head_dim]; returned is [batch, tokens, heads · head_dim].
         """
         index = len(self._present) // 2
-        for kind, past, new in zip(("key", "value"), self._past[index], (keys, values), strict=True):
+        for kind, past, new in zip(KINDS, self._past[index], (keys, values), strict=True):
             present = self.op("TensorScatter", [past, new, self.write_start], axis=2, mode="linear")
-            present.name = f"present_{kind}_{index}"
+            present.name = f"{PRESENT}{kind}_{index}"
             self._present.append(present)
         return self.attend(queries, self._present[-2], self._present[-1], self._mask, scale)
 
@@ -126,7 +118,7 @@ class DecoderGraph(GraphWriter):
 
     def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
         """The named outputs that the logits [batch, rows, vocab] of these rows make; `matrix` is the head's."""
-        return [named(logits, "logits", ["batch", "positions_wanted", self.decoder.vocab_size])]
+        return [named(logits, LOGITS, logits_spec(LOGITS, self.decoder).shape)]
 
     def rows_at(self, x: ir.Value, indices: ir.Value) -> ir.Value:
         """Of `x` [batch, tokens, width] the rows [batch, wanted, width] at `indices` [batch, wanted]."""

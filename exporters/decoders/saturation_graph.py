@@ -19,13 +19,14 @@ from intaglio.bundle import Decoder
 from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
+from intaglio.runtime.sessions.step import BLOCKS_RUN, EXIT_THRESHOLDS
 
 
 class SaturationGraph(DecoderGraph):
     """A decoder's graph with an exit after every block but the last."""
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
-        self.exit_thresholds = graph_input("exit_thresholds", ir.DataType.FLOAT, ["batch"])
+        self.exit_thresholds = graph_input(EXIT_THRESHOLDS)
         super().__init__(decoder, weights, dtype)
         axes = self.constant("axes_1_2", [1, 2])
         self._thresholds = self.op("Unsqueeze", [self.exit_thresholds, axes])  # for [batch, tokens, 1]
@@ -93,4 +94,4 @@ class SaturationGraph(DecoderGraph):
         wanted = self.rows_at(self._blocks_run, self.logit_indices)
         blocks = self.op("Squeeze", [wanted, self.constant("axis_last", [-1])])
         blocks.type = ir.TensorType(ir.DataType.INT64)
-        return [*super().head_outputs(logits, matrix), named(blocks, "blocks_run", ["batch", "positions_wanted"])]
+        return [*super().head_outputs(logits, matrix), named(blocks, BLOCKS_RUN.name, BLOCKS_RUN.shape)]

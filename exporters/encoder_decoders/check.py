@@ -22,6 +22,7 @@ from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
 from intaglio.files import scratch_directory
 from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.sessions.step import LOGITS, SOURCE_IDS, SOURCE_MASK, empty_caches, next_caches, step_feeds
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
@@ -88,9 +89,9 @@ def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pai
         ids[row, : len(pair.source)] = pair.source
         mask[row, : len(pair.source)] = True
     with OnnxRuntimeEngine(folder / encoder.file) as engine:
-        crossed = engine.run({"source_ids": ids, "source_mask": mask})
+        crossed = engine.run({SOURCE_IDS.name: ids, SOURCE_MASK.name: mask})
     logits = _stepwise_logits(
-        folder / MODEL, decoder, {"source_mask": mask, **crossed}, [pair.written for pair in batch]
+        folder / MODEL, decoder, {SOURCE_MASK.name: mask, **crossed}, [pair.written for pair in batch]
     )
     found = []
     for row, pair in enumerate(batch):
@@ -111,31 +112,19 @@ def _stepwise_logits(
 
     cut = pieces([len(text) for text in texts])
     longest = max(piece.stop - piece.start for piece in cut)
-    slots = np.arange(max(map(len, texts)) + longest)
+    capacity = max(map(len, texts)) + longest
     collected: list[list[Floats]] = [[] for _ in texts]
     with OnnxRuntimeEngine(model) as engine:
-        caches: dict[str, Array] = {
-            spec.name: np.zeros((len(texts), decoder.kv_heads, len(slots), decoder.head_dim), spec.dtype)
-            for spec in engine.inputs
-            if spec.name.startswith("past_")
-        }
+        caches = empty_caches(engine.inputs, len(texts), capacity)
         lengths: npt.NDArray[np.int64] = np.zeros(len(texts), np.int64)
         for piece in cut:
             real = [text[piece] for text in texts]
             ids = np.zeros((len(texts), max(map(len, real))), np.int64)
             for row, tokens in zip(ids, real, strict=True):
                 row[: len(tokens)] = tokens
-            places = lengths[:, None] + np.arange(ids.shape[1])
-            step = {
-                "input_ids": ids,
-                "positions": places,
-                "attention_mask": slots <= places[:, :, None],
-                "write_start": lengths,
-                "logit_indices": np.tile(np.arange(ids.shape[1]), (len(texts), 1)),
-            }
-            outputs = engine.run({**step, **caches, **read})
-            caches = {name: outputs[name.replace("past_", "present_")] for name in caches}
-            for rows, logits, tokens in zip(collected, outputs["logits"], real, strict=True):
+            outputs = engine.run({**step_feeds(decoder, ids, lengths, capacity), **caches, **read})
+            caches = next_caches(outputs)
+            for rows, logits, tokens in zip(collected, outputs[LOGITS], real, strict=True):
                 rows.append(logits[: len(tokens)].astype(np.float32))
             lengths = lengths + np.array([len(tokens) for tokens in real])
     return [{"logits": np.concatenate(rows)} for rows in collected]

@@ -13,8 +13,9 @@ from onnx_ir.passes.common import ShapeInferencePass
 from intaglio.bundle import Decoder
 from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
-from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, named
+from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, graph_inputs, named
 from intaglio.exporters.writing.relative_positions import RelativePositions
+from intaglio.runtime.sessions.step import CROSS, KINDS, SOURCE_IDS, SOURCE_MASK, cross_axes
 
 
 class EncoderGraph(GraphWriter):
@@ -22,8 +23,8 @@ class EncoderGraph(GraphWriter):
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         self.decoder = decoder
-        self.source_ids = graph_input("source_ids", ir.DataType.INT64, ["batch", "source"])
-        self.source_mask = graph_input("source_mask", ir.DataType.BOOL, ["batch", "source"])
+        self.source_ids = graph_input(SOURCE_IDS)
+        self.source_mask = graph_input(SOURCE_MASK)
         super().__init__(
             "encoder", [self.source_ids, self.source_mask], weights, dtype, decoder.heads, decoder.head_dim
         )
@@ -49,11 +50,11 @@ class EncoderGraph(GraphWriter):
         Raises `SourceError` for weights that the checkpoint lacks.
         """
         self.weights.check_found()
-        shape: list[str | int] = ["batch", self.decoder.kv_heads, "source", self.decoder.head_dim]
+        shape = cross_axes(self.decoder)
         for index, pair in enumerate(crossed):
-            for kind, value in zip(("key", "value"), pair, strict=True):
+            for kind, value in zip(KINDS, pair, strict=True):
                 value.type = ir.TensorType(self.dtype)
-                self._graph.outputs.append(named(value, f"cross_{kind}_{index}", shape))
+                self._graph.outputs.append(named(value, f"{CROSS}{kind}_{index}", shape))
         ShapeInferencePass()(self.model)
 
 
@@ -62,12 +63,8 @@ class ReadingDecoderGraph(DecoderGraph):
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         super().__init__(decoder, weights, dtype)
-        self.source_mask = graph_input("source_mask", ir.DataType.BOOL, ["batch", "source"])
-        shape: list[str | int] = ["batch", decoder.kv_heads, "source", decoder.head_dim]
-        self._crossed = [
-            (graph_input(f"cross_key_{index}", dtype, shape), graph_input(f"cross_value_{index}", dtype, shape))
-            for index in range(decoder.layers)
-        ]
+        self.source_mask = graph_input(SOURCE_MASK)
+        self._crossed = graph_inputs(CROSS, decoder.layers, dtype, cross_axes(decoder))
         self._graph.inputs.extend([self.source_mask, *(value for pair in self._crossed for value in pair)])
         tokens = self.op("Shape", [self.input_ids], start=1, end=2)
         one = self.constant("shape_one", [1])

@@ -15,8 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 import intaglio
+from intaglio.bundle import TensorSpec
 from intaglio.errors import SourceError
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.runtime.sessions.step import cache_names
 
 OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
@@ -165,9 +167,19 @@ class GraphWriter:
         return self.op("Reshape", [self.op("Transpose", [attended], perm=[0, 2, 1, 3]), merged])
 
 
-def graph_input(name: str, dtype: ir.DataType, shape: Sequence[str | int]) -> ir.Value:
-    """A named input; its symbolic axes are given by name."""
-    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+def graph_input(spec: TensorSpec) -> ir.Value:
+    """An input; its symbolic axes are given by name."""
+    dtype = ir.DataType.from_numpy(np.dtype(spec.dtype))
+    return ir.Value(name=spec.name, type=ir.TensorType(dtype), shape=ir.Shape(spec.shape))
+
+
+def graph_inputs(
+    prefix: str, layers: int, dtype: ir.DataType, axes: Sequence[str | int]
+) -> list[tuple[ir.Value, ir.Value]]:
+    """Of each layer the inputs that are keys and values: `prefix` + the name of a cache."""
+    names = [prefix + name for name in cache_names(layers)]
+    values = [graph_input(TensorSpec(name, dtype.numpy().name, tuple(axes))) for name in names]
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def named(value: ir.Value, name: str, shape: Sequence[str | int]) -> ir.Value:

@@ -8,6 +8,7 @@ import click
 
 from intaglio.cli.output import json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
+from intaglio.targets import summary
 
 EPILOG = """\b
 Examples:
@@ -19,7 +20,7 @@ Examples:
 
 @click.command("build", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="ort-cpu, ort-cuda, tensorrt, or tensorrt-rtx, which needs no GPU.")
+@click.option("--target", required=True, help=f"What the engine is for: {summary()}.")
 @click.option("--gpu", "gpus", multiple=True, help="GPU to compile for, such as t4 or a100; may be given again.")
 @click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
 @click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")

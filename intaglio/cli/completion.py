@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from intaglio.cli import COMPLETE, cli
+from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]  # generic since click 8.5
@@ -40,7 +41,6 @@ RECIPES = (
     "canonical", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed", "rtn",
     "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
 )  # fmt: skip
-TARGETS = ("ort-cpu", "ort-cuda", "tensorrt", "tensorrt-rtx")
 STRATEGIES = ("greedy", "sample", "bild", "speculative", "ngram", "hidden-transfer", "medusa", "calm", "auto")
 DTYPES = ("float32", "float16")
 AGAINST = ("pytorch", "reference")
@@ -127,7 +127,7 @@ VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "teacher": bundles,
     "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],
     "recipe": names(RECIPES, files),
-    "target": names(TARGETS, nothing),
+    "target": names(tuple(TARGETS), nothing),
     "strategy": names(STRATEGIES, nothing),
     "dtype": names(DTYPES, nothing),
     "source": files,

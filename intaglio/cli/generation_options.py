@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from intaglio.targets import DEFAULT, summary
+
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--strategy",
@@ -62,9 +64,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--seed", type=int, help="The same seed gives the same text, but with auto."),
     click.option("--stop", multiple=True, help="End the text before this string. May be given several times."),
     click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text."),
-    click.option(
-        "--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ..."
-    ),
+    click.option("--target", default=DEFAULT, show_default=True, help=f"What runs it: {summary()}."),
     click.option("--threads", type=click.IntRange(1), help="Processor threads, for ort-cpu.  [default: all]"),
 )
 

@@ -13,6 +13,7 @@ import click
 from intaglio.cli.output import json_option, print_json, print_table
 from intaglio.cli.text_lines import lines
 from intaglio.errors import UsageError
+from intaglio.targets import DEFAULT, summary
 
 if TYPE_CHECKING:
     from intaglio.runtime.run import Ran
@@ -35,7 +36,7 @@ PAIRS = 20
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @click.option("--input", "file", type=click.Path(path_type=Path), help="A UTF-8 file, one text a line; - for stdin.")
-@click.option("--target", default="ort-cpu", show_default=True, help="What runs it: ort-cpu, ort-cuda, tensorrt, ...")
+@click.option("--target", default=DEFAULT, show_default=True, help=f"What runs it: {summary()}.")
 @click.option("--batch-size", default=32, show_default=True, help="Texts run at a time.")
 @click.option("--truncate", is_flag=True, help="Cut texts that are longer than the model takes.")
 @click.option("--top", default=5, show_default=True, help="Words listed for a blank.")

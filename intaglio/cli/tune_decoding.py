@@ -9,6 +9,7 @@ import click
 
 from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
+from intaglio.targets import DEFAULT
 
 EPILOG = """\b
 Examples:
@@ -42,7 +43,7 @@ Examples:
 @click.option("--max-draft", default=10, show_default=True, help="Tokens between two reviews.")
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
 @click.option("--texts", type=click.IntRange(min=1), help="Take so many lines of the file.  [default: all]")
-@click.option("--target", default="ort-cpu", show_default=True, help="What runs the models.")
+@click.option("--target", default=DEFAULT, show_default=True, help="What runs the models.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads, for ort-cpu.  [default: all]")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw quality over speed there, as SVG.")
 @force_option

@@ -11,6 +11,7 @@ import click
 from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
 from intaglio.cli.output import json_option, print_json, print_table, say, verdict
 from intaglio.errors import UsageError
+from intaglio.targets import DEFAULT
 
 if TYPE_CHECKING:
     from intaglio.validate.results import Validated
@@ -37,7 +38,7 @@ value of every output. An approximation (8, 4, 3 bits, integers, pruning): what 
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--against", help="pytorch (the source checkpoint), reference (ONNX's evaluator), or another bundle.")
 @click.option("--data", type=click.Path(path_type=Path), help="A text file, one sentence a line, or an .npz of arrays.")
-@click.option("--target", default="ort-cpu", show_default=True, help="What runs the bundle.")
+@click.option("--target", default=DEFAULT, show_default=True, help="What runs the bundle.")
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
 @click.option("--samples", default=64, show_default=True, help="Sentences to run.")
 @click.option("--batch-size", default=8, show_default=True, help="Sentences run at a time.")

@@ -1,22 +1,32 @@
-"""Named buffers in a GPU's memory, and the stream that copies to and from them."""
+"""A CUDA device's memory, and the stream on which everything that is asked of it is done in order."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from intaglio.extras import load
-from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.gpus import check_status
+from intaglio.runtime.engines.memory import Buffer, Memory
 
 SMALLEST = 256  # bytes; TensorRT wants an address even for an empty tensor
 
 
-class DeviceMemory:
-    """Buffers that grow when they must and stay until `close`. Every CUDA status is checked: `EngineError`."""
+class DeviceMemory(Memory):
+    """Buffers in the memory of the CUDA device in use, until `close`. Every CUDA status is checked: `EngineError`.
+
+    Copies from and to pageable host memory have read or written the host's side when they return, as CUDA's
+    documentation of its synchronisation promises, so that arrays may change or be looked at right away.
+    """
 
     def __init__(self) -> None:
         self._cuda: Any = load("cuda.bindings.runtime")
-        self._buffers: dict[str, tuple[int, int]] = {}  # name -> (address, bytes)
+        self._allocated: set[int] = set()
         self._stream: Any = None
         self._stream = self._call("cudaStreamCreate")
 
@@ -25,27 +35,48 @@ class DeviceMemory:
         """The stream's handle; work enqueued on it runs in order."""
         return int(self._stream)
 
-    def address(self, name: str, size: int) -> int:
-        """The address of the buffer `name`, of at least `size` bytes; a larger one may lie elsewhere than before."""
-        address, capacity = self._buffers.get(name, (0, 0))
-        if capacity < max(size, SMALLEST):
-            if address:
-                self._call("cudaFree", address)  # waits for the work that uses it
-                del self._buffers[name]
-            capacity = max(size, SMALLEST)
-            address = int(self._call("cudaMalloc", capacity))
-            self._buffers[name] = address, capacity
-        return address
+    def zeros(self, shape: Sequence[int], dtype: npt.DTypeLike) -> DeviceArray:
+        """See `Memory`."""
+        array = self.empty(shape, dtype)
+        self.fill(array, 0)
+        return array
 
-    def upload(self, name: str, array: Array) -> None:
-        """Enqueue the copy of a contiguous array into its buffer; keep the array until `wait`."""
-        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._call("cudaMemcpyAsync", self._buffers[name][0], array.ctypes.data, array.nbytes, kind, self._stream)
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> DeviceArray:
+        """A new buffer, contiguous, of any content."""
+        size = DeviceArray.contiguous_at(0, shape, dtype).nbytes
+        address = int(self._call("cudaMalloc", max(size, SMALLEST)))
+        self._allocated.add(address)
+        return DeviceArray.contiguous_at(address, shape, dtype)
 
-    def download(self, name: str, array: Array) -> None:
-        """Enqueue the copy of a buffer into a contiguous array, complete after `wait`."""
-        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._call("cudaMemcpyAsync", array.ctypes.data, self._buffers[name][0], array.nbytes, kind, self._stream)
+    def fill(self, buffer: Buffer, value: int) -> None:
+        """See `Memory`."""
+        assert isinstance(buffer, DeviceArray) and buffer.contiguous, "a contiguous buffer of this memory"
+        if buffer.nbytes:
+            self._call("cudaMemsetAsync", buffer.address, value, buffer.nbytes, self._stream)
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        """See `Memory`."""
+        assert (target.ndim, target.dtype) == (source.ndim, source.dtype), "arrays of one kind"
+        to, start = _place(target), _repeated(_place(source), source.shape, target.shape)
+        kind = getattr(self._cuda.cudaMemcpyKind, f"cudaMemcpy{start.where}To{to.where}")
+        for block in _blocks(target.shape, target.dtype.itemsize, to, start):
+            if block.rows == 1:
+                self._call("cudaMemcpyAsync", block.target, block.source, block.width, kind, self._stream)
+            else:
+                pitched = (block.target, block.target_pitch, block.source, block.source_pitch, block.width, block.rows)
+                self._call("cudaMemcpy2DAsync", *pitched, kind, self._stream)
+
+    def descending_windows(self, line: Buffer, width: int) -> DeviceArray:
+        """See `Memory`."""
+        assert isinstance(line, DeviceArray) and line.contiguous, "a contiguous buffer of this memory"
+        last, size = line.shape[0] - width, line.dtype.itemsize
+        return DeviceArray(line.address + last * size, (last + 1, width), line.dtype, (-size, size))
+
+    def release(self, buffer: Buffer) -> None:
+        """See `Memory`; it waits for the work that uses the buffer."""
+        assert isinstance(buffer, DeviceArray), "a buffer of this memory"
+        self._allocated.discard(buffer.address)
+        self._call("cudaFree", buffer.address)
 
     def wait(self) -> None:
         """Wait until everything on the stream is done."""
@@ -53,9 +84,8 @@ class DeviceMemory:
 
     def close(self) -> None:
         """Free every buffer and the stream."""
-        while self._buffers:
-            _, (address, _) = self._buffers.popitem()
-            self._call("cudaFree", address)
+        while self._allocated:
+            self._call("cudaFree", self._allocated.pop())
         if self._stream is not None:
             stream, self._stream = self._stream, None
             self._call("cudaStreamDestroy", stream)
@@ -65,3 +95,64 @@ class DeviceMemory:
         status, *values = getattr(self._cuda, name)(*arguments)
         check_status(self._cuda, name, status)
         return values[0] if values else None
+
+
+class _Place(NamedTuple):
+    """Where an array begins: an address of the host or the device, and the bytes between elements of each axis."""
+
+    where: str
+    address: int
+    strides: tuple[int, ...]
+
+
+class _Block(NamedTuple):
+    """One copy of CUDA's: `rows` of `width` bytes each, whose beginnings are a pitch apart on either side."""
+
+    target: int
+    source: int
+    width: int
+    rows: int
+    target_pitch: int
+    source_pitch: int
+
+
+def _place(array: Buffer) -> _Place:
+    if isinstance(array, DeviceArray):
+        return _Place("Device", array.address, array.strides)
+    host = np.asarray(array)
+    return _Place("Host", host.ctypes.data, host.strides)
+
+
+def _repeated(source: _Place, shape: Sequence[int], wanted: Sequence[int]) -> _Place:
+    """`source` of `shape`, with its axes of length 1 as long as `wanted`."""
+    assert all(got in (1, want) for got, want in zip(shape, wanted, strict=True)), f"{shape} for {wanted}"
+    strides = [0 if got != want else stride for got, want, stride in zip(shape, wanted, source.strides, strict=True)]
+    return source._replace(strides=tuple(strides))
+
+
+def _blocks(shape: Sequence[int], itemsize: int, target: _Place, source: _Place) -> Iterator[_Block]:
+    """The copies that bring `shape` elements from `source` to `target`: as few as CUDA's rows and pitches allow."""
+    if not all(shape):
+        return
+    axes = [axis for axis in zip(shape, target.strides, source.strides, strict=True) if axis[0] > 1]
+    width = itemsize
+    while axes and axes[-1][1:] == (width, width):
+        width *= axes.pop()[0]
+    axes = _merged(axes)
+    rows, target_pitch, source_pitch = 1, width, width
+    if axes and min(axes[-1][1:]) >= width:
+        rows, target_pitch, source_pitch = axes.pop()
+    for place in product(*(range(length) for length, _, _ in axes)):
+        to = sum(index * stride for index, (_, stride, _) in zip(place, axes, strict=True))
+        start = sum(index * stride for index, (_, _, stride) in zip(place, axes, strict=True))
+        yield _Block(target.address + to, source.address + start, width, rows, target_pitch, source_pitch)
+
+
+def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The axes (length, stride of the target, of the source), where two count on into each other as one."""
+    merged: list[tuple[int, int, int]] = []
+    for length, to, start in axes:
+        if merged and merged[-1][1:] == (length * to, length * start):
+            length *= merged.pop()[0]
+        merged.append((length, to, start))
+    return merged

@@ -1,21 +1,33 @@
-"""The engine: named arrays in, named arrays out, whatever executes it."""
+"""What an engine is: named arrays in, named arrays out, whatever executes it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from intaglio.bundle import MODEL, Axis, Bundle, TensorSpec
+from intaglio.bundle import Axis, TensorSpec
 from intaglio.errors import EngineError, UsageError
+from intaglio.runtime.engines.device_array import DeviceArray
+from intaglio.runtime.engines.memory import Array, Buffer, HostMemory, Memory
 
-Array = npt.NDArray[np.generic]
+__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers", "check_threads", "zeros"]
+
 MAX_THREADS = 1024
+
+
+class Binding(ABC):
+    """An engine's inputs and outputs bound to buffers, which each run reads and writes in place.
+
+    Between runs the contents may change, place and shape may not; bind again for other shapes.
+    """
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run once on the bound buffers; outputs in host memory are complete afterwards. Raises `EngineError`."""
 
 
 class Engine(ABC):
@@ -24,6 +36,7 @@ class Engine(ABC):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Axis]  # the lengths that symbolic axes may have; those not named are unbounded
+    memory: Memory = HostMemory()  # where it computes: what is bound there crosses to no other
 
     def __enter__(self) -> Self:
         return self
@@ -42,9 +55,34 @@ class Engine(ABC):
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run with inputs that were checked."""
 
+    def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
+        """Bind every input and output, by name, to a buffer: a NumPy array, or one of the engine's `memory`.
+
+        A buffer of `memory` stays there from run to run, a NumPy array is copied to it and back where it is another's.
+        One buffer may serve as an input and an output, which is then updated where it lies. Raises `EngineError` for
+        buffers that do not fit.
+        """
+        check_buffers(self, buffers)
+        return _CopyingBinding(self, buffers)
+
     @abstractmethod
     def close(self) -> None:
-        """Let go of the session and its memory; the engine is of no use afterwards."""
+        """Release the session and its memory; the engine is invalid afterwards."""
+
+
+class _CopyingBinding(Binding):
+    """Of an engine that returns its outputs as new arrays: they are copied to where they were bound."""
+
+    def __init__(self, engine: Engine, buffers: Mapping[str, Buffer]):
+        self._engine = engine
+        self._inputs = {spec.name: np.asarray(buffers[spec.name]) for spec in engine.inputs}
+        self._outputs = {spec.name: np.asarray(buffers[spec.name]) for spec in engine.outputs}
+
+    def run(self) -> None:
+        """See `Binding`."""
+        found = self._engine._run(self._inputs)
+        for name, array in self._outputs.items():
+            array[...] = found[name]
 
 
 def check_threads(threads: int | None) -> None:
@@ -61,8 +99,21 @@ def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, 
     }
 
 
+def check_buffers(engine: Engine, buffers: Mapping[str, Buffer]) -> None:
+    """Raise `EngineError` unless `buffers` has one that fits for every input and output of `engine`: see `bind`."""
+    check_arrays((*engine.inputs, *engine.outputs), engine.axes, buffers, "buffer")
+    for name, buffer in buffers.items():
+        contiguous = buffer.contiguous if isinstance(buffer, DeviceArray) else np.asarray(buffer).flags.c_contiguous
+        if not contiguous:
+            raise EngineError(f"buffer {name}: not contiguous. Make it so with numpy.ascontiguousarray.")
+    for spec in engine.outputs:
+        buffer = buffers[spec.name]
+        if not isinstance(buffer, DeviceArray) and not np.asarray(buffer).flags.writeable:
+            raise EngineError(f"buffer {spec.name}: is read-only. Bind an array that can be written.")
+
+
 def check_arrays(
-    specs: tuple[TensorSpec, ...], axes: Mapping[str, Axis], arrays: Mapping[str, Array], what: str = "input"
+    specs: tuple[TensorSpec, ...], axes: Mapping[str, Axis], arrays: Mapping[str, Buffer], what: str = "input"
 ) -> None:
     """Raise `EngineError` unless `arrays` has exactly the names of `specs`, with their dtypes, ranks and lengths.
 
@@ -102,35 +153,3 @@ def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:
     if length < axis.minimum or (axis.maximum is not None and length > axis.maximum):
         bounds = f"{axis.minimum} to {axis.maximum}" if axis.maximum is not None else f"at least {axis.minimum}"
         raise EngineError(f"{where}: {name} is {length}, expected {bounds}. Shorten, split or pad it.")
-
-
-def open_engine(
-    path: str | Path | Bundle,
-    target: str = "ort-cpu",
-    threads: int | None = None,
-    spinning: bool = True,
-    outputs: Collection[str] | None = None,
-    graph: str = MODEL,
-) -> Engine:
-    """Open a bundle, or any .onnx file, for running; `graph` is the bundle's ONNX file that is run.
-
-    `target`: "ort-cpu", "ort-cuda" or "ort-tensorrt" (ONNX Runtime's providers), "tensorrt" or "tensorrt-rtx"
-    (an engine that `intaglio build` put into the bundle for this machine's GPU). `threads`, `spinning` and `outputs`
-    are for ONNX Runtime, see `OnnxRuntimeEngine`.
-    """
-    from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
-    from intaglio.runtime.engines.tensorrt_engine import LIBRARIES, TensorRTEngine
-
-    if target not in (*PROVIDERS, *LIBRARIES):
-        raise UsageError(f"target {target!r}: expected one of {', '.join([*PROVIDERS, *LIBRARIES])}.")
-    if not isinstance(path, Bundle):
-        path = Path(path)
-        is_onnx = path.suffix == ".onnx" and not path.is_dir()
-        if is_onnx and target in PROVIDERS:
-            return OnnxRuntimeEngine(path, target, threads, spinning, outputs)
-        if is_onnx:
-            raise UsageError(f"{path}: target {target} runs engines of a bundle. Make one with: intaglio export {path}")
-        path = Bundle.open(path)
-    if target in PROVIDERS:
-        return OnnxRuntimeEngine(path, target, threads, spinning, outputs, graph)
-    return TensorRTEngine(path, target, graph)

@@ -5,17 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from intaglio import progress
-from intaglio.bundle import Bundle
-from intaglio.errors import BuildError, one_line
+from intaglio.bundle import Bundle, EngineRecord
+from intaglio.errors import BuildError, UsageError, one_line
 from intaglio.extras import load
 from intaglio.model_file import external_data_files, parse
+from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.custom_operators import runnable
-from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, missing_provider
+from intaglio.runtime.engines.stored import library_name
+from intaglio.targets import Target
 
 
-def library_name() -> str:
-    """ONNX Runtime and its version as bundles record it: "onnxruntime 1.31.1"."""
-    return f"onnxruntime {load('onnxruntime').__version__}"
+def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
+    """Write every graph of `bundle`, optimised, into `folder`; see `build`."""
+    if request.gpus or request.lengths:
+        raise UsageError(f"target {target.name}: takes no GPU names and no axis lengths. Leave them out.")
+    paths = {graph.file: folder / f"{engine_stem(target.name, graph.file)}.onnx" for graph in bundle.manifest.graphs}
+    request.check_free(bundle, [path.name for path in paths.values()])
+    records = []
+    for graph, path in paths.items():
+        optimise(bundle, graph, target.name, path)
+        size = sum(file.stat().st_size for file in folder.glob(f"{path.name}*"))
+        records.append(EngineRecord(f"engines/{path.name}", target.name, library_name(), size, graph=graph))
+    return Built(records)
 
 
 def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
@@ -27,12 +39,8 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
     """
     onnxruntime = load("onnxruntime")
     model = bundle.path / graph
-    provider, available = PROVIDERS[target][0], onnxruntime.get_available_providers()
-    if provider not in available:
-        raise BuildError(
-            f"target {target}: needs {provider}, this ONNX Runtime has {', '.join(available)}. "
-            "Install it with: pip install 'intaglio[gpu]' (instead of onnxruntime), or use --target ort-cpu."
-        )
+    if missing := missing_provider(target):
+        raise BuildError(missing)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -50,5 +58,5 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         except Exception as error:  # the library's exceptions have no common base but this
             reason = one_line(error)
             raise BuildError(f"{model}: ONNX Runtime cannot optimise it: {reason}") from error
-    if provider not in session.get_providers():
+    if (provider := PROVIDERS[target][0]) not in session.get_providers():
         raise BuildError(f"target {target}: {provider} did not start. Check the GPU with nvidia-smi, or use ort-cpu.")

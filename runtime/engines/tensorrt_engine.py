@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,34 +12,41 @@ from intaglio.bundle import MODEL, Bundle, EngineRecord, TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load
 from intaglio.runtime.engines import gpus, profiles
+from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.engine import Array, Engine
+from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
-from intaglio.runtime.engines.tensorrt_library import DTYPES, LIBRARIES, library_name, logger
-
-__all__ = ["LIBRARIES", "TensorRTEngine", "check_library", "select"]
+from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.opening import Opening
+from intaglio.runtime.engines.tensorrt_library import DTYPES, library_name, logger
+from intaglio.targets import TARGETS, Target
 
 
 class TensorRTEngine(Engine):
     """The engine that `intaglio build` put into the bundle for this machine's GPU.
 
-    Inputs are copied to the GPU and outputs back, through buffers that grow when they must and stay. Symbolic
-    axes take the lengths of the engine's optimisation profile. Not for use from several threads at once.
-    `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
-    engine for it, or for another version of the library.
+    Arrays in host memory are copied to the GPU and back, through buffers that grow when they must and stay; what lies
+    in `memory` is computed with where it lies. Symbolic axes take the lengths of the engine's optimisation profile. Not
+    for use from several threads at once. `graph` is the bundle's ONNX file that it was built from. Raises `EngineError`
+    without a CUDA device, without an engine for it, or for another version of the library.
     """
+
+    memory: DeviceMemory
 
     def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
         device = gpus.present()
         if device is None:
             raise EngineError(f"target {target}: no CUDA device. Use --target ort-cpu, which runs on any machine.")
         record = select(bundle, target, device, graph)
-        trt = load(LIBRARIES[target])
+        trt = load(TARGETS[target].library)
         check_library(record, library_name(trt))
         whole = bundle.graph(graph)
         self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
         self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
-        self._memory = DeviceMemory()
+        self.memory = DeviceMemory()
+        self._staging: dict[str, DeviceArray] = {}  # name -> bytes through which arrays in host memory pass
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as the context has them
+        self._addresses: dict[str, int] = {}
         try:
             self._log = logger(trt)
             self._runtime = trt.Runtime(self._log)
@@ -54,28 +62,57 @@ class TensorRTEngine(Engine):
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = {spec.name: np.ascontiguousarray(feeds[spec.name]) for spec in self.inputs}
         for name, array in arrays.items():
-            self._succeeded(self._context.set_input_shape(name, array.shape), f"setting the shape of {name}")
-        results = {spec.name: np.empty(self._output_shape(spec), spec.dtype) for spec in self.outputs}
-        for name, array in (arrays | results).items():
-            address = self._memory.address(self._place(name), array.nbytes)
-            self._succeeded(self._context.set_tensor_address(name, address), f"setting the address of {name}")
-        for name, array in arrays.items():
-            self._memory.upload(name, array)
-        self._succeeded(self._context.execute_async_v3(self._memory.stream), "running")
-        for name, array in results.items():
-            self._memory.download(self._place(name), array)
-        self._memory.wait()
+            self._set_shape(name, array.shape)
+        results: dict[str, Array] = {spec.name: np.empty(self._output_shape(spec), spec.dtype) for spec in self.outputs}
+        _TensorRTBinding(self, {**arrays, **results}).run()
         return results
+
+    def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
+        """See `Engine`. Raises `EngineError` for a cache of `memory` that the engine does not update where it lies."""
+        check_buffers(self, buffers)
+        for output in self.outputs:
+            shared = [spec.name for spec in self.inputs if buffers[spec.name] is buffers[output.name]]
+            if shared and self._aliased(output.name) != shared[0]:
+                raise EngineError(
+                    f"output {output.name}: this engine does not update {shared[0]} where it lies. "
+                    "Re-build it with a version of TensorRT that does (10.15, TensorRT-RTX 1.3)."
+                )
+        return _TensorRTBinding(self, buffers)
 
     def close(self) -> None:
         """Free the context, the engine and the GPU's memory."""
         self._context = self._engine = self._runtime = None  # in this order: each was made by the next
-        self._memory.close()
+        self.memory.close()
 
-    def _place(self, name: str) -> str:
-        """The buffer of a tensor: its own, or for a cache that is updated where it lies that of the input."""
+    def execute(self, buffers: Mapping[str, DeviceArray]) -> None:
+        """Run on buffers of `memory`, which hold the inputs. What changed since the last run is set, and no more."""
+        for spec in self.inputs:
+            self._set_shape(spec.name, buffers[spec.name].shape)
+        for name, buffer in buffers.items():
+            if self._addresses.get(name) != buffer.address:
+                done = self._context.set_tensor_address(name, buffer.address)
+                self._succeeded(done, f"setting the address of {name}")
+                self._addresses[name] = buffer.address
+        self._succeeded(self._context.execute_async_v3(self.memory.stream), "running")
+
+    def staged(self, name: str, array: Array) -> DeviceArray:
+        """The place in `memory` through which an array in host memory passes; a larger one lies elsewhere."""
+        held = self._staging.get(name)
+        if held is None or held.nbytes < array.nbytes:
+            if held is not None:
+                self.memory.release(held)
+            held = self._staging[name] = self.memory.empty([array.nbytes], np.uint8)
+        return DeviceArray.contiguous_at(held.address, array.shape, array.dtype)
+
+    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if self._shapes.get(name) != shape:
+            self._succeeded(self._context.set_input_shape(name, shape), f"setting the shape of {name}")
+            self._shapes[name] = shape
+
+    def _aliased(self, output: str) -> str | None:
+        """The input, a cache, that an output is updated in the place of."""
         aliased = getattr(self._engine, "get_aliased_input_tensor", None)  # TensorRT before 10.15 knows no caches
-        return (aliased and aliased(name)) or name
+        return (aliased and aliased(output)) or None
 
     def _output_shape(self, spec: TensorSpec) -> tuple[int, ...]:
         """Shape of an output for the input shapes that are set."""
@@ -92,13 +129,46 @@ class TensorRTEngine(Engine):
         found = self._engine.get_tensor_dtype(spec.name).name
         if found != DTYPES.get(spec.dtype):
             raise EngineError(
-                f"tensor {spec.name}: the engine has {found}, the manifest {spec.dtype}. Build the engine anew."
+                f"tensor {spec.name}: the engine has {found}, the manifest {spec.dtype}. Re-build the engine."
             )
 
     def _succeeded(self, result: bool, what: str) -> None:
         if not result:
             reason = " ".join(self._log.errors[-1].split()) if self._log.errors else "no reason was given"
-            raise EngineError(f"TensorRT failed at {what}: {reason}. Build the engine anew, or use --target ort-cpu.")
+            raise EngineError(f"TensorRT failed at {what}: {reason}. Re-build the engine, or use --target ort-cpu.")
+
+
+class _TensorRTBinding(Binding):
+    """Arrays in host memory go up before a run and come down after it; buffers in the engine's memory stay."""
+
+    def __init__(self, engine: TensorRTEngine, buffers: Mapping[str, Buffer]):
+        self._engine = engine
+        self._resident = {name: buffer for name, buffer in buffers.items() if isinstance(buffer, DeviceArray)}
+        host: dict[str, Array] = {
+            name: np.asarray(buffer) for name, buffer in buffers.items() if name not in self._resident
+        }
+        self._up = {spec.name: host[spec.name] for spec in engine.inputs if spec.name in host}
+        self._down = {spec.name: host[spec.name] for spec in engine.outputs if spec.name in host}
+
+    def run(self) -> None:
+        """See `Binding`."""
+        engine, placed = self._engine, dict(self._resident)
+        for name, array in self._up.items():
+            placed[name] = engine.staged(name, array)
+            engine.memory.copy(placed[name], array)
+        for name, array in self._down.items():
+            aliased = engine._aliased(name)
+            placed[name] = placed[aliased] if aliased else engine.staged(name, array)
+        engine.execute(placed)
+        for name, array in self._down.items():
+            engine.memory.copy(array, placed[name])
+        engine.memory.wait()
+
+
+def open_target(source: Path | Bundle, target: Target, options: Opening) -> TensorRTEngine:
+    """Open a bundle's engine; see `targets`."""
+    assert isinstance(source, Bundle), "the table says that it runs no files"
+    return TensorRTEngine(source, target.name, options.graph)
 
 
 def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:
@@ -123,5 +193,5 @@ def check_library(record: EngineRecord, installed: str) -> None:
     if record.library != installed:
         raise EngineError(
             f"engine {record.path}: built by {record.library}, installed is {installed}, and engines open only in "
-            f"the version that built them. Build it anew with --force, or install {record.library.replace(' ', '==')}."
+            f"the version that built them. Re-build it with --force, or install {record.library.replace(' ', '==')}."
         )

@@ -11,9 +11,6 @@ from typing import Any, Protocol
 
 STDOUT, STDERR = 1, 2  # file descriptors
 
-# Target -> the module that builds and runs its engines.
-LIBRARIES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-
 # NumPy's name of an element type -> the member of `DataType`.
 DTYPES = {
     "float32": "FLOAT",

@@ -17,9 +17,9 @@ from intaglio.runtime.generation.draft_model import check_draft, draft_threads
 from intaglio.runtime.generation.sampling import Sampler, Sampling
 from intaglio.runtime.generation.text_run import BatchRun, Generated, TextRun
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, DraftTree, NGram, Strategy, Text
 from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
 

@@ -9,12 +9,11 @@ reads all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from operator import add
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,58 +21,48 @@ import numpy.typing as npt
 from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.engine import Array, Engine, open_engine, zeros
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.sessions.causal_mask import seen_slots
-from intaglio.runtime.sessions.decoder_graph import (
-    BLOCKS_RUN,
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.sessions.cache import KeyValueCache
+from intaglio.runtime.sessions.draft_inputs import drafted
+from intaglio.runtime.sessions.masks import seen_among, seen_slots
+from intaglio.runtime.sessions.step import (
+    CAPACITY,
     DRAFT_LOGITS,
     EXIT_THRESHOLDS,
     LOGITS,
+    TOKENS,
+    WANTED,
     decoder_of,
-    needed_outputs,
+    whole_outputs,
 )
-from intaglio.runtime.sessions.draft_inputs import draft_feeds, drafted
-from intaglio.runtime.sessions.token_tree import ancestors, depths
+from intaglio.runtime.sessions.step_buffers import Booleans, Integers, Shape, StepBuffers, StepPool, dtypes_of
+from intaglio.runtime.sessions.token_tree import depths
 
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
-KEPT_SHAPES = 64  # shapes of a step whose buffers stay bound: one for plain decoding, more for drafts of any length
-
-
-@dataclass(frozen=True)
-class _Buffers:
-    """The arrays that steps of one shape read and write, and what runs the engine on them."""
-
-    input_ids: Integers
-    positions: Integers
-    attention_mask: Booleans
-    write_start: Integers
-    logit_indices: Integers
-    draft_indices: Integers
-    logits: Array
-    drafting: Mapping[str, Array]  # the inputs with which a graph drafts, and its draft_logits; empty where it does not
-    blocks_run: Integers
-    run: Callable[[], None]
 
 
 class DecoderSession:
-    """A decoder and its cache, for `batch` texts at a time. A context manager.
+    """A decoder and its cache, for `batch` sequences at a time, a row each. A context manager.
 
-    `lengths` [batch] are the tokens that the cache holds of each text. A graph that drafts does so after some of the
-    tokens of a step: `draft_logits` [batch, origins, drafts, vocab] are those of the last one. A graph that stops
-    computing saturated tokens does so beyond the `exit_thresholds` [batch] of the texts, which may be changed in place;
-    `blocks_run` [batch, positions wanted] is of the last one. Not for use from several threads at once.
+    `lengths` [batch] are the tokens that the cache holds of each row. A graph that drafts does so after some of the
+    tokens of a step: `draft_logits[row]` [origins, drafts, vocab] are those of the row's last one. A graph that stops
+    computing saturated tokens does so beyond the `exit_thresholds` [batch] of the rows, which may be changed in place;
+    `blocks_run[row]` [positions wanted] is of the row's last one. Not for use from several threads at once.
+
+    A step covers the rows from the first to the last that get tokens; those between get some that are not real, behind
+    their ends. In an engine whose cache has one length they give way where there is no room for those: they are cut,
+    and whoever goes on with them reads the missing tokens again.
     """
 
     logits_name: ClassVar[str] = LOGITS  # the output that steps return
 
     def __init__(self, engine: Engine, decoder: Decoder, batch: int = 1, limit: int | None = None):
-        """`limit`: the most tokens that a text may have; by default, and at most, the model's positions."""
+        """`limit`: the most tokens that a sequence may have; by default, and at most, the model's positions."""
         if batch < 1:
             raise UsageError(f"batch {batch}: expected at least 1.")
         if limit is not None and not 1 <= limit <= decoder.max_positions:
@@ -84,23 +73,23 @@ class DecoderSession:
         self.limit = limit or decoder.max_positions
         self.lengths = [0] * batch
         self.seconds = 0.0  # spent in the engine so far
-        self.draft_logits: Logits = np.zeros((batch, 0, decoder.drafts, decoder.vocab_size), np.float32)
         self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
-        self._caches: dict[str, Array] = {}  # name after "past_" -> [batch, kv_heads, capacity, head_dim]
+        self.draft_logits: list[Logits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
+        self.blocks_run: list[Integers] = [np.zeros(0, np.int64)] * batch
         self.exit_thresholds = np.full(batch, NEVER, np.float32)
-        self.blocks_run: Integers = np.zeros((batch, 0), np.int64)
-        self._attended: dict[str, Array] = {}  # what every step reads besides: thresholds, or an encoder's outputs
+        self.cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
+        self._pool = StepPool(engine, decoder, self.logits_name)
+        self._attended: dict[str, Buffer] = {}  # what every step reads besides: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
-            self._attended[EXIT_THRESHOLDS] = self.exit_thresholds
+            self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
         self._attended_tokens = 0  # for which they have room
-        self._buffers: dict[tuple[int, ...], _Buffers] = {}  # by tokens, positions wanted, origins of drafts, attended
-        self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
         self._slots: Integers = np.zeros(0, np.int64)  # 0, 1, ..., capacity - 1
         self._positions: Integers = np.zeros(0, np.int64)  # of the tokens in the slots
-        self._seen: Booleans = np.zeros((0, 0), np.bool_)  # by the token in each slot, of a text without branches
-        self._most = engine.axes.get("capacity", Axis()).maximum  # slots that the engine takes; None: any number
+        self._line: Buffer | None = None  # what the view below lies in
+        self._seen: Buffer = np.zeros((0, 0), np.bool_)  # by the token in each slot, of a sequence without branches
+        self._most = engine.axes.get(CAPACITY, Axis()).maximum  # slots that the engine takes; None: any number
         if self._most is not None:  # TensorRT's caches have one length
-            self._allocate(self._most)
+            self._reserve(self._most)
             self.limit = max(min(self.limit, self._most - drafted(decoder, 1)), 1)
 
     @classmethod
@@ -119,7 +108,7 @@ class DecoderSession:
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         decoder = decoder_of(opened)
-        engine = open_engine(opened, target, threads, spinning, needed_outputs(decoder))
+        engine = open_engine(opened, target, threads, spinning, whole_outputs(decoder))
         try:
             return cls(engine, decoder, batch, limit)
         except BaseException:
@@ -135,20 +124,23 @@ class DecoderSession:
         self.close()
 
     def close(self) -> None:
-        """Let go of the engine and the cache."""
-        self._buffers.clear()
-        self._caches.clear()
+        """Release the engine and the cache."""
+        self._pool.clear()
+        self.cache.release()
+        if self._line is not None:
+            self.engine.memory.release(self._line)
+            self._line = None
         self.engine.close()
 
     @property
     def capacity(self) -> int:
-        """The slots that the cache has for each text."""
-        return len(self._slots)
+        """The slots that the cache has for each sequence."""
+        return self.cache.capacity
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Logits:
-        """Append a prompt (token ids) to every text of the batch; return the logits [batch, vocab] after it.
+        """Append a prompt (token ids) to every row; return the logits [batch, vocab] after it.
 
-        Raises `UsageError` for an empty prompt, and for one that makes its text longer than the limit.
+        Raises `UsageError` for an empty prompt, and for one that makes its sequence longer than the limit.
         """
         counts = [len(prompt) for prompt in prompts]
         if len(counts) != self.batch or not all(counts):
@@ -162,9 +154,9 @@ class DecoderSession:
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
     ) -> list[Logits]:
-        """Append tokens to the texts, none to some; return the logits [wanted, vocab] after the last of each.
+        """Append tokens to the rows, none to some; return the logits [wanted, vocab] after the last of each.
 
-        texts   of each text of the batch its new tokens
+        texts   of each row its new tokens
         wanted  of each how many logits, at most as many as it has new tokens
         trees   of each the parents of its new tokens, see `token_tree`, and none where they follow each other
         origins of each, with `trees`, the places of the new tokens that a graph which drafts does so after; by default
@@ -175,44 +167,42 @@ class DecoderSession:
         counts = [len(tokens) for tokens in texts]
         self._check_lengths(counts)
         longest = max(counts)
-        if longest and (trees or longest <= self._widest()):
-            logits = self._append(texts, counts, wanted, trees, origins)
-            return [logits[row, :count] for row, count in enumerate(wanted)]
+        if longest and (trees or longest <= self._widest(_taking_part(counts))):
+            return self._append(texts, counts, wanted, trees, origins)
         return self._append_in_pieces(texts, wanted)
 
     def _append_in_pieces(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
-        """Append texts that are longer than one step takes: see `append`."""
+        """Append sequences of tokens that are longer than one step takes: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
-            width = min(longest, self._widest())
-            cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all texts end in the last step
+            width = min(longest, self._widest(_taking_part([*map(len, texts)])))
+            cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all end in the last step
             pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
             texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
             now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
             wanted = [count - here for count, here in zip(wanted, now, strict=True)]
-            logits = self._append(pieces, [*map(len, pieces)], now)
-            for row, count in enumerate(now):
-                found[row].append(logits[row, :count])
+            for row, logits in enumerate(self._append(pieces, [*map(len, pieces)], now)):
+                found[row].append(logits)
         return [np.concatenate(parts) for parts in found]
 
-    def _widest(self) -> int:
-        """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest text.
+    def _widest(self, rows: range) -> int:
+        """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest row.
 
         A step is as wide as its widest row: what is not real of the others lies beyond their ends.
         """
-        widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
-        return widest if self._most is None else min(widest, max(self._free() - drafted(self.decoder, 1), 1))
+        widest = min(PREFILL_TOKENS, self.engine.axes.get(TOKENS, Axis()).maximum or PREFILL_TOKENS)
+        return widest if self._most is None else min(widest, max(self._free(rows) - drafted(self.decoder, 1), 1))
 
-    def _free(self) -> int:
-        """The slots of a cache of one length behind the longest text."""
+    def _free(self, rows: range) -> int:
+        """The slots of a cache of one length behind the longest of `rows`."""
         assert self._most is not None, "a cache that grows has no end"
-        return self._most - max(self.lengths)
+        return self._most - max(self.lengths[row] for row in rows)
 
     def tree_room(self, origins: int) -> int:
         """The most tokens of a tree that the next step takes, at least 1; it drafts after at most `origins` of them."""
-        limits = [self.engine.axes.get(name, Axis()).maximum for name in ("tokens", "positions_wanted")]
+        limits = [self.engine.axes.get(name, Axis()).maximum for name in (TOKENS, WANTED)]
         if self._most is not None:
-            free, slots = self._free(), drafted(self.decoder, 1)
+            free, slots = self._free(range(self.batch)), drafted(self.decoder, 1)
             limits.append(max(free - slots * origins, free // (1 + slots)))  # the latter drafts after all of fewer
         return max(min((limit for limit in limits if limit is not None), default=PREFILL_TOKENS), 1)
 
@@ -223,40 +213,39 @@ class DecoderSession:
         wanted: Sequence[int],
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
-    ) -> Logits:
-        """One step: see `append`. Of texts that want fewer logits than others there are meaningless ones at the end."""
-        buffers = self._prepare(max(counts), max(1, *wanted), max(1, *map(len, origins)) if origins else 1)
-        for row, (tokens, count, last) in enumerate(zip(texts, counts, wanted, strict=True)):
+    ) -> list[Logits]:
+        """One step, of the rows from the first to the last that get tokens: see `append`."""
+        rows = _taking_part(counts)
+        drafting = max(1, *map(len, origins)) if origins else 1
+        buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
+        for index, row in enumerate(rows):
+            tokens, count = texts[row], counts[row]
             if count:
                 self._check_ids(min(tokens), max(tokens))
-                buffers.input_ids[row, :count] = tokens
-                buffers.logit_indices[row, :last] = self._slots[count - last : count]
-        for row, parents in enumerate(trees or ()):
-            if parents:
-                self._branch(buffers, row, parents)
-        if buffers.drafting:
-            for row, (count, places) in enumerate(zip(counts, origins or [()] * self.batch, strict=True)):
-                buffers.draft_indices[row, : len(places) or 1] = places or max(count - 1, 0)
-        return self._run(buffers, counts)
+                buffers.input_ids[index, :count] = tokens
+                buffers.logit_indices[index, : wanted[row]] = self._slots[count - wanted[row] : count]
+            if trees and trees[row]:
+                self._branch(buffers, index, self.lengths[row], trees[row])
+            if self.decoder.drafts:
+                places = origins[row] if origins else ()
+                buffers.draft_indices[index, : len(places) or 1] = places or max(count - 1, 0)
+        logits = self._run(buffers, counts, trees)
+        empty = np.zeros((0, self.vocabulary), np.float32)
+        return [logits[row - rows.start, : wanted[row]] if row in rows else empty for row in range(self.batch)]
 
     def step(
         self,
         input_ids: npt.ArrayLike,
         counts: npt.ArrayLike | None = None,
-        positions: npt.ArrayLike | None = None,
-        mask: Booleans | None = None,
         logit_indices: npt.ArrayLike | None = None,
     ) -> Logits:
-        """Append tokens to the texts and return logits, float32 [batch, positions wanted, vocab].
+        """Append tokens to all rows and return logits, float32 [batch, positions wanted, vocab].
 
         input_ids      [batch, tokens], of each row the first `counts` real, the rest of any value below the vocabulary
         counts         [batch], 0 to tokens; by default all are real. `lengths` grow by them
-        positions      [batch, tokens], by default those that follow the text
-        mask           [batch, tokens, tokens], which of the new tokens each new one attends to (a tree of drafts);
-                       by default itself and those before it. To the cached ones each attends, as far as the model does
         logit_indices  [batch, positions wanted], which of the tokens logits are wanted of; by default the last real one
 
-        Raises `UsageError` for a text that becomes longer than the limit and for ids that are none, `EngineError`.
+        Raises `UsageError` for a sequence that becomes longer than the limit and for ids that are none, `EngineError`.
         """
         ids = np.asarray(input_ids, np.int64)
         if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1:
@@ -270,82 +259,102 @@ class DecoderSession:
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
         self._check_lengths(real.tolist())
-        buffers = self._prepare(tokens, wanted.shape[1], wanted.shape[1])
+        counted = real.tolist()
+        buffers = self._prepare(range(self.batch), [tokens] * self.batch, tokens, wanted.shape[1], wanted.shape[1])
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
         buffers.draft_indices[:] = wanted
-        if positions is not None:
-            buffers.positions[:] = positions
-        if mask is not None:
-            for row, length in enumerate(self.lengths):
-                buffers.attention_mask[row, :, length : length + tokens] &= mask[row]
-        return self._run(buffers, real.tolist())
+        return self._run(buffers, counted)
 
-    def _prepare(self, tokens: int, wanted: int, drafting: int) -> _Buffers:
-        """The buffers of a step of so many tokens and logits, with room in the cache: for texts without branches.
+    def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
+        """The buffers of a step of `tokens` for `rows`, with room in the cache: for sequences without branches.
 
-        `drafting`: after so many of the tokens, where the graph drafts.
+        `counts`: of all rows, the tokens that each gets. `drafting`: after so many of them, where the graph drafts.
         """
-        self._reserve(max(self.lengths) + tokens + drafted(self.decoder, drafting))
-        buffers = self._bound(tokens, wanted, drafting)
+        behind = tokens + drafted(self.decoder, drafting)
+        if self._most is not None:
+            for row in rows:
+                if not counts[row]:  # it waits, and what it holds can be read again
+                    self.truncate(row, max(self._most - behind, 0))
+        lengths = self.lengths[rows.start : rows.stop]
+        self._reserve(max(lengths) + behind)
+        shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
+        buffers = self._pool.get(shape, self.capacity, lambda: self._further(shape))
+        copy = self.engine.memory.copy
         # Engines leave no cache warm for Python: here every call of NumPy counts.
-        for row, length in enumerate(self.lengths):
-            buffers.write_start[row] = length
-            buffers.positions[row] = self._positions[length : length + tokens]
-            buffers.attention_mask[row] = self._seen[length : length + tokens]
+        for index, length in enumerate(lengths):
+            buffers.write_start[index] = length
+            buffers.positions[index] = self._positions[length : length + tokens]
+            copy(buffers.attention_mask[index], self._seen[length : length + tokens])
         return buffers
 
-    def _branch(self, buffers: _Buffers, row: int, parents: Sequence[int]) -> None:
-        """Let the new tokens of a text be a tree, each in the place after its parent, and seeing its ancestors only."""
-        length, count, window = self.lengths[row], len(parents), self.decoder.sliding_window
-        places = length + np.array(depths(parents))
-        mask, seen = buffers.attention_mask[row, :count], ancestors(parents)
-        if window is not None:
-            mask[:, :length] = self._slots[:length] > places[:, None] - window
-            seen &= places[:, None] - places < window
-        mask[:, length:] = False
-        mask[:, length : length + count] = seen
-        buffers.positions[row, :count] = places
+    def _further(self, shape: Shape) -> dict[str, Buffer]:
+        """What a step is bound to besides its own arrays."""
+        attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
+        return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
 
-    def _run(self, buffers: _Buffers, counts: Sequence[int]) -> Logits:
-        """Run a step that adds `counts` [batch] tokens to the texts."""
-        if buffers.drafting:
-            feeds = draft_feeds(
-                self.decoder, buffers.positions, buffers.attention_mask, buffers.write_start, buffers.draft_indices
-            )
-            for name, array in feeds.items():
-                buffers.drafting[name][:] = array
+    def _branch(self, buffers: StepBuffers, index: int, length: int, parents: Sequence[int]) -> None:
+        """Let the new tokens of a row be a tree, each in the place after its parent, and seeing its ancestors only."""
+        copy, count = self.engine.memory.copy, len(parents)
+        places = [length + depth for depth in depths(parents)]
+        if self.decoder.sliding_window is not None:
+            for token, place in enumerate(places):
+                copy(buffers.attention_mask[index, token], self._seen[place])
+        seen = seen_among(count, parents, self.decoder.sliding_window)
+        copy(buffers.attention_mask[index, :count, length : length + count], seen)
+        buffers.positions[index, :count] = places
+
+    def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
+        """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab]."""
+        rows = buffers.shape.slice
+        if buffers.draft_mask is not None:
+            self._place_drafts(buffers, trees)
         began = time.perf_counter()
-        buffers.run()
+        buffers.binding.run()
         self.seconds += time.perf_counter() - began
         self.lengths = [*map(add, self.lengths, counts)]
-        self.blocks_run = buffers.blocks_run
-        if buffers.drafting:
-            self.draft_logits = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
+        if self.decoder.saturation_exits:
+            self.blocks_run[rows] = buffers.blocks_run
+        if self.decoder.drafts:
+            drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
+            self.draft_logits[rows] = drafts
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
+    def _place_drafts(self, buffers: StepBuffers, trees: Sequence[Sequence[int]] | None) -> None:
+        """Fill in what hidden transfer takes besides."""
+        rows, tokens, window = buffers.shape.slice, buffers.shape.tokens, self.decoder.sliding_window
+        seen: Booleans = np.tile(seen_among(tokens, None, window), (buffers.shape.rows, 1, 1))
+        for index, parents in enumerate(trees[rows] if trees else ()):
+            if parents:
+                seen[index, : len(parents)] = False
+                seen[index, : len(parents), : len(parents)] = seen_among(len(parents), parents, window)
+        buffers.place_drafts(self.decoder, self.lengths[rows], seen, self._seen, self.engine.memory)
+
     def rollback(self, lengths: npt.ArrayLike) -> None:
-        """Forget what the texts hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
+        """Forget what the rows hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
         wanted = np.broadcast_to(np.asarray(lengths, np.int64), (self.batch,)).tolist()
         if any(not 0 <= less <= length for less, length in zip(wanted, self.lengths, strict=True)):
             raise UsageError(f"rollback to {wanted} tokens: the cache holds {self.lengths}.")
         self.lengths = wanted
 
     def truncate(self, row: int, length: int) -> None:
-        """Forget what the text in `row` of the batch holds beyond `length` tokens, if it holds more."""
+        """Forget what `row` holds beyond `length` tokens, if it holds more."""
         self.lengths[row] = min(self.lengths[row], length)
 
     def keep(self, row: int, start: int, places: Sequence[int]) -> None:
-        """Of what the text in `row` holds from `start` on, keep the tokens at `places`, ascending; the others go.
+        """Of what the row holds from `start` on, keep the tokens at `places`, ascending; the others go.
 
         They move up behind each other in the cache, which stays where it is.
         """
-        stay = next((index for index, place in enumerate(places) if index != place), len(places))
-        new, old = slice(start + stay, start + len(places)), start + np.asarray(places[stay:], np.int64)
-        if len(old):
-            for cache in self._caches.values():
-                cache[row][:, new] = cache[row][:, old]
-        self.lengths[row] = new.stop
+        self.cache.keep(row, start, places)
+        self.lengths[row] = start + len(places)
+
+    def copy(self, source: int, row: int, length: int) -> None:
+        """Let `row` hold the first `length` tokens of the row `source`, and nothing else."""
+        if not 0 <= length <= self.lengths[source]:
+            raise UsageError(f"copy of {length} tokens: row {source} holds {self.lengths[source]}.")
+        self.cache.copy(source, row, length)
+        self.lengths[row] = length
 
     def _check_ids(self, least: int, greatest: int) -> None:
         if least < 0 or greatest >= self.decoder.vocab_size:
@@ -364,78 +373,26 @@ class DecoderSession:
         if self._most is not None and slots > self._most:
             raise UsageError(f"{slots} slots of the cache are needed, the engine has {self._most}. Build a longer one.")
         if slots > self.capacity:
-            self._allocate(-(-slots // CAPACITY_STEP) * CAPACITY_STEP)
+            self._pool.clear()  # they are bound to the old caches
+            self.cache.grow(self._most or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
+        if self.capacity != len(self._slots):
+            self._describe_slots()
 
-    def _allocate(self, capacity: int) -> None:
-        decoder = self.decoder
-        self._resize(capacity)
-        for index in range(decoder.layers):
-            for kind in ("key", "value"):
-                name = f"{kind}_{index}"
-                old = self._caches.pop(name, None)
-                shape = (self.batch, decoder.kv_heads, capacity, decoder.head_dim)
-                self._caches[name] = np.zeros(shape, self._dtypes[f"past_{name}"])  # masked, but must be numbers
-                if old is not None:
-                    self._caches[name][:, :, : old.shape[2]] = old
-
-    def _resize(self, capacity: int) -> None:
-        """Let steps be for caches of so many slots."""
-        self._buffers.clear()  # they are bound to the old caches
-        self._slots = np.arange(capacity)
+    def _describe_slots(self) -> None:
+        """Let steps be for a cache of as many slots as it has."""
+        self._pool.clear()
+        self._slots = np.arange(self.capacity)
         self._positions = np.minimum(self._slots, self.decoder.max_positions - 1)  # beyond are tokens that are not real
-        self._seen = seen_slots(capacity, self.decoder.sliding_window)
+        if self._line is not None:
+            self.engine.memory.release(self._line)
+        self._line, self._seen = seen_slots(self.engine.memory, self.capacity, self.decoder.sliding_window)
 
-    def _attend(self, arrays: dict[str, Array], tokens: int) -> None:
-        """Let the steps that follow read `arrays` as further inputs, by name: the same ones for so many `tokens`."""
-        self._attended, self._attended_tokens = arrays, tokens
+    def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
+        """Let the steps that follow read `buffers` as further inputs, by name: the same ones for so many `tokens`."""
+        self._attended, self._attended_tokens = buffers, tokens
 
-    def _bound(self, tokens: int, wanted: int, drafting: int) -> _Buffers:
-        shape = tokens, wanted, drafting, self._attended_tokens
-        if (found := self._buffers.pop(shape, None)) is not None:
-            self._buffers[shape] = found  # the last of the dictionary again
-            return found
-        if len(self._buffers) == KEPT_SHAPES:
-            self._buffers.pop(next(iter(self._buffers)))  # the one that was not used for longest
-        arrays: dict[str, Any] = {
-            "input_ids": np.zeros((self.batch, tokens), np.int64),
-            "positions": np.zeros((self.batch, tokens), np.int64),
-            "attention_mask": np.zeros((self.batch, tokens, self.capacity), np.bool_),
-            "write_start": np.zeros(self.batch, np.int64),
-            "logit_indices": np.zeros((self.batch, wanted), np.int64),
-        }
-        output = self.logits_name
-        logits = np.zeros((self.batch, wanted, self.decoder.vocab_size), self._dtypes[output])
-        draft_indices = np.zeros((self.batch, drafting), np.int64)
-        drafts = self._drafts(draft_indices) if self.decoder.drafts else {}
-        blocks_run = np.zeros((self.batch, wanted), np.int64)
-        counted = {BLOCKS_RUN: blocks_run} if self.decoder.saturation_exits else {}
-        if isinstance(self.engine, OnnxRuntimeEngine):
-            caches = {f"{when}_{name}": array for name, array in self._caches.items() for when in ("past", "present")}
-            run = self.engine.bind({**arrays, **caches, **drafts, output: logits, **counted, **self._attended}).run
-        else:
-            given = {name: array for name, array in drafts.items() if name == DRAFT_LOGITS}
-            taken = {name: array for name, array in drafts.items() if name != DRAFT_LOGITS}
-            run = self._copying({**arrays, **taken}, {output: logits, **given, **counted})
-        self._buffers[shape] = _Buffers(
-            **arrays, draft_indices=draft_indices, logits=logits, drafting=drafts, blocks_run=blocks_run, run=run
-        )
-        return self._buffers[shape]
 
-    def _drafts(self, indices: Integers) -> dict[str, Array]:
-        """What a graph that drafts after the tokens at `indices` takes, they among it, and gives besides logits."""
-        drafting, slots = indices.shape[1], drafted(self.decoder, indices.shape[1])
-        lengths = {"batch": self.batch, "drafting": drafting, "drafted": slots, "capacity": self.capacity}
-        specs = [spec for spec in (*self.engine.inputs, *self.engine.outputs) if spec.name.startswith("draft_")]
-        return zeros(specs, lengths) | {"draft_indices": indices}
-
-    def _copying(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
-        """Run an engine that binds no arrays: it gives the caches back as new ones."""
-
-        def run() -> None:
-            past = {f"past_{name}": array for name, array in self._caches.items()}
-            given = self.engine.run({**inputs, **past, **self._attended})
-            self._caches = {name: given[f"present_{name}"] for name in self._caches}
-            for name, array in outputs.items():
-                array[:] = given[name]
-
-        return run
+def _taking_part(counts: Sequence[int]) -> range:
+    """The rows from the first to the last that get tokens; those between get some that are not real."""
+    rows = [row for row, count in enumerate(counts) if count]
+    return range(rows[0], rows[-1] + 1) if rows else range(len(counts))

@@ -1,4 +1,4 @@
-"""The inputs with which a decoder's graph drafts: after which tokens, where pseudo states stand, and what they see."""
+"""The inputs with which hidden transfer drafts: where pseudo states stand, and what they attend to."""
 
 from __future__ import annotations
 
@@ -12,55 +12,56 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 
-def draft_inputs(
-    positions: Integers,
-    attention_mask: Booleans,
+def drafted(decoder: Decoder, drafting: int) -> int:
+    """The slots of the cache behind the tokens that drafting after so many of them takes."""
+    return decoder.drafts * drafting if decoder.draft_kind == HIDDEN_TRANSFER else 0
+
+
+def draft_rows(
+    places: Integers, seen: Booleans, draft_indices: Integers, steps: int, window: int | None
+) -> tuple[Integers, Booleans]:
+    """Where pseudo states stand, [batch, drafted], and what is new that they attend to; drafted = steps · drafting.
+
+    places         [batch, tokens], the positions of the tokens in their sequences
+    seen           [batch, tokens, tokens], which of the tokens each attends to
+    draft_indices  [batch, drafting], which of the tokens are drafted after
+    window         the decoder's `sliding_window`
+
+    The latter is [batch, drafted, tokens + drafted]: of the slots from the step's first on. Row s · drafting + j is the
+    pseudo state of step s from the token draft_indices[j]; it lies behind the tokens, in the place of its row. It
+    attends to what that token attends to, as far as a window reaches, and to the pseudo states of its own and earlier
+    steps from the same token (Hidden Transfer, section 3.3).
+    """
+    drafting = draft_indices.shape[1]
+    row = np.arange(steps * drafting)
+    ahead = np.repeat(np.arange(1, steps + 1), drafting)
+    stand = np.tile(np.take_along_axis(places, draft_indices, 1), steps) + ahead
+    tokens = np.tile(np.take_along_axis(seen, draft_indices[:, :, None], 1), (1, steps, 1))
+    own = (row[:, None] % drafting == row % drafting) & (row[:, None] >= row)  # [drafted, drafted]
+    if window is not None:
+        tokens = tokens & (places[:, None] > stand[:, :, None] - window)
+        own &= row[:, None] // drafting - row // drafting < window
+    return stand, np.concatenate([tokens, np.broadcast_to(own, (len(places), *own.shape))], axis=2)
+
+
+def draft_mask(
+    places: Integers,
+    seen: Booleans,
     write_start: Integers,
     draft_indices: Integers,
     steps: int,
     window: int | None,
+    capacity: int,
 ) -> tuple[Integers, Booleans]:
-    """`draft_positions` [batch, drafted] and `draft_mask` [batch, drafted, capacity]; drafted = steps · drafting.
+    """`draft_positions` [batch, drafted] and `draft_mask` [batch, drafted, capacity], of all slots; see `draft_rows`.
 
-    positions       [batch, tokens]
-    attention_mask  [batch, tokens, capacity], with slots for the tokens and behind them for what is drafted
-    write_start     [batch]
-    draft_indices   [batch, drafting], which of the tokens are drafted after
-    window          the decoder's `sliding_window`
-
-    Row s · drafting + j is the pseudo state of step s from the token draft_indices[j]; it lies in the slot
-    write_start + tokens + s · drafting + j. It attends to what that token attends to, as far as a window reaches, and
-    to the pseudo states of its own and earlier steps from the same token (Hidden Transfer, section 3.3).
+    To what the cache holds, the slots below `write_start` [batch], all attend as far as `window`.
     """
-    (batch, tokens, capacity), drafting = attention_mask.shape, draft_indices.shape[1]
-    ahead = np.repeat(np.arange(1, steps + 1), drafting)
-    places = np.tile(np.take_along_axis(positions, draft_indices, 1), steps) + ahead
-    mask = np.tile(np.take_along_axis(attention_mask, draft_indices[:, :, None], 1), (1, steps, 1))
+    stand, new = draft_rows(places, seen, draft_indices, steps, window)
+    slots = np.arange(capacity)
+    mask = np.tile(slots < write_start[:, None, None], (1, stand.shape[1], 1))
     if window is not None:
-        held = np.tile(np.arange(capacity), (batch, 1))  # the position of what is in a slot
-        np.put_along_axis(held, write_start[:, None] + np.arange(tokens), positions, 1)
-        mask &= held[:, None] > places[:, :, None] - window
-    row = np.arange(steps * drafting)
-    seen = (row[:, None] % drafting == row % drafting) & (row[:, None] >= row)  # [drafted, drafted]
-    if window is not None:
-        seen &= row[:, None] // drafting - row // drafting < window
-    for start, each in zip(write_start + tokens, mask, strict=True):
-        each[:, start : start + len(row)] = seen
-    return places, mask
-
-
-def draft_feeds(
-    decoder: Decoder, positions: Integers, attention_mask: Booleans, write_start: Integers, draft_indices: Integers
-) -> dict[str, npt.NDArray[np.generic]]:
-    """The inputs of a graph that drafts, of either kind, besides those of every decoder; see `draft_inputs`."""
-    feeds: dict[str, npt.NDArray[np.generic]] = {"draft_indices": np.ascontiguousarray(draft_indices)}
-    if decoder.draft_kind == HIDDEN_TRANSFER:
-        feeds["draft_positions"], feeds["draft_mask"] = draft_inputs(
-            positions, attention_mask, write_start, draft_indices, decoder.drafts, decoder.sliding_window
-        )
-    return feeds
-
-
-def drafted(decoder: Decoder, drafting: int) -> int:
-    """The slots of the cache behind the tokens that drafting after so many of them takes."""
-    return decoder.drafts * drafting if decoder.draft_kind == HIDDEN_TRANSFER else 0
+        mask &= slots > stand[:, :, None] - window
+    for each, start, patch in zip(mask, write_start, new, strict=True):
+        each[:, start : start + new.shape[2]] = patch
+    return stand, mask

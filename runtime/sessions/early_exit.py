@@ -10,12 +10,16 @@ from typing import ClassVar
 
 import msgspec
 
-from intaglio.bundle import Bundle, Decoder
+from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, OnnxRuntimeEngine
+from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.generation.draft_model import draft_threads
+from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import EXIT_LOGITS, cache_outputs
+from intaglio.runtime.sessions.step import EXIT_LOGITS, exit_outputs
+from intaglio.targets import find_target
 
 
 class EarlyExitSession(DecoderSession):
@@ -28,11 +32,12 @@ class EarlyExitSession(DecoderSession):
 
     logits_name: ClassVar[str] = EXIT_LOGITS
 
-    def __init__(self, engine: OnnxRuntimeEngine, whole: DecoderSession):
+    def __init__(self, engine: Engine, whole: DecoderSession):
         """`engine`: with the `exit_outputs` alone."""
         self._whole = whole
         decoder = msgspec.structs.replace(whole.decoder, layers=whole.decoder.exit_layer)
         super().__init__(engine, decoder, whole.batch, whole.limit)
+        self.cache = whole.cache
         self.vocabulary = whole.vocabulary
 
     @classmethod
@@ -48,10 +53,17 @@ class EarlyExitSession(DecoderSession):
                 f"--early-exit: the model in {bundle.path} has no early exit. Train it (intaglio train early-exit), "
                 "export what that makes, and generate with that bundle."
             )
-        if target not in PROVIDERS:
+        if not find_target(target).runs_files:
             raise UsageError(f"--early-exit: target {target} computes the whole model only. Use --target ort-cpu.")
         few = draft_threads(bundle, threads, whole.decoder.exit_layer / whole.decoder.layers)
-        return cls(OnnxRuntimeEngine(bundle, target, few, outputs=exit_outputs(whole.decoder)), whole)
+        shared = whole.engine.memory if isinstance(whole.engine.memory, DeviceMemory) else None
+        outputs = exit_outputs(whole.decoder)
+        return cls(OnnxRuntimeEngine(bundle, target, few, outputs=outputs, memory=shared), whole)
+
+    def close(self) -> None:
+        """Release the engine; the cache is the whole model's."""
+        self.cache = KeyValueCache(self.engine.memory, self.decoder, self.batch, {})
+        super().close()
 
     @property
     def lengths(self) -> list[int]:
@@ -66,15 +78,11 @@ class EarlyExitSession(DecoderSession):
         """Forget what the text in `row` of the batch holds beyond `length` tokens, as far as the whole model does."""
         self._lengths[row] = min(self._lengths[row], length)
 
+    def copy(self, source: int, row: int, length: int) -> None:
+        """See `DecoderSession`; the cache's contents are the whole model's to copy, which is done first."""
+        self._lengths[row] = length
+
     def _reserve(self, slots: int) -> None:
-        """Let the whole model make room, and take over its buffers if they are new."""
+        """Let the whole model make room, and follow where its buffers are new."""
         self._whole._reserve(slots)
-        if self.capacity != self._whole.capacity:
-            self._resize(self._whole.capacity)
-            names = (f"{kind}_{index}" for index in range(self.decoder.layers) for kind in ("key", "value"))
-            self._caches = {name: self._whole._caches[name] for name in names}
-
-
-def exit_outputs(decoder: Decoder) -> list[str]:
-    """The outputs that an `EarlyExitSession` takes."""
-    return [EXIT_LOGITS, *cache_outputs(decoder.exit_layer)]
+        super()._reserve(slots)

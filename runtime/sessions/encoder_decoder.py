@@ -1,26 +1,30 @@
-"""The session of an encoder-decoder: a decoder's, whose steps also attend to source texts that were read before."""
+"""The session of an encoder-decoder: a decoder's, whose steps also attend to sources that were read before."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from intaglio.bundle import Axis, Bundle, Decoder, Encoder
+from intaglio.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
 from intaglio.errors import BundleError, UsageError
-from intaglio.runtime.engines.engine import Array, Engine, open_engine, zeros
-from intaglio.runtime.sessions.decoder import DecoderSession, Integers
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.memory import Array, Buffer
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.step import SOURCE, SOURCE_IDS, SOURCE_MASK
+from intaglio.runtime.sessions.step_buffers import Integers
 
 SOURCE_TOKENS = 32  # for which there is room at least
 
 
 class EncoderDecoderSession(DecoderSession):
-    """An encoder, a decoder and its cache. `read` the source texts, then write as with any decoder.
+    """An encoder, a decoder and its cache. `read` the sources, then write as with any decoder.
 
-    A text that is written begins with `encoder.decoder_start_token_id`, which stands in for the prompt.
+    A sequence that is written begins with `encoder.decoder_start_token_id`, which stands in for the prompt.
     """
 
     def __init__(
@@ -35,8 +39,9 @@ class EncoderDecoderSession(DecoderSession):
         """`engine` runs the decoder, `reader` the encoder; the rest as of `DecoderSession`."""
         super().__init__(engine, decoder, batch, limit)
         self.reader, self.encoder = reader, encoder
-        self._sources: dict[int, dict[str, Array]] = {}  # by the tokens that there is room for
-        self.read([[encoder.pad_token_id]])  # so that steps can be tried before there is a text
+        self._rooms: dict[int, dict[str, Buffer]] = {}  # what steps attend to, by the tokens that there is room for
+        self._source_lengths = [0] * batch
+        self.read([[encoder.pad_token_id]])  # so that steps can be tried before there is a source
 
     @classmethod
     def open(
@@ -68,47 +73,93 @@ class EncoderDecoderSession(DecoderSession):
             raise
 
     def close(self) -> None:
-        """Let go of both engines and the cache."""
+        """Release both engines and the cache."""
         self.reader.close()
+        for room in self._rooms.values():
+            for buffer in room.values():
+                self.engine.memory.release(buffer)
+        self._rooms.clear()
         super().close()
 
     def read(self, sources: Sequence[Sequence[int]]) -> None:
-        """Let every text of the batch be written anew, from `sources`, the token ids of each.
+        """Let every row be written from the beginning, from `sources`, the token ids of each.
 
-        Fewer than the batch are filled up with texts of padding alone. Raises `UsageError` for a source without
+        Fewer than the batch are filled up with sources of padding alone. Raises `UsageError` for a source without
         tokens, and for ids that are none.
         """
+        if not 1 <= len(sources) <= self.batch:
+            raise UsageError(f"{len(sources)} sources: expected 1 to the batch of {self.batch}.")
+        crossed = self._encode([*sources, *[[]] * (self.batch - len(sources))], len(sources))
+        self.rollback(0)
+        self._source_lengths = [*map(len, sources), *[0] * (self.batch - len(sources))]
+        self._use_room(max(self._source_lengths))
+        for row in range(self.batch):
+            self._place(row, {name: array[row] for name, array in crossed.items()}, self._source_lengths[row])
+
+    def read_row(self, row: int, source: Sequence[int]) -> None:
+        """Let `row` be written from the beginning, from its own source; the others go on. Raises as `read` does."""
+        crossed = self._encode([source], 1)
+        self.truncate(row, 0)
+        self._source_lengths[row] = len(source)
+        self._use_room(max(self._source_lengths))
+        self._place(row, {name: array[0] for name, array in crossed.items()}, len(source))
+
+    def _encode(self, sources: Sequence[Sequence[int]], given: int) -> dict[str, Array]:
+        """What steps attend to of `sources`, all of one length; the first `given` of them must have tokens."""
         counts = [len(source) for source in sources]
-        if not 1 <= len(counts) <= self.batch or not all(counts):
-            raise UsageError(f"sources of {counts} tokens: expected 1 to {self.batch}, each of at least 1 token.")
-        ids: Integers = np.full((self.batch, max(counts)), self.encoder.pad_token_id, np.int64)
-        for row, source in zip(ids, sources, strict=False):
+        if not all(counts[:given]):
+            raise UsageError(f"sources of {counts[:given]} tokens: expected at least 1 token each.")
+        ids: Integers = np.full((len(sources), max(counts)), self.encoder.pad_token_id, np.int64)
+        for row, source in zip(ids[:given], sources, strict=False):
             self._check_ids(min(source), max(source))
             row[: len(source)] = source
-        lengths = np.array([*counts, *[0] * (self.batch - len(counts))])
-        mask = np.arange(ids.shape[1]) < lengths[:, None]
+        mask = np.arange(ids.shape[1]) < np.array(counts)[:, None]
         began = time.perf_counter()
-        crossed = self.reader.run({"source_ids": ids, "source_mask": mask})
+        crossed = self.reader.run({SOURCE_IDS.name: ids, SOURCE_MASK.name: mask})
         self.seconds += time.perf_counter() - began
-        self.rollback(0)
-        self._place({"source_mask": mask, **crossed}, ids.shape[1])
+        return {**crossed, SOURCE_MASK.name: mask}
 
-    def _place(self, given: Mapping[str, Array], tokens: int) -> None:
-        """Put what steps attend to where they look for it, for sources of at most so many tokens.
+    def _use_room(self, tokens: int) -> None:
+        """Let steps attend to sources of at most `tokens`, and to what they attended to so far.
 
-        There are such places for a few lengths only, each the double of another, and what is bound to them stays bound.
+        There are rooms for a few lengths only, each the double of another, and what is bound to them stays bound.
         """
         room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
-        room = min(room, self.engine.axes.get("source", Axis()).maximum or room)
-        specs = [spec for spec in self.engine.inputs if "source" in spec.shape]
-        if room not in self._sources:
-            self._sources[room] = zeros(specs, {"batch": self.batch, "source": room})
-        arrays = self._sources[room]
-        arrays["source_mask"][:] = False  # what lies beyond the tokens is of sources before
-        for spec in specs:
-            place = tuple(slice(tokens) if axis == "source" else slice(None) for axis in spec.shape)
-            arrays[spec.name][place] = given[spec.name]
-        self._attend(arrays, room)
+        room = min(room, self.engine.axes.get(SOURCE, Axis()).maximum or room)
+        if room == self._attended_tokens:
+            return
+        memory, before = self.engine.memory, self._attended
+        if room not in self._rooms:
+            self._rooms[room] = {spec.name: memory.zeros(self._shape(spec, room), spec.dtype) for spec in self._specs}
+        shared = min(room, self._attended_tokens)
+        memory.fill(self._rooms[room][SOURCE_MASK.name], 0)
+        for spec in self._specs if before else ():
+            part = self._part(spec, shared)
+            memory.copy(self._rooms[room][spec.name][part], before[spec.name][part])
+        self._attend(self._rooms[room], room)
+
+    def _place(self, row: int, crossed: dict[str, Array], tokens: int) -> None:
+        """Put what `row` attends to where its steps look for it: `tokens` of each array of `crossed`."""
+        memory = self.engine.memory
+        memory.fill(self._attended[SOURCE_MASK.name][row], 0)  # what lies beyond the tokens is of sources before
+        for spec in self._specs:
+            part = self._part(spec, tokens)[1:]
+            memory.copy(self._attended[spec.name][(row, *part)], crossed[spec.name][part])
+
+    @property
+    def _specs(self) -> list[TensorSpec]:
+        """The decoder's inputs that an encoder gives."""
+        return [spec for spec in self.engine.inputs if SOURCE in spec.shape]
+
+    def _shape(self, spec: TensorSpec, room: int) -> list[int]:
+        """The shape of one of them."""
+        lengths: dict[int | str, int] = {"batch": self.batch, SOURCE: room}
+        return [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape]
+
+    @staticmethod
+    def _part(spec: TensorSpec, tokens: int) -> tuple[slice, ...]:
+        """The first `tokens` of a source, in each of its axes."""
+        return tuple(slice(tokens) if axis == SOURCE else slice(None) for axis in spec.shape)
 
 
 def open_session(

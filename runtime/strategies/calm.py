@@ -59,5 +59,5 @@ class Calm(Strategy):
             thresholds[model.row] = self.threshold(written, most) if written else NEVER
             logits = yield model.follow(text.tokens)
             thresholds[model.row] = AT_ONCE  # the text may end with the token
-            text.counts.blocks += int(model.session.blocks_run[model.row, 0])
+            text.counts.blocks += int(model.session.blocks_run[model.row][0])
             yield Written(text.sampler.choose(logits[-1], text.tokens), "large")

@@ -10,7 +10,7 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.text_chunks import load_chunks, read_tokens
 

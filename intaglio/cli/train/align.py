@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.targets import DEFAULT
 
 EPILOG = """\b
 Examples:
@@ -41,7 +42,7 @@ Examples:
     "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
 )
 @click.option("--seed", default=0, show_default=True, help="Of the order of the texts.")
-@click.option("--target", default="ort-cpu", show_default=True, help="What runs the large model.")
+@click.option("--target", default=DEFAULT, show_default=True, help="What runs the large model.")
 @click.option("--threads", type=click.IntRange(1), help="Processor threads of it, for ort-cpu.  [default: all]")
 @force_option
 @json_option

@@ -23,7 +23,7 @@ from intaglio.exporters.writing.rotary import frequencies
 from intaglio.model_file import load
 from intaglio.runtime import build, run
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]

@@ -21,9 +21,7 @@ from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.runtime import build
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.sessions.decoder_graph import decoder_of
-from intaglio.runtime.sessions.draft_inputs import draft_feeds
-from intaglio.runtime.text_chunks import chunk_feeds
+from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 from intaglio.training import sensitivity
 from intaglio.validate import validate
 
@@ -108,13 +106,8 @@ def test_drafting_after_some_tokens_gives_what_drafting_after_all_gives(
     bundle = Bundle.open(tmp_path / "bundle")
     decoder, ids = decoder_of(bundle), np.array([TEXTS[2], TEXTS[2][::-1]])
     [[_, first], [_, second]] = stepwise_drafts(bundle.model_path, decoder, ids.tolist(), [slice(0, 13)])
-    feeds = {**chunk_feeds(bundle, ids)}
-    mask = np.zeros((2, 13, 40), np.bool_)
-    mask[..., :13] = np.tri(13, dtype=np.bool_)
-    feeds["attention_mask"] = mask
-    feeds |= {spec.name: np.zeros((2, 2, 40, 8), np.float32) for spec in bundle.manifest.inputs if "past" in spec.name}
     chosen = np.array([[4, 0, 12], [7, 7, 1]])
-    feeds |= draft_feeds(decoder, feeds["positions"], mask, feeds["write_start"], chosen)  # type: ignore[arg-type]
+    feeds = step_feeds(decoder, ids, capacity=40, draft_indices=chosen) | empty_caches(bundle.manifest.inputs, 2, 40)
     with OnnxRuntimeEngine(bundle) as engine:
         found = engine.run(feeds)["draft_logits"]
     for row, drafts, places in zip(found, (first, second), chosen, strict=True):

@@ -19,7 +19,7 @@ from intaglio.exporters import export
 from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]

@@ -23,9 +23,9 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.runtime import build
-from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text_chunks import chunk_feeds
 from intaglio.validate import validate
 from intaglio.validate.work import work

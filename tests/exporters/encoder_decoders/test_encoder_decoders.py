@@ -25,8 +25,8 @@ from intaglio.graph_passes import compress
 from intaglio.inspection import inspect
 from intaglio.model_file import load
 from intaglio.runtime import build, open_engine
-from intaglio.runtime.engines.build import stored_engine
 from intaglio.runtime.engines.gpus import Gpu
+from intaglio.runtime.engines.stored import stored_engine
 from intaglio.runtime.engines.tensorrt_engine import select
 from intaglio.validate import validate
 from intaglio.validate.exposed import exposed

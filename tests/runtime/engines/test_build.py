@@ -13,9 +13,11 @@ from intaglio.errors import BuildError, BundleError, EngineError, MissingExtraEr
 from intaglio.exporters import export
 from intaglio.files import sha256
 from intaglio.runtime.engines import gpus
-from intaglio.runtime.engines.build import Refused, build, stored_engine
-from intaglio.runtime.engines.engine import open_engine
-from intaglio.runtime.engines.tensorrt_builder import Network, Shapes
+from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.build_request import Refused
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.engines.stored import stored_engine
+from intaglio.runtime.engines.tensorrt_network import Network, Shapes
 
 MakeEncoder = Callable[..., Path]
 

@@ -13,7 +13,7 @@ from intaglio.errors import BuildError
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.gpus import named
 from intaglio.runtime.engines.profiles import ranges, shapes
-from intaglio.runtime.engines.tensorrt_builder import Network
+from intaglio.runtime.engines.tensorrt_network import Network
 
 trt: Any = pytest.importorskip("tensorrt_rtx")
 

@@ -7,8 +7,8 @@ import pytest
 from intaglio.bundle import Bundle, EngineRecord
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.engine import open_engine
 from intaglio.runtime.engines.gpus import Gpu
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.engines.tensorrt_engine import check_library, select
 from intaglio.runtime.engines.tensorrt_library import DTYPES
 

@@ -12,9 +12,11 @@ from intaglio.exporters import export
 from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.engine import open_engine
-from intaglio.runtime.engines.tensorrt_library import LIBRARIES
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.targets import TARGETS
+
+ENGINES = [name for name, target in TARGETS.items() if not target.runs_files]
 
 pytestmark = pytest.mark.usefixtures("cuda_device")
 
@@ -22,7 +24,7 @@ MakeEncoder = Callable[..., Path]
 
 
 def built(path: Path, target: str) -> None:
-    trt = pytest.importorskip(LIBRARIES[target])
+    trt = pytest.importorskip(TARGETS[target].library)
     device = gpus.present()
     assert device is not None
     if target == "tensorrt":
@@ -33,7 +35,7 @@ def built(path: Path, target: str) -> None:
     build(path, target, gpus=[device.name])
 
 
-@pytest.mark.parametrize("target", list(LIBRARIES))
+@pytest.mark.parametrize("target", ENGINES)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_engine_agrees_with_onnxruntime_at_changing_shapes(
     make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str, dtype: str
@@ -55,7 +57,7 @@ def test_engine_agrees_with_onnxruntime_at_changing_shapes(
             assert max_abs(found, expected) < 2e-2 * float(np.abs(expected).max())
 
 
-@pytest.mark.parametrize("target", list(LIBRARIES))
+@pytest.mark.parametrize("target", ENGINES)
 def test_lengths_outside_the_profile_are_refused(
     make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str
 ) -> None:
@@ -65,18 +67,18 @@ def test_lengths_outside_the_profile_are_refused(
         engine.run({name: np.tile(array, (11, 1)) for name, array in feeds.items()})
 
 
-@pytest.mark.parametrize("target", list(LIBRARIES))
+@pytest.mark.parametrize("target", ENGINES)
 def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> None:
     path = make_encoder()
     built(path, target)
     bundle = Bundle.open(path)
     [record] = bundle.manifest.engines
     bundle.add_files({record.path: b"not an engine"}, [record])
-    with pytest.raises(EngineError, match=r"TensorRT failed at opening .*Build the engine anew"):
+    with pytest.raises(EngineError, match=r"TensorRT failed at opening .*Re-build the engine"):
         open_engine(path, target)
 
 
-@pytest.mark.parametrize("target", list(LIBRARIES))
+@pytest.mark.parametrize("target", ENGINES)
 def test_a_decoders_cache_is_written_where_it_lies(
     make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str
 ) -> None:

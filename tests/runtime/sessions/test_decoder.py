@@ -18,8 +18,9 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions import decoder as module
-from intaglio.runtime.sessions.decoder import CAPACITY_STEP, KEPT_SHAPES, DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.runtime.sessions.step import decoder_of
+from intaglio.runtime.sessions.step_buffers import KEPT_SHAPES
 
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 60).tolist()
 LONG = np.random.default_rng(1).integers(0, VOCABULARY, 300).tolist()
@@ -123,26 +124,25 @@ def test_steps_of_one_shape_write_in_place_and_bind_nothing_anew(
     monkeypatch.setattr(OnnxRuntimeEngine, "bind", lambda *arguments: bound.append(1) or bind(*arguments))
     with DecoderSession.open(tiny_decoder) as session:
         session.prefill([TEXT[:4]])
-        caches = dict(session._caches)
+        caches = dict(session.cache.buffers)
         for token in TEXT[4:20]:
             session.step([[token]])
             session.step([[token, token]])
             session.rollback(session.lengths[0] - 2)
         assert len(bound) == 3  # of four tokens, of one, of two
-        assert all(session._caches[name] is array for name, array in caches.items())
+        assert all(session.cache.buffers[name] is array for name, array in caches.items())
         filled = caches["key_1"][0, 0]
         assert filled[:20].any(axis=-1).all() and not filled[22:].any()
         for shape in range(KEPT_SHAPES + 4):
             session.rollback(4)
             session.step([TEXT[: 1 + shape % 30]], logit_indices=[[0] * (1 + shape // 30)])
-        assert len(session._buffers) == KEPT_SHAPES
+        assert len(session._pool) == KEPT_SHAPES
 
 
 def test_branches_of_a_draft_see_the_text_and_themselves_only(mistral: Path) -> None:
     with DecoderSession.open(mistral) as session:
         session.prefill([TEXT[:3]])
-        tree = np.array([[[1, 0, 0], [0, 1, 0], [0, 1, 1]]], bool)  # two branches, the second of two tokens
-        found = session.step([[5, 6, 7]], positions=[[3, 3, 4]], mask=tree, logit_indices=[[0, 1, 2]])[0]
+        [found] = session.append([[5, 6, 7]], [3], trees=[[-1, -1, 1]])  # two branches, the second of two tokens
     np.testing.assert_allclose(found[0], one_at_a_time(mistral, [*TEXT[:3], 5])[-1], **CLOSE)
     np.testing.assert_allclose(found[1:], one_at_a_time(mistral, [*TEXT[:3], 6, 7])[-2:], **CLOSE)
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intaglio.bundle import Decoder
-from intaglio.runtime.sessions.causal_mask import fill_mask
-from intaglio.runtime.sessions.draft_inputs import draft_feeds, draft_inputs, drafted
+from intaglio.runtime.sessions.draft_inputs import draft_mask, drafted
+from intaglio.runtime.sessions.masks import seen_among
+from intaglio.runtime.sessions.step import STEP, step_feeds
 
 
 @given(st.data())
@@ -21,9 +22,8 @@ def test_pseudo_states_see_what_their_origin_sees_themselves_and_earlier_steps(d
     batch, capacity = len(start), int(start.max()) + tokens + steps * len(drafting) + 1
     indices = np.tile(drafting, (batch, 1))
     places = start[:, None] + np.arange(tokens)
-    mask = np.zeros((batch, tokens, capacity), np.bool_)
-    fill_mask(mask, places, np.arange(capacity), window)
-    positions, found = draft_inputs(places, mask, start, indices, steps, window)
+    among = np.tile(seen_among(tokens, None, window), (batch, 1, 1))
+    positions, found = draft_mask(places, among, start, indices, steps, window, capacity)
     for row in range(batch):
         for step in range(steps):
             for number, origin in enumerate(drafting):
@@ -41,11 +41,9 @@ def test_pseudo_states_see_what_their_origin_sees_themselves_and_earlier_steps(d
 
 def test_pseudo_states_of_a_tree_see_the_branch_of_their_token_only() -> None:
     """The last token of three stands beside the second: a tree of two leaves after a cached text of one token."""
-    mask = np.zeros((1, 3, 10), np.bool_)
-    mask[0, :, 0] = True
-    for token, seen in enumerate([[1], [1, 2], [1, 3]]):
-        mask[0, token, seen] = True
-    positions, found = draft_inputs(np.array([[1, 2, 2]]), mask, np.array([1]), np.array([[1, 2]]), 2, None)
+    among = seen_among(3, [-1, 0, 0], None)[None]
+    places, origins = np.array([[1, 2, 2]]), np.array([[1, 2]])
+    positions, found = draft_mask(places, among, np.array([1]), origins, 2, None, 10)
     assert positions.tolist() == [[3, 3, 4, 4]]
     seen = [np.flatnonzero(row).tolist() for row in found[0]]
     assert seen == [
@@ -60,6 +58,6 @@ def test_pseudo_states_of_a_tree_see_the_branch_of_their_token_only() -> None:
 def test_only_hidden_transfer_takes_positions_mask_and_slots(kind: str, slots: int) -> None:
     decoder = Decoder(2, 2, 2, 8, 16, 32, drafts=3, draft_kind=kind)
     assert drafted(decoder, 2) == slots
-    mask = np.tri(4, 10, dtype=np.bool_)[None]
-    feeds = draft_feeds(decoder, np.arange(4)[None], mask, np.zeros(1, np.int64), np.array([[1, 3]]))
-    assert set(feeds) == {"draft_indices"} | ({"draft_positions", "draft_mask"} if slots else set())
+    feeds = step_feeds(decoder, np.ones((1, 4), np.int64), draft_indices=[[1, 3]])
+    further = {"draft_indices"} | ({"draft_positions", "draft_mask"} if slots else set())
+    assert set(feeds) == {spec.name for spec in STEP} | further

@@ -172,19 +172,17 @@ def test_a_passed_capacity_keeps_what_only_the_exit_has_read(make_exiting: Calla
 def test_both_write_into_one_cache_which_stays_where_it_is(make_exiting: Callable[..., Path]) -> None:
     whole, first = open_both(make_exiting("gpt2"), batch=2)
     first.append([[1, 2, 3], [4]], [1, 1])
-    addresses = {name: cache.ctypes.data for name, cache in whole._caches.items()}
-    assert {name: cache.ctypes.data for name, cache in first._caches.items()} == {
-        name: addresses[name] for name in ("key_0", "value_0")
-    }
-    assert all((whole._caches[f"{kind}_0"][0, :, :3] != 0).all() for kind in ("key", "value"))
-    assert not whole._caches["key_1"].any()
+    addresses = {name: cache.ctypes.data for name, cache in whole.cache.buffers.items()}
+    assert first.cache is whole.cache
+    assert all((whole.cache.buffers[f"{kind}_0"][0, :, :3] != 0).all() for kind in ("key", "value"))
+    assert not whole.cache.buffers["key_1"].any()
     whole.append([[1, 2, 3], [4]], [1, 1])
     first.truncate(0, 0)
     assert first.lengths == [3, 1]  # what the whole model has read is the exit's, too
     whole.truncate(0, 1)
     first.truncate(0, 1)
     assert first.lengths == [1, 1]
-    assert {name: cache.ctypes.data for name, cache in whole._caches.items()} == addresses
+    assert {name: cache.ctypes.data for name, cache in whole.cache.buffers.items()} == addresses
 
 
 def test_the_exit_predicts_what_a_shorter_model_does(language_models: Path, exiting: Path) -> None:

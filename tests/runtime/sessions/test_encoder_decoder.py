@@ -11,7 +11,7 @@ from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, EngineError, UsageError
-from intaglio.runtime.engines.engine import open_engine
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import generate
 from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession

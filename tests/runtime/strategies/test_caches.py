@@ -50,7 +50,7 @@ def sessions(generator: TextGenerator) -> list[DecoderSession]:
 
 
 def addresses(generator: TextGenerator) -> list[int]:
-    return [array.ctypes.data for session in sessions(generator) for array in session._caches.values()]
+    return [array.ctypes.data for session in sessions(generator) for array in session.cache.buffers.values()]
 
 
 @methods

@@ -159,17 +159,17 @@ def test_the_caches_stay_where_they_are_and_hold_the_keys_of_every_block(
     reference = CalmReference(checkpoint)
     with DecoderSession.open(bundle) as session:
         session.append([[1, 2, 3]], [1])
-        addresses = {name: cache.ctypes.data for name, cache in session._caches.items()}
+        addresses = {name: cache.ctypes.data for name, cache in session.cache.buffers.items()}
         session.exit_thresholds[:] = -2.0
         for token in (4, 5, 6):
             session.append([[token]], [1])
             assert session.blocks_run.tolist() == [[1]]
-        assert {name: cache.ctypes.data for name, cache in session._caches.items()} == addresses
+        assert {name: cache.ctypes.data for name, cache in session.cache.buffers.items()} == addresses
         for token in range(1, 7):
             reference.read(token, NEVER if token < 4 else -2.0)
         for index in range(4):
             for kind, expected in (("key", reference.keys), ("value", reference.values)):
-                held = session._caches[f"{kind}_{index}"][0, :, :6]
+                held = session.cache.buffers[f"{kind}_{index}"][0, :, :6]
                 np.testing.assert_allclose(held, np.stack(expected[index], 1), atol=1e-4)
 
 

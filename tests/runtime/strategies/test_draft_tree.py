@@ -26,7 +26,7 @@ from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.sampling import Sampler, Sampling, distribution, softmax
 from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, Text, drive
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.cost_model import StepTimes
@@ -103,13 +103,13 @@ def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, 
         session.append([text], [1])
         chain = {place: before for before, place in itertools.pairwise([-1, *seen])}
         parents = [chain.get(place, -1) for place in range(len(tree))]
-        addresses = {name: cache.ctypes.data for name, cache in session._caches.items()}
+        addresses = {name: cache.ctypes.data for name, cache in session.cache.buffers.items()}
         session.append([tree], [len(tree)], [parents])
         session.keep(0, len(text), seen)
         straight.append([text], [1])
         for place in seen:
             straight.append([[tree[place]]], [1])
-        assert {name: cache.ctypes.data for name, cache in session._caches.items()} == addresses
+        assert {name: cache.ctypes.data for name, cache in session.cache.buffers.items()} == addresses
         assert session.lengths == straight.lengths
         np.testing.assert_allclose(session.append([[9]], [1])[0], straight.append([[9]], [1])[0], atol=1e-3, rtol=1e-4)
 

@@ -16,7 +16,7 @@ from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.sampling import Sampler, Sampling
 from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.decoder_graph import decoder_of
+from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, CachedModel, Text, Written, drive
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.runtime.sessions.causal_mask import fill_mask, seen_slots
+from intaglio.runtime.engines.memory import HostMemory
+from intaglio.runtime.sessions.masks import fill_mask, seen_among, seen_slots
 
 
 @given(capacity=st.integers(1, 40), window=st.none() | st.integers(1, 50))
@@ -14,4 +15,5 @@ def test_the_slots_that_are_seen_are_those_of_the_mask(capacity: int, window: in
     places = np.arange(capacity)
     mask = np.zeros((1, capacity, capacity), np.bool_)
     fill_mask(mask, places[None], places, window)
-    assert np.array_equal(seen_slots(capacity, window), mask[0])
+    assert np.array_equal(seen_slots(HostMemory(), capacity, window)[1], mask[0])
+    assert np.array_equal(seen_among(capacity, None, window), mask[0])

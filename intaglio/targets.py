@@ -1,0 +1,54 @@
+"""The one table of targets: what runs a graph, what it needs, and which functions open and build it.
+
+It is light, so that help texts and completions read it too. Adding a target is adding a row, and the functions that it
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from intaglio.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Target:
+    """`opens` and `builds` are "module:function" below `intaglio.runtime.engines`; see there for what they take."""
+
+    name: str
+    library: str  # the module that builds and runs
+    extra: str  # pip install 'intaglio[<extra>]' brings it
+    runs_files: bool  # it runs any .onnx file, built or not; else only engines that `intaglio build` made
+    needs_gpu: bool  # to run
+    takes_gpus: bool  # it builds for GPUs that are named, present or not
+    summary: str
+    opens: str
+    builds: str
+
+
+_ONNX_RUNTIME = {"opens": "onnxruntime_engine:open_target", "builds": "onnxruntime_builder:build_target"}
+_TENSORRT = {"opens": "tensorrt_engine:open_target", "builds": "tensorrt_builder:build_target"}
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("ort-cpu", "onnxruntime", "cpu", True, False, False, "ONNX Runtime on the CPU", **_ONNX_RUNTIME),
+        Target("ort-cuda", "onnxruntime", "gpu", True, True, False, "ONNX Runtime on a CUDA GPU", **_ONNX_RUNTIME),
+        Target("tensorrt", "tensorrt", "gpu", False, True, False, "TensorRT, for this GPU", **_TENSORRT),
+        Target("tensorrt-rtx", "tensorrt_rtx", "rtx", False, True, True, "TensorRT-RTX, for GPUs by name", **_TENSORRT),
+    )
+}
+DEFAULT = "ort-cpu"
+
+
+def find_target(name: str, others: Collection[str] = ()) -> Target:
+    """The row of the table. Raises `UsageError` with the known names, and `others` that the caller also takes."""
+    if name not in TARGETS:
+        raise UsageError(f"target {name!r}: expected one of {', '.join([*TARGETS, *others])}.")
+    return TARGETS[name]
+
+
+def summary() -> str:
+    """The names with what they are, for a help text."""
+    return ", ".join(f"{target.name} ({target.summary})" for target in TARGETS.values())

@@ -1,0 +1,74 @@
+"""The cache of a decoder's keys and values: a pair of buffers a layer, where the engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from intaglio.bundle import Decoder
+from intaglio.runtime.engines.memory import Buffer, Memory
+from intaglio.runtime.sessions.step import PAST, PRESENT, cache_names
+
+
+class KeyValueCache:
+    """Buffers [batch, kv_heads, capacity, head_dim], which a graph updates where they lie.
+
+    They know nothing of how many of a row's slots hold tokens. What the others hold has no meaning, but is a number,
+    as a mask does not keep NaN out of a sum.
+    """
+
+    def __init__(self, memory: Memory, decoder: Decoder, batch: int, dtypes: Mapping[str, str]):
+        """`dtypes`: of the graph's inputs, by name."""
+        self._memory, self._decoder, self._batch = memory, decoder, batch
+        self._dtypes = dtypes
+        self.capacity = 0
+        self.buffers: dict[str, Buffer] = {}  # "key_0", "value_0", ... -> the buffer
+
+    def grow(self, capacity: int) -> None:
+        """Let every row have `capacity` slots, more than before; what they hold stays, in new buffers."""
+        shape = (self._batch, self._decoder.kv_heads, capacity, self._decoder.head_dim)
+        for name in cache_names(self._decoder.layers):
+            old, new = self.buffers.get(name), self._memory.zeros(shape, self._dtypes[PAST + name])
+            if old is not None:  # one after the other, so that both are there of one layer only
+                self._memory.copy(new[:, :, : self.capacity], old)
+                self._memory.release(old)
+            self.buffers[name] = new
+        self.capacity = capacity
+
+    def bound(self, rows: slice, layers: int) -> dict[str, Buffer]:
+        """The inputs and outputs of the graph that are the caches of the first `layers` blocks, for some rows."""
+        views = {name: self.buffers[name][rows] for name in cache_names(layers)}
+        return {when + name: view for name, view in views.items() for when in (PAST, PRESENT)}
+
+    def keep(self, row: int, start: int, places: Sequence[int]) -> None:
+        """Move what the slots start + places of a row hold up to the slots from `start` on; `places` ascend."""
+        for target, source, count in moves(places):
+            new = slice(start + target, start + target + count)
+            old = slice(start + source, start + source + count)
+            for buffer in self.buffers.values():
+                self._memory.copy(buffer[row, :, new], buffer[row, :, old])
+
+    def copy(self, source: int, row: int, length: int) -> None:
+        """Let the first `length` slots of `row` hold what those of another row do."""
+        if source != row:
+            for buffer in self.buffers.values():
+                self._memory.copy(buffer[row, :, :length], buffer[source, :, :length])
+
+    def release(self) -> None:
+        """Free the buffers."""
+        for buffer in self.buffers.values():
+            self._memory.release(buffer)
+        self.buffers.clear()
+        self.capacity = 0
+
+
+def moves(places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """How to bring `places`, which ascend, to 0, 1, 2, ...: (to, from, how many), in order, none over itself."""
+    found: list[tuple[int, int, int]] = []
+    for index, place in enumerate(places):
+        if index == place:
+            continue
+        if found and (last := found[-1])[1] + last[2] == place and last[2] < place - index:
+            found[-1] = (last[0], last[1], last[2] + 1)
+        else:
+            found.append((index, place, 1))
+    return found

@@ -1,0 +1,172 @@
+"""The arrays that a step reads and writes, bound to the engine once for every shape of step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Decoder, TensorSpec
+from intaglio.runtime.engines.engine import Binding, Engine
+from intaglio.runtime.engines.memory import Array, Buffer, Memory
+from intaglio.runtime.sessions.draft_inputs import draft_rows, drafted
+from intaglio.runtime.sessions.step import (
+    ATTENTION_MASK,
+    BLOCKS_RUN,
+    DRAFT_INDICES,
+    DRAFT_LOGITS,
+    DRAFT_MASK,
+    DRAFT_POSITIONS,
+    INPUT_IDS,
+    LOGIT_INDICES,
+    POSITIONS,
+    WRITE_START,
+)
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+KEPT_SHAPES = 128  # that stay bound: one for plain decoding, more for drafts of any length and rows that come and go
+KEPT_BYTES = 64 << 20  # of their masks, which are the longest of their arrays
+
+
+class Shape(NamedTuple):
+    """What steps that run on the same arrays have in common."""
+
+    first: int  # row of the batch
+    rows: int  # that take part, one behind the other
+    tokens: int
+    wanted: int  # positions that logits are wanted of
+    drafting: int  # tokens that are drafted after
+    attended: int  # tokens of a source that there is room for
+
+    @property
+    def slice(self) -> slice:
+        """The rows."""
+        return slice(self.first, self.first + self.rows)
+
+
+@dataclass(frozen=True)
+class StepBuffers:
+    """The arrays of one shape. Masks lie where the engine computes, the others in host memory."""
+
+    shape: Shape
+    input_ids: Integers
+    positions: Integers
+    write_start: Integers
+    logit_indices: Integers
+    draft_indices: Integers
+    attention_mask: Buffer
+    drafting: Mapping[str, Array]  # what hidden transfer takes besides, and `draft_logits`; empty where nothing drafts
+    draft_mask: Buffer | None
+    logits: Array
+    blocks_run: Integers
+    binding: Binding
+
+    @property
+    def masks(self) -> list[Buffer]:
+        """The buffers in the engine's memory that are of this shape alone."""
+        return [self.attention_mask, *([self.draft_mask] if self.draft_mask is not None else [])]
+
+    def place_drafts(
+        self,
+        decoder: Decoder,
+        lengths: Sequence[int],
+        seen: Booleans,
+        lines: Buffer,
+        memory: Memory,
+    ) -> None:
+        """Fill in what hidden transfer takes, when everything else is there.
+
+        lengths  [rows], tokens in the cache
+        seen     [rows, tokens, tokens], which of the new tokens each attends to
+        lines    [capacity, capacity], see `seen_slots`; of the same `memory` as the masks
+        """
+        assert self.draft_mask is not None, "the graph is of another kind"
+        copy = memory.copy
+        stand, new = draft_rows(self.positions, seen, self.draft_indices, decoder.drafts, decoder.sliding_window)
+        self.drafting[DRAFT_POSITIONS.name][...] = stand
+        for row, length in enumerate(lengths):
+            if decoder.sliding_window is None:
+                cached = max(length - 1, 0)  # what the first slot shows is written over below
+                copy(self.draft_mask[row], lines[cached : cached + 1])
+            else:
+                for index, place in enumerate(stand[row].tolist()):
+                    copy(self.draft_mask[row, index], lines[place])
+            copy(self.draft_mask[row, :, length : length + new.shape[2]], new[row])
+
+
+class StepPool:
+    """The shapes of steps that are bound; of too many those go that were not used for longest."""
+
+    def __init__(self, engine: Engine, decoder: Decoder, logits: str):
+        """`logits`: the output that steps return."""
+        self._engine, self._decoder, self._logits = engine, decoder, logits
+        self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
+        self._kept: dict[Shape, StepBuffers] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, shape: Shape, capacity: int, further: Callable[[], Mapping[str, Buffer]]) -> StepBuffers:
+        """The arrays of a shape. `further`: the buffers that are bound besides, such as caches."""
+        if (found := self._kept.pop(shape, None)) is not None:
+            self._kept[shape] = found  # the last of the dictionary again
+            return found
+        made = self._make(shape, capacity, further())
+        while self._kept and (len(self._kept) >= KEPT_SHAPES or self._mask_bytes() > KEPT_BYTES):
+            self._release(next(iter(self._kept)))
+        self._kept[shape] = made
+        return made
+
+    def clear(self) -> None:
+        """Forget all shapes: the capacity is another, or the engine is closed."""
+        for shape in list(self._kept):
+            self._release(shape)
+
+    def _mask_bytes(self) -> int:
+        return sum(mask.nbytes for kept in self._kept.values() for mask in kept.masks)
+
+    def _release(self, shape: Shape) -> None:
+        for mask in self._kept.pop(shape).masks:
+            self._engine.memory.release(mask)
+
+    def _make(self, shape: Shape, capacity: int, further: Mapping[str, Buffer]) -> StepBuffers:
+        decoder, memory = self._decoder, self._engine.memory
+        rows, tokens, wanted = shape.rows, shape.tokens, shape.wanted
+        named: dict[str, Integers] = {
+            INPUT_IDS.name: np.zeros((rows, tokens), np.int64),
+            POSITIONS.name: np.zeros((rows, tokens), np.int64),
+            WRITE_START.name: np.zeros(rows, np.int64),
+            LOGIT_INDICES.name: np.zeros((rows, wanted), np.int64),
+        }
+        mask = memory.zeros((rows, tokens, capacity), np.bool_)
+        logits: Array = np.zeros((rows, wanted, decoder.vocab_size), self._dtypes[self._logits])
+        bound: dict[str, Buffer] = {**named, ATTENTION_MASK.name: mask, self._logits: logits, **further}
+        draft_indices = np.zeros((rows, shape.drafting), np.int64)
+        drafting: dict[str, Array] = {}
+        draft_mask: Buffer | None = None
+        if decoder.drafts:
+            bound[DRAFT_INDICES.name] = draft_indices
+            drafting[DRAFT_LOGITS] = np.zeros(
+                (rows, shape.drafting, decoder.drafts, decoder.vocab_size), self._dtypes[DRAFT_LOGITS]
+            )
+        if behind := drafted(decoder, shape.drafting):
+            drafting[DRAFT_POSITIONS.name] = np.zeros((rows, behind), np.int64)
+            draft_mask = bound[DRAFT_MASK.name] = memory.zeros((rows, behind, capacity), np.bool_)
+        blocks_run = np.zeros((rows, wanted), np.int64)
+        if decoder.saturation_exits:
+            bound[BLOCKS_RUN.name] = blocks_run
+        binding = self._engine.bind({**bound, **drafting})
+        return StepBuffers(
+            shape, **named, draft_indices=draft_indices, attention_mask=mask, drafting=drafting, draft_mask=draft_mask,
+            logits=logits, blocks_run=blocks_run, binding=binding,
+        )  # fmt: skip
+
+
+def dtypes_of(specs: Sequence[TensorSpec]) -> dict[str, str]:
+    """The dtypes of inputs or outputs, by name."""
+    return {spec.name: spec.dtype for spec in specs}
