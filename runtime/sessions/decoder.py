@@ -314,7 +314,7 @@ class DecoderSession:
         self.seconds += time.perf_counter() - began
         self.lengths = [*map(add, self.lengths, counts)]
         if self.decoder.saturation_exits:
-            self.blocks_run[rows] = buffers.blocks_run
+            self.blocks_run[rows] = buffers.blocks_run.copy()
         if self.decoder.drafts:
             drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
             self.draft_logits[rows] = drafts

@@ -87,11 +87,12 @@ class EncoderDecoderSession(DecoderSession):
         Fewer than the batch are filled up with sources of padding alone. Raises `UsageError` for a source without
         tokens, and for ids that are none.
         """
-        if not 1 <= len(sources) <= self.batch:
-            raise UsageError(f"{len(sources)} sources: expected 1 to the batch of {self.batch}.")
+        counts = [len(source) for source in sources]
+        if not 1 <= len(counts) <= self.batch:
+            raise UsageError(f"sources of {counts} tokens: expected 1 to {self.batch}, each of at least 1 token.")
         crossed = self._encode([*sources, *[[]] * (self.batch - len(sources))], len(sources))
         self.rollback(0)
-        self._source_lengths = [*map(len, sources), *[0] * (self.batch - len(sources))]
+        self._source_lengths = [*counts, *[0] * (self.batch - len(counts))]
         self._use_room(max(self._source_lengths))
         for row in range(self.batch):
             self._place(row, {name: array[row] for name, array in crossed.items()}, self._source_lengths[row])
@@ -108,7 +109,7 @@ class EncoderDecoderSession(DecoderSession):
         """What steps attend to of `sources`, all of one length; the first `given` of them must have tokens."""
         counts = [len(source) for source in sources]
         if not all(counts[:given]):
-            raise UsageError(f"sources of {counts[:given]} tokens: expected at least 1 token each.")
+            raise UsageError(f"sources of {counts[:given]} tokens: expected each of at least 1 token.")
         ids: Integers = np.full((len(sources), max(counts)), self.encoder.pad_token_id, np.int64)
         for row, source in zip(ids[:given], sources, strict=False):
             self._check_ids(min(source), max(source))

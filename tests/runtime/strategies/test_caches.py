@@ -12,8 +12,8 @@ import pytest
 
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.early_exit import EarlyExitSession
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
@@ -60,14 +60,14 @@ def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
 ) -> None:
     """200 tokens with many rollbacks, in a cache that grows by 64 slots."""
     monkeypatch.setattr(module, "CAPACITY_STEP", 64)
-    allocated: list[tuple[DecoderSession, int]] = []
-    allocate = DecoderSession._allocate
+    grown: list[tuple[KeyValueCache, int]] = []
+    grow = KeyValueCache.grow
 
-    def counted(session: DecoderSession, capacity: int) -> None:
-        allocated.append((session, capacity))
-        allocate(session, capacity)
+    def counted(cache: KeyValueCache, capacity: int) -> None:
+        grown.append((cache, capacity))
+        grow(cache, capacity)
 
-    monkeypatch.setattr(DecoderSession, "_allocate", counted)
+    monkeypatch.setattr(KeyValueCache, "grow", counted)
     with opened(method, max_new_tokens=200, batch=batch) as generator:
         seen: dict[tuple[int, ...], list[int]] = {}
         run = generator.write_batch([prompt[:20] for prompt in prompts[:batch]])
@@ -75,8 +75,7 @@ def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
             capacities = tuple(session.capacity for session in sessions(generator))
             assert seen.setdefault(capacities, addresses(generator)) == addresses(generator)
         for session in sessions(generator):
-            own = [capacity for which, capacity in allocated if which is session]
-            assert own == ([] if isinstance(session, EarlyExitSession) else [64, 128, 192, 256])
+            assert [capacity for cache, capacity in grown if cache is session.cache] == [64, 128, 192, 256]
         assert sum(text.result().rolled_back for text in run.texts) > 20
 
 

@@ -1,0 +1,200 @@
+"""What crosses between host and device in a step: ids, positions, trees and wanted logits, and never a cache.
+
+Where there is no GPU, `cuda_ledger` stands in for one and counts every byte. What a step took when caches were copied
+to the device and back is printed beside (`pytest -s`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cuda_ledger import Step, gpu
+from drafts import save_drafts
+from tiny_decoders import VOCABULARY
+
+from intaglio.bundle import Axis, Bundle, Decoder, EngineRecord
+from intaglio.errors import EngineError
+from intaglio.exporters import export
+from intaglio.runtime.engines import profiles
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.engines.profiles import Range
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.draft_inputs import drafted
+from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
+
+PROMPT = "the cache stays"
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {"strategy": "greedy"},
+    "speculative": {"strategy": "speculative", "window": 3},
+    "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 3.0, "max_draft": 4},
+    "hidden-transfer": {"strategy": "hidden-transfer"},
+    "medusa": {"strategy": "medusa"},
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """Bundles of random models with one tokenizer."""
+
+    large: Path
+    small: Path
+    drafting: Mapping[str, Path]
+
+    def options(self, strategy: str) -> dict[str, Any]:
+        """What `TextGenerator` is opened with, but for the engines."""
+        needs_draft = strategy in ("speculative", "bild")
+        return {"draft": self.small} if needs_draft else {}
+
+    def bundle(self, strategy: str) -> Path:
+        return self.drafting.get(strategy, self.large)
+
+
+@pytest.fixture(scope="module")
+def models(make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory) -> Models:
+    folder = tmp_path_factory.mktemp("traffic")
+    checkpoint, large = make_decoder("llama", max_position_embeddings=1024)
+    _, small = make_decoder("mistral", max_position_embeddings=1024, sliding_window=64)
+    drafting = {}
+    for kind in ("hidden-transfer", "medusa"):
+        export(str(save_drafts(checkpoint, folder / kind, kind)), folder / f"{kind}-bundle", check=False)
+        drafting[kind] = folder / f"{kind}-bundle"
+    return Models(large, small, drafting)
+
+
+def built(path: Path, folder: Path, capacity: int) -> Path:
+    """A copy of a bundle with an engine, which is the graph itself, for caches of `capacity` slots."""
+    copy = folder / f"{path.parent.name}-{path.name}-{capacity}"
+    if not copy.exists():
+        shutil.copytree(path, copy)
+        bundle = Bundle.open(copy)
+        manifest = bundle.manifest
+        assert manifest.decoder is not None
+        asked = profiles.decoding(manifest.decoder, {"capacity": Range(capacity, capacity, capacity)})
+        shapes = profiles.shapes(manifest.inputs, profiles.ranges(manifest.inputs, manifest.axes, asked))
+        model = onnx.load(bundle.model_path).SerializeToString()
+        record = EngineRecord("engines/a.engine", "tensorrt-rtx", "tensorrt_rtx 0.0", len(model), "a100", 80, shapes)
+        bundle.add_files({record.path: model}, [record])
+    return copy
+
+
+def bound(step: Step, decoder: Decoder) -> tuple[int, int]:
+    """The most bytes that may go up, and those that come down, in a step of these shapes: nothing of the capacity."""
+    rows, tokens = step.shapes["input_ids"]
+    wanted, drafting = step.shapes["logit_indices"][1], step.shapes.get("draft_indices", (0, 0))[1]
+    behind = drafted(decoder, drafting)
+    numbers = 2 * tokens + 1 + wanted + drafting + behind  # ids, positions, start, indices; the same of drafts
+    masks = tokens * tokens + behind * (tokens + behind)  # of trees and pseudo states, a byte each
+    return rows * (8 * numbers + masks), rows * 4 * decoder.vocab_size * (wanted + drafting * decoder.drafts)
+
+
+def copied(step: Step, bundle: Bundle) -> int:
+    """The bytes of a step that takes all of its inputs from the host, and gives all of its outputs back."""
+    axes: dict[str | int, int] = {}
+    for spec in bundle.manifest.inputs:
+        axes |= zip(spec.shape, step.shapes[spec.name], strict=True)
+    return sum(
+        prod(axes.get(axis, axis) for axis in spec.shape) * np.dtype(spec.dtype).itemsize  # type: ignore[misc]
+        for spec in (*bundle.manifest.inputs, *bundle.manifest.outputs)
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(strategy: str, models: Models, tmp_path: Path) -> None:
+    options: dict[str, Any] = {**STRATEGIES[strategy], "max_new_tokens": 16, "ignore_eos": True}
+    with TextGenerator(models.bundle(strategy), **options, **models.options(strategy)) as generator:
+        expected = generator.write(PROMPT).whole().tokens
+    crossed: dict[int, list[tuple[int, int]]] = {}
+    before = 0
+    for capacity in (64, 640):
+        large = built(models.bundle(strategy), tmp_path, capacity)
+        draft = {name: built(path, tmp_path, capacity) for name, path in models.options(strategy).items()}
+        bundle = Bundle.open(large)
+        with gpu() as ledger, TextGenerator(large, target="tensorrt-rtx", **options, **draft) as generator:
+            ledger.steps.clear()
+            assert generator.write(PROMPT).whole().tokens == expected
+        assert not ledger.allocated, "closing frees everything"
+        for step in ledger.steps:
+            up, down = bound(step, decoder_of(bundle))  # the smaller model has the same words, and drafts nothing
+            assert step.up <= up and step.down == down
+        crossed[capacity] = [(step.up, step.down) for step in ledger.steps]
+        before = max(copied(step, bundle) for step in ledger.steps)
+    assert crossed[64] == crossed[640]
+    most = max(up + down for up, down in crossed[640])
+    sys.stdout.write(f"\n{strategy}: at most {most:,} bytes a step; copied whole, they were {before:,}\n")
+    assert most < before / 10
+
+
+def test_a_growing_cache_is_copied_on_the_device(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows of different lengths, a prompt in pieces, moved rows of a tree, and a row that is copied."""
+    monkeypatch.setattr(module, "CAPACITY_STEP", 16)
+    monkeypatch.setattr(module, "PREFILL_TOKENS", 5)
+    bundle = Bundle.open(built(models.large, tmp_path, 64))
+    texts = np.random.default_rng(0).integers(0, VOCABULARY, (2, 50)).tolist()
+
+    def written(session: DecoderSession) -> list[Any]:
+        found = [session.prefill([texts[0][:12], texts[1][:7]])]
+        for place in range(12, 40):
+            found += session.append([texts[0][place : place + 1], []], [1, 0])
+        found += session.append([[], [5, 6, 7, 8]], [0, 4], trees=[(), (-1, -1, 1, 2)])
+        session.keep(1, 7, [1, 2, 3])
+        session.truncate(0, 20)
+        found += session.append([[9], [10]], [1, 1])
+        session.copy(0, 1, 18)
+        found += session.append([[11, 12], [13]], [2, 1])
+        return [np.asarray(each) for each in found]
+
+    with open_engine(bundle) as engine:
+        expected = written(DecoderSession(engine, decoder_of(bundle), 2))
+    with gpu() as ledger, open_engine(bundle, "tensorrt-rtx") as engine:
+        engine.axes = {**engine.axes, "capacity": Axis(), "tokens": Axis()}  # an engine whose caches may grow
+        session = DecoderSession(engine, decoder_of(bundle), 2)
+        found = written(session)
+        assert session.capacity == 48
+        for step in ledger.steps:
+            up, down = bound(step, decoder_of(bundle))
+            assert step.up <= up and step.down == down
+        # While it grows, one layer's keys are there twice.
+        caches = sum(buffer.nbytes for buffer in session.cache.buffers.values())
+        assert ledger.most < 1.3 * caches + 64_000
+        session.close()
+        assert not ledger.allocated
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-3, rtol=1e-4)
+
+
+def test_an_engine_that_updates_no_cache_in_place_is_refused(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(built(models.large, tmp_path, 64))
+    with gpu(), open_engine(bundle, "tensorrt-rtx") as engine:
+        monkeypatch.setattr(type(engine), "_aliased", lambda self, output: None)
+        with pytest.raises(EngineError, match=r"does not update past_key_0 where it lies\. Re-build it with a version"):
+            DecoderSession(engine, decoder_of(bundle)).prefill([[1, 2]])
+
+
+def test_arrays_of_the_host_go_up_and_come_down(models: Models, tmp_path: Path) -> None:
+    """`run`, which binds nothing, gives the caches back as new arrays, and leaves those it was given as they are."""
+    bundle = Bundle.open(built(models.large, tmp_path, 64))
+    feeds = step_feeds(decoder_of(bundle), np.array([[1, 2, 3]]), capacity=64)
+    feeds |= empty_caches(bundle.manifest.inputs, 1, 64)
+    with open_engine(bundle) as engine:
+        expected = engine.run(feeds)
+    with gpu(), open_engine(bundle, "tensorrt-rtx") as engine:
+        for _ in range(2):
+            found = engine.run(feeds)
+            for name, array in expected.items():
+                np.testing.assert_allclose(found[name], array, atol=1e-4)
+    assert not feeds["past_key_0"].any()

@@ -1,0 +1,254 @@
+"""A stand-in for a GPU: CUDA's memory calls and TensorRT's engines, which count every byte that crosses.
+
+Device memory is memory of this process, so that addresses and strides are real; what lies outside of an allocation may
+not be touched. An engine is an ONNX file, which `onnx.reference` runs; nothing reaches it but by the calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
+
+
+@dataclass
+class Step:
+    """What crossed for one run of an engine, in bytes."""
+
+    up: int = 0
+    down: int = 0
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the inputs
+
+    @property
+    def crossed(self) -> int:
+        return self.up + self.down
+
+
+@dataclass
+class Ledger:
+    """What crossed between host and device. Copies before an engine runs count to that run, downloads to the last."""
+
+    steps: list[Step] = field(default_factory=list)
+    allocated: dict[int, int] = field(default_factory=dict)  # address -> bytes
+    most: int = 0  # bytes allocated at a time
+    _next: Step = field(default_factory=Step)
+
+    def upload(self, size: int) -> None:
+        self._next.up += size
+
+    def download(self, size: int) -> None:
+        self.steps[-1].down += size
+
+    def ran(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self._next.shapes = dict(shapes)
+        self.steps.append(self._next)
+        self._next = Step()
+
+
+class _Status(enum.Enum):
+    cudaSuccess = 0  # noqa: N815
+    cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorInsufficientDriver = 35  # noqa: N815
+    cudaErrorNoDevice = 100  # noqa: N815
+
+
+class _Kind(enum.Enum):
+    cudaMemcpyHostToDevice = 1  # noqa: N815
+    cudaMemcpyDeviceToHost = 2  # noqa: N815
+    cudaMemcpyDeviceToDevice = 3  # noqa: N815
+
+
+class _Runtime:
+    """`cuda.bindings.runtime`, as far as it is used."""
+
+    cudaError_t = _Status  # noqa: N815
+    cudaMemcpyKind = _Kind  # noqa: N815
+
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self._arrays: dict[int, Any] = {}
+        self._streams: set[int] = set()
+
+    def cudaGetDevice(self) -> tuple[_Status, int]:  # noqa: N802
+        return _Status.cudaSuccess, 0
+
+    def cudaGetDeviceProperties(self, device: int) -> tuple[_Status, Any]:  # noqa: N802
+        return _Status.cudaSuccess, SimpleNamespace(name=b"NVIDIA A100-SXM4-40GB", major=8, minor=0)
+
+    def cudaGetErrorString(self, status: _Status) -> tuple[_Status, bytes]:  # noqa: N802
+        return _Status.cudaSuccess, status.name.encode()
+
+    def cudaStreamCreate(self) -> tuple[_Status, int]:  # noqa: N802
+        self._streams.add(number := len(self._streams) + 1)
+        return _Status.cudaSuccess, number
+
+    def cudaStreamDestroy(self, stream: int) -> tuple[_Status]:  # noqa: N802
+        self._streams.remove(stream)
+        return (_Status.cudaSuccess,)
+
+    def cudaStreamSynchronize(self, stream: int) -> tuple[_Status]:  # noqa: N802
+        assert stream in self._streams
+        return (_Status.cudaSuccess,)
+
+    def cudaMalloc(self, size: int) -> tuple[_Status, int]:  # noqa: N802
+        array = np.full(size, 0xA5, np.uint8)  # what nobody wrote is nothing to rely on
+        self._arrays[array.ctypes.data] = array
+        self.ledger.allocated[array.ctypes.data] = size
+        self.ledger.most = max(self.ledger.most, sum(self.ledger.allocated.values()))
+        return _Status.cudaSuccess, array.ctypes.data
+
+    def cudaFree(self, address: int) -> tuple[_Status]:  # noqa: N802
+        del self._arrays[address], self.ledger.allocated[address]
+        return (_Status.cudaSuccess,)
+
+    def cudaMemsetAsync(self, address: int, value: int, size: int, stream: int) -> tuple[_Status]:  # noqa: N802
+        self.check(address, size)
+        ctypes.memset(address, value, size)
+        return (_Status.cudaSuccess,)
+
+    def cudaMemcpyAsync(  # noqa: N802
+        self, target: int, source: int, size: int, kind: _Kind, stream: int
+    ) -> tuple[_Status]:
+        return self.cudaMemcpy2DAsync(target, size, source, size, size, 1, kind, stream)
+
+    def cudaMemcpy2DAsync(  # noqa: N802
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        kind: _Kind,
+        stream: int,
+    ) -> tuple[_Status]:
+        assert stream in self._streams and min(target_pitch, source_pitch) >= width
+        for row in range(rows):
+            to, start = target + row * target_pitch, source + row * source_pitch
+            if kind is not _Kind.cudaMemcpyDeviceToHost:
+                self.check(to, width)
+            if kind is not _Kind.cudaMemcpyHostToDevice:
+                self.check(start, width)
+            assert abs(to - start) >= width, "the two sides of a copy overlap"
+            ctypes.memmove(to, start, width)
+        if kind is _Kind.cudaMemcpyHostToDevice:
+            self.ledger.upload(width * rows)
+        elif kind is _Kind.cudaMemcpyDeviceToHost:
+            self.ledger.download(width * rows)
+        return (_Status.cudaSuccess,)
+
+    def check(self, address: int, size: int) -> None:
+        """Only what was allocated may be touched."""
+        inside = any(
+            start <= address and address + size <= start + held for start, held in self.ledger.allocated.items()
+        )
+        assert inside, f"{size} bytes at {address:#x} are not the device's"
+
+    def array(self, address: int, shape: Sequence[int], dtype: str) -> Any:
+        """What lies at an address, to be read and written by a kernel."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self.check(address, size)
+        memory = (ctypes.c_char * size).from_address(address)
+        return np.frombuffer(memory, dtype).reshape(shape)
+
+
+class _Context:
+    """An execution context."""
+
+    def __init__(self, engine: _Engine):
+        self._engine = engine
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._addresses: dict[str, int] = {}
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        self._shapes[name] = tuple(shape)
+        return True
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self._addresses[name] = address
+        return True
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        if aliased := self._engine.get_aliased_input_tensor(name):
+            return self._shapes[aliased]
+        axes: dict[str, int] = {}
+        for given, shape in self._shapes.items():
+            axes |= zip(self._engine.shape(given), shape, strict=True)
+        return tuple(axes.get(axis, axis) for axis in self._engine.shape(name))  # type: ignore[misc]
+
+    def execute_async_v3(self, stream: int) -> bool:
+        engine, runtime = self._engine, self._engine.runtime
+        feeds = {
+            name: runtime.array(self._addresses[name], shape, engine.dtype(name)).copy()
+            for name, shape in self._shapes.items()
+        }
+        for name, found in zip(engine.outputs, engine.evaluator.run(engine.outputs, feeds), strict=True):
+            if aliased := engine.get_aliased_input_tensor(name):
+                assert self._addresses[name] == self._addresses[aliased], "a cache is updated where it lies"
+            runtime.array(self._addresses[name], found.shape, engine.dtype(name))[...] = found
+        runtime.ledger.ran(self._shapes)
+        return True
+
+
+class _Engine:
+    """An ONNX file as an engine."""
+
+    def __init__(self, runtime: _Runtime, model: onnx.ModelProto):
+        self.runtime = runtime
+        self.evaluator = ReferenceEvaluator(model)
+        self._values = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+        self.outputs = [value.name for value in model.graph.output]
+
+    def dtype(self, name: str) -> str:
+        return onnx.helper.tensor_dtype_to_np_dtype(self._values[name].type.tensor_type.elem_type).name
+
+    def shape(self, name: str) -> list[str | int]:
+        return [axis.dim_param or axis.dim_value for axis in self._values[name].type.tensor_type.shape.dim]
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        return SimpleNamespace(name=next(key for key, value in DTYPES.items() if value == self.dtype(name)))
+
+    def get_aliased_input_tensor(self, name: str) -> str:
+        return name.replace("present_", "past_") if name.startswith("present_") else ""
+
+    def create_execution_context(self) -> _Context:
+        return _Context(self)
+
+
+def _tensorrt(runtime: _Runtime) -> Any:
+    """The module `tensorrt_rtx`, as far as opening and running an engine uses it."""
+
+    class Logger:
+        ERROR = 1
+
+    class Runtime:
+        def __init__(self, log: Any):
+            pass
+
+        def deserialize_cuda_engine(self, data: bytes) -> _Engine:
+            return _Engine(runtime, onnx.load_from_string(data))
+
+    return SimpleNamespace(__name__="tensorrt_rtx", __version__="0.0", ILogger=Logger, Runtime=Runtime)
+
+
+@contextmanager
+def gpu() -> Iterator[Ledger]:
+    """A machine with a GPU and TensorRT-RTX, inside of the block."""
+    ledger = Ledger()
+    runtime = _Runtime(ledger)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+        patch.setitem(sys.modules, "tensorrt_rtx", _tensorrt(runtime))
+        yield ledger
