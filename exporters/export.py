@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import intaglio
 from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
@@ -30,6 +29,7 @@ from intaglio.model_file import count_weights, save
 from intaglio.progress import step
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
+from intaglio.version import __version__
 
 DTYPES = ("float32", "float16")
 BOUNDED = ("relative", "max_abs", "min_cosine")  # what can be given a bound
@@ -191,7 +191,7 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=plan.family.model_type,
             architecture=plan.architecture,

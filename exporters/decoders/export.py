@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-import intaglio
 from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
@@ -22,6 +21,7 @@ from intaglio.exporters.family import DecoderFamily
 from intaglio.extras import load
 from intaglio.model_file import count_weights, save
 from intaglio.progress import step
+from intaglio.version import __version__
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.graph import DecoderGraph
@@ -149,7 +149,7 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=family.model_type,
             architecture=family.architecture,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-import intaglio
 from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
 from intaglio.errors import SourceError
@@ -19,6 +18,7 @@ from intaglio.exporters.family import EncoderDecoderFamily
 from intaglio.extras import load
 from intaglio.model_file import save, share
 from intaglio.progress import step
+from intaglio.version import __version__
 
 if TYPE_CHECKING:
     from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
@@ -144,7 +144,7 @@ def _write(
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=family.model_type,
             architecture=family.architecture,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-import intaglio
 from intaglio.errors import SourceError
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.version import __version__
 
 OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
@@ -46,7 +46,7 @@ class GraphWriter:
         self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name=name)
         self._written = self._graph  # where nodes are appended: the graph, or a branch of it
         self.model = ir.Model(
-            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=intaglio.__version__
+            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=__version__
         )
 
     @contextmanager
