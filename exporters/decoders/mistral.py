@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from intaglio.bundle import Decoder
+from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.decoders import llama
-from intaglio.exporters.family import integer
 
 
 def describe(config: dict[str, Any]) -> Decoder:

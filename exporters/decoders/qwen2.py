@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.decoders import llama
-
-if TYPE_CHECKING:
-    from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.graph import DecoderGraph
 
 
 def describe(config: dict[str, Any]) -> Decoder:

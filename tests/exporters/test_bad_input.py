@@ -19,7 +19,7 @@ from tiny_decoders import save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.cli import main
-from intaglio.exporters.family import decoder_families, families
+from intaglio.exporters.families import decoder_families, families
 
 
 @pytest.fixture
