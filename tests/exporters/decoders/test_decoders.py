@@ -112,6 +112,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
     "yarn rope": ("llama", {"rope_parameters": YARN}),
     "no window": ("mistral", {"sliding_window": None}),
+    "windows in all layers": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}),
+    "windows beyond the last layer": ("qwen2", {"use_sliding_window": True, "sliding_window": 8}),
     "one key head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
 }
 
@@ -120,6 +122,24 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_every_shape_of_a_family_gives_the_sources_logits(make_decoder: MakeDecoder, variant: str) -> None:
     family, options = VARIANTS[variant]
     assert_same_logits(*make_decoder(family, **options))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_bias_and_norm_has_its_own_place(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+    """In a fresh model all biases are 0 and all scales 1, so that one may stand for another."""
+    import torch
+
+    torch.manual_seed(1)
+
+    def shaken(found: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: tensor + 0.3 * torch.randn_like(tensor) if tensor.ndim == 1 else tensor
+            for name, tensor in found.items()
+        }
+
+    folder = rewrite(make_decoder(family)[0], tmp_path / "shaken", shaken)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert_same_logits(folder, tmp_path / "bundle")
 
 
 def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
@@ -289,7 +309,16 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "dynamic rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
     "part of a head": ("llama", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     "theta": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": -1.0, "factor": 2.0}}, "rope_theta"),
-    "windows": ("qwen2", {"use_sliding_window": True}, "use_sliding_window is true"),
+    "windows": (
+        "qwen2",
+        {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
+        "windows in some layers only are not supported",
+    ),
+    "windows of no length": (
+        "qwen2",
+        {"layer_types": ["sliding_attention"] * 2},
+        "sliding_window is None, expected a whole number of at least 1",
+    ),
     "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer gives ids up to 256, the model takes less than 100"),
     "end": ("gpt2", {"eos_token_id": 5000}, "names 5000 as a token that begins or ends a text"),
 }
