@@ -7,7 +7,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2
+from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2, qwen3
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoder_decoders import mt5, t5
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
@@ -25,6 +25,7 @@ DECODERS = (
     llama.FAMILY,
     mistral.FAMILY,
     qwen2.FAMILY,
+    qwen3.FAMILY,
 )
 ENCODER_DECODERS = (
     t5.FAMILY,

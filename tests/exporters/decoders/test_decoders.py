@@ -52,27 +52,36 @@ def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = 
         np.testing.assert_allclose(actual, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(make_decoder: MakeDecoder, family: str) -> None:
+LONGER = {"max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("family", "length", "options"), [*((family, 40, {}) for family in FAMILIES), ("qwen3", 64, LONGER)]
+)
+def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(
+    make_decoder: MakeDecoder, family: str, length: int, options: dict[str, Any]
+) -> None:
     import torch
     import transformers
 
-    checkpoint, bundle = make_decoder(family)
+    checkpoint, bundle = make_decoder(family, **options)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     expected = []
     for text in TEXTS:
         ids = torch.tensor([text])
-        whole = model.generate(ids, max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0)
+        whole = model.generate(ids, max_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=0)
         expected.append(whole[0, len(text) :].tolist())
     with DecoderSession.open(bundle, batch=len(TEXTS)) as session:
         tokens = [session.prefill(TEXTS).argmax(-1)]
-        while len(tokens) < 40:
+        while len(tokens) < length:
             tokens.append(session.step(tokens[-1][:, None])[:, 0].argmax(-1))
     assert np.array(tokens).T.tolist() == expected
     assert len(set(expected[0])) > 5, "a text of one token proves nothing"
 
 
-@pytest.mark.parametrize(("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama", "float16")])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama", "float16"), ("qwen3", "float16")]
+)
 def test_export_checks_the_logits_against_the_source(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str
 ) -> None:
@@ -114,6 +123,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no window": ("mistral", {"sliding_window": None}),
     "windows in all layers": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}),
     "windows beyond the last layer": ("qwen2", {"use_sliding_window": True, "sliding_window": 8}),
+    "biases, a window": (
+        "qwen3",
+        {"attention_bias": True, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+    ),
     "one key head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
 }
 
@@ -314,6 +327,11 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
         "windows in some layers only are not supported",
     ),
+    "normalised heads, windows": (
+        "qwen3",
+        {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
+        "windows in some layers only are not supported",
+    ),
     "windows of no length": (
         "qwen2",
         {"layer_types": ["sliding_attention"] * 2},
@@ -385,7 +403,7 @@ def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_p
         validate(ours, data=tmp_path / "bad.npz", report=tmp_path)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen3"])
 def test_a_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     export(str(make_decoder(family)[0]), tmp_path / "bundle", dtype="float16", check=False)
