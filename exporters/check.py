@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -19,11 +18,10 @@ from intaglio.errors import EngineError
 from intaglio.files import scratch_directory
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 
-if TYPE_CHECKING:
-    from intaglio.runtime.engines.engine import Array
-
-Batch = dict[str, "Array"]  # name -> array
+Batch = dict[str, Array]  # name -> array
 
 
 class Checked(msgspec.Struct):
@@ -78,8 +76,6 @@ def _load(path: Path) -> Batch:
 
 def _run(model: Path, folder: Path) -> None:
     """The child: run every feeds-N.npz of `folder` through `model` into outputs-N.npz."""
-    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-
     with OnnxRuntimeEngine(model) as engine:
         for path in sorted(folder.glob("feeds-*.npz")):
             outputs = engine.run(_load(path))

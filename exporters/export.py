@@ -12,24 +12,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import intaglio
 from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.onnx_file import adopt
 from intaglio.exporters.checkpoints.plausible import check_config
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
 from intaglio.exporters.decoders.export import export_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
+from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
-from intaglio.exporters.family import Family, find_decoder, find_encoder_decoder, find_family
+from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family
+from intaglio.exporters.source import build_module, reference_outputs, source_faults
 from intaglio.extras import load
 from intaglio.files import check_output_directory
 from intaglio.model_file import count_weights, save
 from intaglio.progress import step
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
+from intaglio.version import __version__
 
 DTYPES = ("float32", "float16")
 BOUNDED = ("relative", "max_abs", "min_cosine")  # what can be given a bound
@@ -76,14 +79,13 @@ def export(
     check_output_directory(Path(output), force)
     source = str(source)
     if source.endswith(".onnx"):
-        from intaglio.exporters.checkpoints.onnx_file import adopt
-
         outputs: dict[str, Checked] = {}
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
         checkpoint = Checkpoint.open(source, revision)
-        check_config(checkpoint)
+        is_encoder = str(checkpoint.config.get("model_type")) in families()
+        check_config(checkpoint, learned_positions=is_encoder)
         write = _writer(checkpoint, dtype)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
@@ -163,8 +165,6 @@ def _real_feeds(plan: _Plan, folder: Path) -> list[Batch]:
 
 def _source_outputs(plan: _Plan, feeds: list[Batch]) -> list[Batch]:
     """What the source model gives in float32. Raises `SourceError` when that is no number."""
-    from intaglio.exporters.source import build_module, reference_outputs, source_faults
-
     with source_faults(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
         module = build_module(plan.checkpoint, plan.checkpoint.tensors())
         expected = [reference_outputs(module, batch) for batch in feeds]
@@ -181,7 +181,6 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
     import torch
 
     from intaglio.exporters.encoders.trace import trace
-    from intaglio.exporters.source import build_module, source_faults
 
     checkpoint = plan.checkpoint
     with step("tracing"), source_faults(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):
@@ -191,7 +190,7 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=plan.family.model_type,
             architecture=plan.architecture,

@@ -11,8 +11,9 @@ from intaglio.early_exit import EVERY
 from intaglio.errors import MissingExtraError, SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoders.sentence_transformers import read_head
-from intaglio.exporters.family import DecoderFamily, find_decoder, find_family
+from intaglio.exporters.families import find_decoder, find_family
 from intaglio.extras import load
 
 if TYPE_CHECKING:

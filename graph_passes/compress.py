@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass
 
-import intaglio
 from intaglio.bundle import Bundle, Manifest, PassRecord, create, tensor_spec
 from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.files import check_output_directory
@@ -38,6 +37,7 @@ from intaglio.progress import step
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
 from intaglio.threads import bounded
+from intaglio.version import __version__
 
 
 class Compressed(msgspec.Struct):
@@ -185,7 +185,7 @@ def manifest(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manif
     values = {value.name for value in all_values(model)}
     return msgspec.structs.replace(
         old,
-        created_by=f"intaglio {intaglio.__version__}",
+        created_by=f"intaglio {__version__}",
         dtype=_weight_dtype(model) or old.dtype,
         inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
         outputs=[tensor_spec(value) for value in model.graph.outputs],

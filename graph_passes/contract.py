@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from intaglio.effect import Effect
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.sensitivity_file import Sensitivities
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.graph_passes.calibration import CalibrationData
-    from intaglio.sensitivity_file import Sensitivities
 
 
 @dataclass

@@ -13,7 +13,7 @@ torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a ve
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from intaglio.graph_passes.compress import Compressed
-    from intaglio.graph_passes.contract import Pass
+from intaglio.files import check_output_directory, sibling_directory
+from intaglio.graph_passes.compress import Compressed
+from intaglio.graph_passes.compress import compress as compress_with
+from intaglio.graph_passes.contract import Pass, needs_calibration, needs_sensitivities
+from intaglio.graph_passes.recipes import load_recipe
+from intaglio.training.sensitivity import sensitivity as compute_sensitivities
 
 
 def compress(
@@ -28,12 +30,9 @@ def compress(
 
     Where the recipe goes by sensitivities, and only `calibration` is given, a text, they are computed from it first.
     """
-    from intaglio.graph_passes import compress as apply
-    from intaglio.graph_passes.recipes import load_recipe
-
     passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})[1]
     with _data(Path(output), bundle, passes, calibration, sensitivity, force, threads) as (text, weights):
-        return apply(bundle, output, recipe, force, text, allow_float, weights, bits, group_size, threads)
+        return compress_with(bundle, output, recipe, force, text, allow_float, weights, bits, group_size, threads)
 
 
 @contextmanager
@@ -47,15 +46,10 @@ def _data(
     threads: int | None,
 ) -> Iterator[tuple[str | Path | None, str | Path | None]]:
     """What the passes get for `calibration` and `sensitivity`; what is missing of the second lasts for the block."""
-    from intaglio.files import check_output_directory, sibling_directory
-    from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
-
     if calibration is None or sensitivity is not None or not any(map(needs_sensitivities, passes)):
         yield calibration, sensitivity
         return
-    from intaglio.training import sensitivity as compute
-
     check_output_directory(output, force)
     with sibling_directory(output) as folder:
-        compute(bundle, folder / "sensitivity", calibration, threads=threads)
+        compute_sensitivities(bundle, folder / "sensitivity", calibration, threads=threads)
         yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"

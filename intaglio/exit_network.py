@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
 
-# Family -> what stands between its last block and its head, below the model without head; None in its place: nothing.
-LAST_MODULES = {
-    "gpt2": ("ln_f",),
-    "opt": ("decoder.final_layer_norm", "decoder.project_out"),
-    "llama": ("norm",),
-    "mistral": ("norm",),
-    "qwen2": ("norm",),
-}
+# What stands between the last block and the head, below the model without head: as GPT-2 names it, OPT, and LLaMA and
+# the families of its shape. None in a module's place: nothing.
+LAST_MODULES = (("ln_f",), ("decoder.final_layer_norm", "decoder.project_out"), ("norm",))
+
+
+def last_modules(base: Any) -> tuple[str, ...] | None:
+    """The paths in `LAST_MODULES` that the model `base`, without its head, has; None if it has none of them."""
+    return next((paths for paths in LAST_MODULES if _has(base, paths[0])), None)
+
+
+def _has(base: Any, path: str) -> bool:
+    try:
+        attrgetter(path)(base)
+    except AttributeError:
+        return False
+    return True
 
 
 def before_head(base: Any, states: Tensor) -> Tensor:
@@ -21,7 +30,9 @@ def before_head(base: Any, states: Tensor) -> Tensor:
 
     No hooks of the modules are called: for them, what the whole model returns is what they return.
     """
-    for path in LAST_MODULES[base.config.model_type]:
+    paths = last_modules(base)
+    assert paths is not None, f"no norm is known of {base.config.model_type}"
+    for path in paths:
         parent, _, name = path.rpartition(".")
         module = getattr(base.get_submodule(parent), name, None)
         if module is not None:

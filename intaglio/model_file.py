@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from intaglio.errors import BundleError, one_line, storage_errors
+from intaglio.file_outline import parse_without_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -36,8 +37,6 @@ def outline(path: Path, located: bool = False) -> onnx.ModelProto:
 
     `located`: they are external data then, in that very file; otherwise they have no data.
     """
-    from intaglio.file_outline import parse_without_weights
-
     return _checked(path, lambda: parse_without_weights(path, STREAMED_ABOVE, located))
 
 

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_inputs, given
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 T = TypeVar("T")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from import_graph import HEAVY, imports_of
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("plugins", "runtime", "exporters", "graph_passes", "training", "validate", "cli")
@@ -34,15 +33,6 @@ FILES = sorted(
 )
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import; write the full name"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_layer_imports_only_those_before_it(path: Path) -> None:
     folder = path.relative_to(ROOT).parts[0]
@@ -51,7 +41,7 @@ def test_a_layer_imports_only_those_before_it(path: Path) -> None:
     if (file := str(path.relative_to(ROOT))) in MAY_IMPORT:
         folder = file
     own = folder.split("/")[-1]
-    for name in imported(path):
+    for name in (each.name for each in imports_of(path.read_text())):
         parts = name.split(".")
         assert parts[0] not in STAGES, f"{path}: imports {name}; write intaglio.{name}"
         if parts[0] == "intaglio" and len(parts) > 1 and parts[1] in STAGES:
@@ -60,16 +50,6 @@ def test_a_layer_imports_only_those_before_it(path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["intaglio", *(f"intaglio.{stage}" for stage in STAGES)])
 def test_importing_a_stage_loads_no_heavy_library(module: str) -> None:
-    heavy = [
-        "torch",
-        "transformers",
-        "onnxruntime",
-        "tensorrt",
-        "tensorrt_rtx",
-        "cuda",
-        "onnxscript",
-        "huggingface_hub",
-    ]
-    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -18,23 +18,40 @@ from intaglio.errors import SourceError
 
 
 @dataclass(frozen=True)
-class Family:
-    """Where a family has its feed-forward networks, and what config.json calls their width."""
+class Layout:
+    """Where a model has its feed-forward networks, and what config.json calls their width."""
 
     blocks: str  # the list of blocks, below the causal language model
     ups: tuple[str, ...]  # below a block, the modules that make the hidden channels
     down: str  # the module that takes them in
     width: str
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All of them, below a block."""
+        return (*self.ups, self.down)
 
-GATED = Family("model.layers", ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "intermediate_size")
-FAMILIES = {
-    "gpt2": Family("transformer.h", ("mlp.c_fc",), "mlp.c_proj", "n_inner"),
-    "opt": Family("model.decoder.layers", ("fc1",), "fc2", "ffn_dim"),
-    "llama": GATED,
-    "mistral": GATED,
-    "qwen2": GATED,
-}
+
+# Of GPT-2, of OPT, and of LLaMA and the families of its shape.
+LAYOUTS = (
+    Layout("transformer.h", ("mlp.c_fc",), "mlp.c_proj", "n_inner"),
+    Layout("model.decoder.layers", ("fc1",), "fc2", "ffn_dim"),
+    Layout("model.layers", ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "intermediate_size"),
+)
+
+
+def layout_of(network: Any) -> Layout:
+    """The layout that every block of the network has. Raises `SourceError` where it is none of `LAYOUTS`."""
+    paths = {name for name, _ in network.named_modules()}
+    for layout in LAYOUTS:
+        blocks = network.get_submodule(layout.blocks) if layout.blocks in paths else ()
+        modules = [f"{layout.blocks}.{index}.{name}" for index in range(len(blocks)) for name in layout.modules]
+        if modules and paths.issuperset(modules):
+            return layout
+    raise SourceError(
+        f"rows of {network.config.model_type!r}: expected feed-forward networks of "
+        f"{' or '.join('/'.join(layout.modules) for layout in LAYOUTS)} in every block. Prune by magnitude."
+    )
 
 
 class Masks(ABC):
@@ -99,18 +116,15 @@ class RowMasks(Masks):
     """Covers hidden channels of the feed-forward networks: those whose rows have the smallest L2 norm.
 
     The same number in every block, as config.json has one width for all of them, and so many that a multiple of
-    `multiple` stays. Raises `SourceError` for a family whose networks are not known.
+    `multiple` stays. Raises `SourceError` for networks that are not known.
     """
 
     def __init__(self, network: Any, multiple: int = 32):
         super().__init__()
-        model_type = network.config.model_type
-        if model_type not in FAMILIES:
-            raise SourceError(f"rows of {model_type!r}: expected one of {', '.join(FAMILIES)}. Prune by magnitude.")
-        self.family = FAMILIES[model_type]
-        blocks = network.get_submodule(self.family.blocks)
-        self._ups = [[block.get_submodule(name) for name in self.family.ups] for block in blocks]
-        self._downs = [block.get_submodule(self.family.down) for block in blocks]
+        self.layout = layout_of(network)
+        blocks = network.get_submodule(self.layout.blocks)
+        self._ups = [[block.get_submodule(name) for name in self.layout.ups] for block in blocks]
+        self._downs = [block.get_submodule(self.layout.down) for block in blocks]
         self._multiple = multiple
         self.channels = rows_of(self._ups[0][0]).shape[0]
         self._masks = [torch.zeros(self.channels, dtype=torch.bool) for _ in self._ups]
@@ -155,7 +169,7 @@ class RowMasks(Masks):
                 if made and module.bias is not None:
                     bias = names[id(module.bias)]
                     state[bias] = state[bias][kept]
-        config = type(network.config).from_dict(network.config.to_dict() | {self.family.width: len(kept)})
+        config = type(network.config).from_dict(network.config.to_dict() | {self.layout.width: len(kept)})
         smaller = type(network)(config)
         smaller.load_state_dict(state)
         return smaller.eval()

@@ -64,8 +64,8 @@ def train_early_exit(
     that what it writes without exits changes, too.
 
     `output` becomes a folder with config.json, safetensors in the checkpoint's dtype, the files of the tokenizer, and
-    early_exit.json. Raises `SourceError` for a folder that is no causal language model of a family that can be
-    exported, with a tokenizer, `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at
+    early_exit.json. Raises `SourceError` for a folder that is no causal language model with a last norm that is
+    known and a tokenizer, `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at
     `output` then.
     """
     counts = {"steps": steps, "batch size": batch_size, "max tokens": max_tokens}
@@ -76,16 +76,17 @@ def train_early_exit(
     check_output(source, output, force)
     started = time.monotonic()
     torch = load_library("torch")
-    from intaglio.exit_network import LAST_MODULES
+    from intaglio.exit_network import LAST_MODULES, last_modules
     from intaglio.training.exit_tuner import ExitTuner, both, every
 
     with step("reading"):
         network, stored = open_network(source)
         config = network.config
-        if config.model_type not in LAST_MODULES:
+        if last_modules(network.base_model) is None:
+            expected = ", ".join(paths[0] for paths in LAST_MODULES)
             raise SourceError(
-                f"source {source}: an early exit of {config.model_type} is not supported. Supported are: "
-                f"{', '.join(LAST_MODULES)}."
+                f"source {source}: {config.model_type} has no last norm that is known, expected one of {expected}. "
+                "Give a decoder of a family that can be exported."
             )
         depth = config.num_hidden_layers
         chosen = default_layer(depth) if layer is None else layer

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-import intaglio
 from intaglio.bundle import Bundle, Manifest, PassRecord, TensorSpec, create
 from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.extras import load as load_library
@@ -23,6 +22,7 @@ from intaglio.progress import step
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.tokenizer import TOKENIZER
 from intaglio.training.samples import Sample, batches, load_samples, shuffled, split
+from intaglio.version import __version__
 
 if TYPE_CHECKING:
     from intaglio.training.network import IntegerNetwork
@@ -148,7 +148,7 @@ def _record(result: Trained, options: dict[str, Any]) -> PassRecord:
 def _manifest(source: Bundle, record: PassRecord) -> Manifest:
     return msgspec.structs.replace(
         source.manifest,
-        created_by=f"intaglio {intaglio.__version__}",
+        created_by=f"intaglio {__version__}",
         passes=[*source.manifest.passes, record],
         engines=[],
     )

@@ -10,7 +10,7 @@ need the file. Inputs are made up by Polygraphy: give token ids a range with `--
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polygraphy.tools.args import ModelArgs
 from polygraphy.tools.args import util as args_util
@@ -18,10 +18,10 @@ from polygraphy.tools.args.base import BaseRunnerArgs
 from polygraphy.tools.script import make_invocable
 
 from intaglio.bundle import MANIFEST, MODEL, Bundle
+from intaglio.exporters import load_module
+from intaglio.runtime import open_engine
 from intaglio.targets import DEFAULT, summary
-
-if TYPE_CHECKING:
-    from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner
+from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner
 
 
 def export_argument_groups() -> list[BaseRunnerArgs]:
@@ -115,25 +115,17 @@ class IntaglioReferenceArgs(_RunnerArgs):
 
 def engine_runner(path: str, target: str) -> EngineRunner:
     """A runner of one of our engines."""
-    from intaglio.runtime import open_engine
-    from intaglio.validate.runners import EngineRunner
-
     return EngineRunner(lambda: open_engine(bundle_of(Path(path)) or path, target), f"intaglio {target}")
 
 
 def pytorch_runner(path: str) -> PyTorchRunner:
     """A runner of a bundle's source."""
-    from intaglio.exporters import load_module
-    from intaglio.validate.runners import PyTorchRunner
-
     manifest = Bundle.open(bundle_of(Path(path)) or path).manifest
     return PyTorchRunner(lambda: load_module(manifest.source), manifest.inputs, manifest.outputs, "intaglio pytorch")
 
 
 def reference_runner(path: str) -> ReferenceRunner:
     """A runner in `onnx.reference`."""
-    from intaglio.validate.runners import ReferenceRunner
-
     bundle = bundle_of(Path(path))
     return ReferenceRunner(bundle / MODEL if bundle else Path(path), "intaglio reference")
 

@@ -24,11 +24,10 @@ from intaglio.extras import load
 from intaglio.model_file import parse
 from intaglio.padding import without_padding
 from intaglio.plugins import DOMAIN, OPS, Operator
+from intaglio.runtime.engines.engine import Engine
 
 if TYPE_CHECKING:
     import onnx
-
-    from intaglio.runtime import Engine
 
 Array = npt.NDArray[np.generic]
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from intaglio.bundle import Bundle, Manifest
+from intaglio.exporters import load_module
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.engines.opening import open_engine
@@ -51,8 +52,6 @@ class Side:
     @cached_property
     def _module(self) -> Any:
         """The checkpoint, loaded once for all runners. Raises `SourceError` when it is gone or changed."""
-        from intaglio.exporters import load_module
-
         return load_module(self.bundle.manifest.source)
 
     @contextmanager

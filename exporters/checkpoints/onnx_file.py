@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import intaglio
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
@@ -12,6 +11,7 @@ from intaglio.files import copy_file, inside, sha256
 from intaglio.model_file import count_weights, external_data_files, load, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.runtime.tokenizer import TOKENIZER
+from intaglio.version import __version__
 
 TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
 
@@ -44,7 +44,7 @@ def adopt(path: Path, draft: Draft) -> None:
             copy_file(path.parent / name, draft.path / name)
     draft.manifest = Manifest(
         format=FORMAT,
-        created_by=f"intaglio {intaglio.__version__}",
+        created_by=f"intaglio {__version__}",
         source=Source(
             "onnx", str(path.absolute()), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
         ),

@@ -8,7 +8,6 @@ from typing import Any
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import read_header
-from intaglio.exporters.family import families
 
 # What the families call the same thing.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
@@ -21,18 +20,17 @@ POSITIONS = ("max_position_embeddings", "relative_attention_max_distance", "slid
 MOST_POSITIONS = 1 << 30  # rotary and relative ones stand in no weight
 
 
-def check_config(checkpoint: Checkpoint) -> None:
+def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
     """Raise `SourceError` for more layers than there are weights, or a length that is more than any weight has.
 
-    Such a number would be believed for a long time: `transformers` makes lists of so many layers.
+    Such a number would be believed for a long time: `transformers` makes lists of so many layers. With
+    `learned_positions` the model has a weight with a row for each position.
     """
     shapes = [entry.shape for path in checkpoint.weights for entry in read_header(path)[0].values()]
     longest = max((length for shape in shapes for length in shape), default=0)
     _check(checkpoint.config, LAYERS, len(shapes), "weights in all")
-    learned = (
-        POSITIONS if str(checkpoint.config.get("model_type")) in families() else ()
-    )  # encoders have weights for them
-    _check(checkpoint.config, (*LENGTHS, *learned), longest, "for the longest axis of a weight")
+    lengths = (*LENGTHS, *POSITIONS) if learned_positions else LENGTHS
+    _check(checkpoint.config, lengths, longest, "for the longest axis of a weight")
     _check(checkpoint.config, POSITIONS, MOST_POSITIONS, "for any model")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.family import integer
+from intaglio.exporters.checkpoints.config import integer
 from intaglio.extras import load
 from intaglio.files import copy_file
 from intaglio.runtime.tokenizer import TOKENIZER

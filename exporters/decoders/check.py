@@ -22,6 +22,10 @@ from intaglio.bundle import Decoder
 from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoders.draft_check import stepwise_drafts
 from intaglio.files import scratch_directory
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.early_exit import EarlyExitSession
+from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
@@ -61,11 +65,6 @@ def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:
 
 def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:
     """The logits [tokens, vocab] of every text of a batch, through the cache; `early`: those of the early exit."""
-    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-    from intaglio.runtime.sessions.decoder import DecoderSession
-    from intaglio.runtime.sessions.early_exit import EarlyExitSession
-    from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
-
     collected: list[list[Logits]] = [[] for _ in batch]
     with ExitStack() as opened:
         whole = OnnxRuntimeEngine(model, outputs=whole_outputs(decoder))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import onnx_ir as ir
 
-import intaglio
 from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
@@ -18,13 +18,15 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
 from intaglio.exporters.decoders.draft_check import source_drafts
-from intaglio.exporters.family import DecoderFamily
+from intaglio.exporters.decoders.draft_graph import decoder_graph
+from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.source import build_decoder, source_faults
+from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.extras import load
 from intaglio.model_file import count_weights, save
 from intaglio.progress import step
-
-if TYPE_CHECKING:
-    from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.version import __version__
 
 GENERATION = "generation_config.json"
 
@@ -59,8 +61,6 @@ def export_decoder(
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
     """config.json with what `transformers` takes for the keys that it leaves out."""
-    from intaglio.exporters.source import source_faults
-
     transformers = load("transformers")
     with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
         config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), trust_remote_code=False)
@@ -104,7 +104,6 @@ def _source_outputs(
     import torch
 
     from intaglio.exporters.decoders.module import EarlyExitModule
-    from intaglio.exporters.source import build_decoder, source_faults
 
     texts = [text for batch in batches for text in batch]
     with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
@@ -131,12 +130,8 @@ def _graph(
     drafts: Drafts | None,
 ) -> DecoderGraph:
     """The finished graph, its weights still unread."""
-    import onnx_ir as ir
-
-    from intaglio.exporters.decoders.draft_graph import decoder_graph
-    from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
-
-    weights = DecoderWeights(checkpoint.folder, checkpoint.tensors(), family, bool(config["tie_word_embeddings"]))
+    tie = bool(config["tie_word_embeddings"])
+    weights = DecoderWeights(checkpoint.folder, checkpoint.tensors(), family.base, family.blocks, family.embedding, tie)
     weights.add(checkpoint.draft_tensors())
     graph = decoder_graph(decoder, weights, ir.DataType.from_numpy(np.dtype(dtype)), drafts)
     family.build(graph, config)
@@ -149,7 +144,7 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=family.model_type,
             architecture=family.architecture,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
 
 from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.family import DecoderFamily, integer
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.writing.rotary import frequencies
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.exporters.decoders.graph import DecoderGraph
+# Queries [batch, heads, tokens, head_dim], keys and values [batch, kv_heads, tokens, head_dim].
+Heads = tuple[ir.Value, ir.Value, ir.Value]
+Project = Callable[[DecoderGraph, dict[str, Any], str, ir.Value], Heads]
 
 
 def describe(config: dict[str, Any]) -> Decoder:
@@ -37,8 +41,18 @@ def describe(config: dict[str, Any]) -> Decoder:
     )
 
 
-def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
-    """Write the whole model: LLaMA, or a model of its shape; `qkv_bias` is not of a config.json but of Qwen2."""
+def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> Heads:
+    """What the attention at `path` makes of its input `x` before positions turn queries and keys."""
+    decoder, bias = graph.decoder, config.get("attention_bias", False)
+    queries, keys, values = (
+        graph.heads(graph.linear(f"{path}.{name}", x, config["hidden_size"], heads * decoder.head_dim, bias), heads)
+        for name, heads in (("q_proj", decoder.heads), ("k_proj", decoder.kv_heads), ("v_proj", decoder.kv_heads))
+    )
+    return queries, keys, values
+
+
+def build(graph: DecoderGraph, config: dict[str, Any], project: Project = projected) -> None:
+    """Write the whole model: LLaMA, or one of its shape whose queries, keys and values `project` makes."""
     decoder, width = graph.decoder, config["hidden_size"]
     x = graph.embedding("model.embed_tokens", graph.input_ids, decoder.vocab_size, width)
     graph.rotary_angles(*frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions))
@@ -47,29 +61,19 @@ def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
         with graph.module(path):
             x = graph.block_input(index, x, width)
             inside = graph.rms_norm(f"{path}.input_layernorm", x, width, config["rms_norm_eps"])
-            x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside))
+            x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside, project))
             inside = graph.rms_norm(f"{path}.post_attention_layernorm", x, width, config["rms_norm_eps"])
             x = graph.block_output(graph.add(x, _feed_forward(graph, config, f"{path}.mlp", inside)))
     graph.finish(x, width, lambda last: graph.rms_norm("model.norm", last, width, config["rms_norm_eps"]))
 
 
-def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
-    decoder, width = graph.decoder, config["hidden_size"]
-    bias = config.get("attention_bias", False)  # of all four
-    queried = decoder.heads * decoder.head_dim
+def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value, project: Project) -> ir.Value:
+    decoder = graph.decoder
     with graph.module(path):
-        queries, keys, values = (
-            graph.heads(
-                graph.linear(
-                    f"{path}.{name}", x, width, heads * decoder.head_dim, bias or config.get("qkv_bias", False)
-                ),
-                heads,
-            )
-            for name, heads in (("q_proj", decoder.heads), ("k_proj", decoder.kv_heads), ("v_proj", decoder.kv_heads))
-        )
-        queries, keys = graph.rotate(queries), graph.rotate(keys)
-        attended = graph.attention(queries, keys, values, decoder.head_dim**-0.5)
-        return graph.linear(f"{path}.o_proj", attended, queried, width, bias)
+        queries, keys, values = project(graph, config, path, x)
+        attended = graph.attention(graph.rotate(queries), graph.rotate(keys), values, decoder.head_dim**-0.5)
+        joined, bias = decoder.heads * decoder.head_dim, config.get("attention_bias", False)
+        return graph.linear(f"{path}.o_proj", attended, joined, config["hidden_size"], bias)
 
 
 def _feed_forward(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:

@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from intaglio.bundle import Decoder
 from intaglio.exporters.decoders import llama
-from intaglio.exporters.family import integer
+from intaglio.exporters.decoders.windows import with_window
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """LLaMA's record; a window as long as the positions is none. The runtime puts it into the mask."""
-    decoder = llama.describe(config)
-    if (
-        config.get("sliding_window") is None
-        or (window := integer(config, "sliding_window", 1)) >= decoder.max_positions
-    ):
-        return decoder
-    return msgspec.structs.replace(decoder, sliding_window=window)
+    """LLaMA's record, with the window."""
+    return with_window(llama.describe(config), config)
 
 
 FAMILY = replace(llama.FAMILY, model_type="mistral", architecture="MistralForCausalLM", describe=describe)

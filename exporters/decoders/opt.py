@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx_ir as ir
 
 from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.family import DecoderFamily, integer
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.decoders.graph import DecoderGraph
 
 OFFSET = 2  # the first rows of the position table, which no token uses
 EPSILON = 1e-5  # torch's own of LayerNorm

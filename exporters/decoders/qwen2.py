@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx_ir as ir
 
 from intaglio.bundle import Decoder
-from intaglio.errors import SourceError
 from intaglio.exporters.decoders import llama
-
-if TYPE_CHECKING:
-    from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.windows import with_window
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """LLaMA's record. Raises `SourceError` for windows, which Qwen2 has in some of its layers only."""
-    if config["use_sliding_window"]:
-        raise SourceError(
-            "config.json: use_sliding_window is true; windows in some layers only are not supported. "
-            "Set it to false where texts stay within the window."
-        )
-    return llama.describe(config)
+    """LLaMA's record, with the window. Raises `SourceError` for one in some of the layers only."""
+    return with_window(llama.describe(config), config)
+
+
+def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> llama.Heads:
+    """LLaMA's, with biases, which the attention's last product does not have."""
+    return llama.projected(graph, {**config, "attention_bias": True}, path, x)
 
 
 def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
     """Write the whole model."""
-    llama.build(graph, {**config, "qkv_bias": True})
+    llama.build(graph, config, projected)
 
 
 FAMILY = replace(llama.FAMILY, model_type="qwen2", architecture="Qwen2ForCausalLM", describe=describe, build=build)

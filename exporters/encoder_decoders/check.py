@@ -22,6 +22,7 @@ from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
 from intaglio.files import scratch_directory
 from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.step import LOGITS, SOURCE_IDS, SOURCE_MASK, empty_caches, next_caches, step_feeds
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
@@ -80,8 +81,6 @@ def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pai
     cross_key, cross_value  [layers, heads, tokens of the source, head_dim]
     logits                  [tokens written, vocab], through the cache
     """
-    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-
     longest = max(len(pair.source) for pair in batch)
     ids = np.full((len(batch), longest), encoder.pad_token_id, np.int64)
     mask = np.zeros((len(batch), longest), np.bool_)
@@ -108,8 +107,6 @@ def _stepwise_logits(
     model: Path, decoder: Decoder, read: Mapping[str, Array], texts: list[list[int]]
 ) -> list[dict[str, Floats]]:
     """The logits of every text of a batch, which is written in pieces of mixed lengths."""
-    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-
     cut = pieces([len(text) for text in texts])
     longest = max(piece.stop - piece.start for piece in cut)
     capacity = max(map(len, texts)) + longest

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
-import intaglio
 from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
 from intaglio.errors import SourceError
@@ -15,13 +15,14 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.export import GENERATION, full_config, with_ends
 from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches
-from intaglio.exporters.family import EncoderDecoderFamily
+from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
+from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+from intaglio.exporters.source import build_model, source_faults
+from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
 from intaglio.model_file import save, share
 from intaglio.progress import step
-
-if TYPE_CHECKING:
-    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+from intaglio.version import __version__
 
 ENCODER = "encoder.onnx"
 SHARED = "shared.data"  # weights that both graphs use, which is the embedding of tokens
@@ -60,11 +61,6 @@ class _Graphs(NamedTuple):
 
 def _graphs(checkpoint: Checkpoint, family: EncoderDecoderFamily, config: dict[str, Any], dtype: str) -> _Graphs:
     """The finished graphs, their weights still unread."""
-    import onnx_ir as ir
-
-    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
-    from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
-
     decoder = with_ends(family.describe(config), checkpoint, config)
     tie = bool(config["tie_word_embeddings"])
     weights = CheckpointWeights(
@@ -107,8 +103,6 @@ def _source_outputs(
     """What `outputs_of` describes, of every pair, each run alone and whole by the source model."""
     import torch
 
-    from intaglio.exporters.source import build_model, source_faults
-
     expected = []
     with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block").eval()
@@ -144,7 +138,7 @@ def _write(
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
-            created_by=f"intaglio {intaglio.__version__}",
+            created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
             family=family.model_type,
             architecture=family.architecture,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.exporters.encoder_decoders import t5
-
-if TYPE_CHECKING:
-    from intaglio.exporters.encoder_decoders.graph import ReadingDecoderGraph
+from intaglio.exporters.encoder_decoders.graph import ReadingDecoderGraph
 
 
 def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:

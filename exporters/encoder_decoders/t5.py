@@ -7,18 +7,17 @@ its input is made smaller and its output larger, by a power of two, as not every
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx_ir as ir
 
 from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.family import EncoderDecoderFamily, integer
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
-    from intaglio.exporters.writing.graph_writer import GraphWriter
-    from intaglio.exporters.writing.relative_positions import RelativePositions
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
+from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+from intaglio.exporters.writing.graph_writer import GraphWriter
+from intaglio.exporters.writing.relative_positions import RelativePositions
 
 SMALLER = 2.0**-6  # of the sums that make overflow float16; what falls below its normal numbers is 4e-6 off at most
 LONGEST = 1 << 16  # tokens; relative positions know no end, so this bounds only what a cache may grow to
@@ -85,8 +84,6 @@ def _before_head(graph: ReadingDecoderGraph, config: dict[str, Any], x: ir.Value
 
 
 def _relative(config: dict[str, Any], both_ways: bool) -> RelativePositions:
-    from intaglio.exporters.writing.relative_positions import RelativePositions
-
     return RelativePositions(
         config["relative_attention_num_buckets"], config["relative_attention_max_distance"], both_ways
     )
@@ -149,8 +146,6 @@ def _feed_forward(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.V
 
 def _second_product(graph: GraphWriter, config: dict[str, Any], path: str, hidden: ir.Value) -> ir.Value:
     """The second matrix of a feed-forward, times `hidden`; float32."""
-    import onnx_ir as ir
-
     inner, width = config["d_ff"], config["d_model"]
     if graph.dtype == ir.DataType.FLOAT:
         return graph.linear(path, hidden, inner, width, bias=False)
@@ -162,8 +157,6 @@ def _second_product(graph: GraphWriter, config: dict[str, Any], path: str, hidde
 
 def _norm(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
     """Of float32 states; what it returns is of the graph's dtype."""
-    import onnx_ir as ir
-
     with graph.module(path):
         scale = graph.weight(f"{path}.weight", [config["d_model"]], dtype=ir.DataType.FLOAT)
         x = graph.op("RMSNormalization", [x, scale], axis=-1, epsilon=config["layer_norm_epsilon"])
@@ -171,8 +164,6 @@ def _norm(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) ->
 
 
 def _float32(graph: GraphWriter, x: ir.Value) -> ir.Value:
-    import onnx_ir as ir
-
     return x if graph.dtype == ir.DataType.FLOAT else graph.op("Cast", [x], to=ir.DataType.FLOAT)
 
 

@@ -1,6 +1,7 @@
 """BERT (Devlin et al., 2019), and the many encoders of its shape: MiniLM, BGE, E5, GTE."""
 
-from intaglio.exporters.family import Family, integer
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.encoders.family import Family
 
 FAMILY = Family(
     model_type="bert",

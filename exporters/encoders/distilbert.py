@@ -1,6 +1,7 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers, without token types and pooler."""
 
-from intaglio.exporters.family import Family, integer
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.encoders.family import Family
 
 FAMILY = Family(
     model_type="distilbert",

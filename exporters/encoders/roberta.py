@@ -1,6 +1,7 @@
 """RoBERTa (Liu et al., 2019): BERT without token types, positions counted from the padding token's id on."""
 
-from intaglio.exporters.family import Family, integer
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.encoders.family import Family
 
 FAMILY = Family(
     model_type="roberta",

@@ -15,7 +15,7 @@ import msgspec
 
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints.checkpoint import read_json
-from intaglio.exporters.family import integer
+from intaglio.exporters.checkpoints.config import integer
 from intaglio.files import inside
 
 MODULES = "modules.json"

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint that a graph is written from, found by name and shape, and not read. Imports torch."""
+"""The weights of a checkpoint that a graph is written from, found by name and shape, and not read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-from intaglio.exporters.family import DecoderFamily
 from intaglio.exporters.writing.weights import in_file, mapped_weight
 
 HEAD = "lm_head"
@@ -111,14 +110,15 @@ class CheckpointWeights:
 class DecoderWeights(CheckpointWeights):
     """Those of a decoder. A checkpoint that was saved without the head has shorter names; here they are whole."""
 
-    def __init__(self, folder: Path, tensors: Mapping[str, MappedTensor], family: DecoderFamily, tie: bool):
-        """`tie`: whether config.json says that the head's weight is the embedding's."""
-        whole = any(name.startswith(f"{family.base}.") for name in tensors)
+    def __init__(
+        self, folder: Path, tensors: Mapping[str, MappedTensor], base: str, blocks: str, embedding: str, tie: bool
+    ):
+        """`base`: the path of the model below its head; the others are what `CheckpointWeights` has them for."""
+        whole = any(name.startswith(f"{base}.") for name in tensors)
         named = {
-            name if whole or name == f"{HEAD}.weight" else f"{family.base}.{name}": mapped
-            for name, mapped in tensors.items()
+            name if whole or name == f"{HEAD}.weight" else f"{base}.{name}": mapped for name, mapped in tensors.items()
         }
-        super().__init__(folder, named, [family.blocks], family.embedding, tie)
+        super().__init__(folder, named, [blocks], embedding, tie)
 
 
 def _never() -> ir.TensorProtocol:

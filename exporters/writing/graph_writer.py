@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-import intaglio
 from intaglio.bundle import TensorSpec
 from intaglio.errors import SourceError
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.runtime.sessions.step import cache_names
+from intaglio.version import __version__
 
 OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
@@ -48,7 +48,7 @@ class GraphWriter:
         self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name=name)
         self._written = self._graph  # where nodes are appended: the graph, or a branch of it
         self.model = ir.Model(
-            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=intaglio.__version__
+            self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=__version__
         )
 
     @contextmanager

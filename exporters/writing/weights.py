@@ -1,13 +1,17 @@
-"""Weights of a graph that stay in the checkpoint's files until they are written out. Imports torch."""
+"""Weights of a graph that stay in the checkpoint's files until they are written out."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import onnx_ir as ir
-import torch
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 def in_file(mapped: MappedTensor, name: str) -> ir.ExternalTensor:

@@ -7,16 +7,15 @@ import importlib
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
-import intaglio
 from intaglio import interrupts
+from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.errors import IntaglioError
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from intaglio.version import __version__
 
 # Verb -> its line in `intaglio --help`, in the order of the work. The command lies in `intaglio.cli.<verb>`.
 VERBS = {
@@ -37,7 +36,6 @@ VERBS = {
 }
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
-COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable that a shell sets to ask what may come next on its line
 ERROR = 2  # exit code of whatever the user can fix, of an interrupt too
 EPILOG = """\b
 Example:
@@ -62,15 +60,11 @@ class Verbs(click.Group):
         command = getattr(importlib.import_module(f"intaglio.cli.{verb}"), f"{verb}_command")
         assert isinstance(command, click.Command)
         if context.resilient_parsing:  # a shell asks
-            from intaglio.cli.completion import completed
-
             return completed(command)
         return command
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """The verbs that begin so, without importing them; or options."""
-        from click.shell_completion import CompletionItem
-
         verbs = [CompletionItem(name, help=said) for name, said in VERBS.items() if name.startswith(incomplete)]
         return verbs or click.Command.shell_complete(self, context, incomplete)
 
@@ -81,7 +75,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(intaglio.__version__, prog_name="intaglio")
+@click.version_option(__version__, prog_name="intaglio")
 def cli() -> None:
     """Take a transformer from its checkpoint to a compressed, validated engine, and run it."""
 
@@ -92,9 +86,7 @@ def main() -> None:
     warnings.showwarning = _Warnings().show
     try:
         if question := os.environ.get(COMPLETE):
-            from intaglio.cli.completion import answer
-
-            code = answer(question)
+            code = answer(cli, question)
         else:
             with cli.make_context("intaglio", sys.argv[1:]) as context:
                 code = cli.invoke(context)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from intaglio.cli import COMPLETE, cli
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ else:
     Kind = click.ParamType
 
 PROGRAM = "intaglio"
+COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable that a shell sets to ask what may come next on its line
 EPILOG = """\b
 Examples:
   intaglio completion bash > ~/.local/share/bash-completion/completions/intaglio
@@ -55,12 +55,13 @@ def completion_command(shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, PROGRAM, COMPLETE).source())
+    program = click.get_current_context().find_root().command
+    click.echo(kind(program, {}, PROGRAM, COMPLETE).source())
 
 
-def answer(question: str) -> int:
+def answer(program: click.Command, question: str) -> int:
     """Print what may come next on the line that a shell describes in its variables; return the exit code."""
-    return shell_complete(cli, {}, PROGRAM, COMPLETE, question)
+    return shell_complete(program, {}, PROGRAM, COMPLETE, question)
 
 
 class Completed(Kind):

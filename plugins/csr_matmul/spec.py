@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator, Output
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.lut_matmul.spec import FLOATS
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class CsrMatMul(Operator):

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers, with_bits
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import SHIFTS, Array, Given, Input, Shape, check_channels
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 TERM_MULTIPLIERS = (1 - 2**30, 2**30 - 1)  # two products of int32 with them leave room for their sum in 64 bits
 

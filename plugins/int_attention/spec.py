@@ -18,13 +18,11 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
-from intaglio.plugins.function_body import split_channels, split_heads
+from intaglio.plugins.function_body import FunctionBody, split_channels, split_heads
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_channels, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 Integers = integer_math.Integers
 

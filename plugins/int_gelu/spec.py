@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntGelu(Operator):

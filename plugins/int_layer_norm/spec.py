@@ -19,14 +19,13 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_add.spec import TERM_MULTIPLIERS, IntAdd
 from intaglio.plugins.integer_math import LayerNormConstants
 from intaglio.plugins.operator_inputs import FACTORS, SHIFTS, Array, Given, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 SUM = IntAdd()

@@ -20,13 +20,12 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 BIASES = (-(2**30), 2**30)  # the products of 65535 rows leave so much of 32 bits
 OUT_FACTORS = ("out_multiplier", "out_shift")

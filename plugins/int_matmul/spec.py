@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_linear.spec import check_factors, finish
 from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntMatMul(Operator):

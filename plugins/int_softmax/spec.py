@@ -13,12 +13,11 @@ import numpy as np
 
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntSoftmax(Operator):

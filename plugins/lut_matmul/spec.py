@@ -20,12 +20,11 @@ import numpy.typing as npt
 from intaglio.errors import GraphError
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 FLOATS = ("float32", "float16")
 LARGEST_K = 1 << 30  # what the kernels take, whose sizes in bytes have 64 bits

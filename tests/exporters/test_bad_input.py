@@ -19,7 +19,7 @@ from tiny_decoders import save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.cli import main
-from intaglio.exporters.family import decoder_families, families
+from intaglio.exporters.families import decoder_families, families
 
 
 @pytest.fixture
@@ -116,6 +116,7 @@ def test_numbers_that_no_weights_have_are_refused_at_once(
 @pytest.mark.parametrize(
     ("family", "key"),
     [("gpt2", "n_layer"), ("opt", "num_hidden_layers"), ("llama", "num_hidden_layers"), ("qwen2", "num_hidden_layers"),
+     ("qwen3", "num_hidden_layers"), ("qwen3", "head_dim"),
      ("llama", "num_key_value_heads"), ("llama", "head_dim"), ("gpt2", "n_positions"),
      ("llama", "max_position_embeddings"), ("t5", "num_decoder_layers"), ("t5", "num_heads"),
      ("t5", "relative_attention_num_buckets")],

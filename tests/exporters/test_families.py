@@ -10,7 +10,7 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.exporters import export, load_module
-from intaglio.exporters.family import families
+from intaglio.exporters.families import families
 from intaglio.model_file import load
 from intaglio.runtime import open_engine
 from intaglio.runtime.tokenizer import Tokenizer

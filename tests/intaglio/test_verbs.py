@@ -197,7 +197,7 @@ def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
     command = [sys.executable, "-P", "-S", "-c", code]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(found.stdout)
-    assert [name for name in loaded if name.startswith("intaglio")] == ["intaglio"]
+    assert [name for name in loaded if name.startswith("intaglio")] == ["intaglio", "intaglio.version"]
     assert not {"numpy", "msgspec", "typing", "importlib.metadata"} & set(loaded)
 
 

@@ -35,6 +35,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", GROUPED),
     "mistral": ("Mistral", GROUPED | {"sliding_window": 8}),
     "qwen2": ("Qwen2", GROUPED),
+    "qwen3": ("Qwen3", GROUPED | {"head_dim": 24}),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tiny_decoders import save_decoder
+from tiny_decoders import FAMILIES, save_decoder
 
 from intaglio.errors import BundleError, GraphError, SourceError, UsageError
 from intaglio.exporters import export
@@ -63,7 +63,7 @@ def test_a_few_steps_on_the_shipped_pair_raise_agreement_on_held_out_prompts(
     assert calls[1] < 0.97 * calls[0]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "opt", "mistral", "qwen2"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoder_agrees_with_all_that_it_wrote_itself(
     family: str, make_decoder: Maker, prompts: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from tiny_decoders import save_decoder
+from tiny_decoders import FAMILIES, save_decoder
 
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
@@ -21,9 +21,8 @@ from intaglio.training import prune
 from intaglio.training.schedule import SCHEDULES, fraction_at
 
 WIDTHS: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_inner": 64, "vocab_size": 257},
-    "llama": {"intermediate_size": 64, "vocab_size": 257},
-    "opt": {"ffn_dim": 64, "vocab_size": 257},
+    family: {{"gpt2": "n_inner", "opt": "ffn_dim"}.get(family, "intermediate_size"): 64, "vocab_size": 257}
+    for family in FAMILIES
 }
 SHORT: dict[str, Any] = {"stages": 2, "steps": 3, "batch_size": 2, "max_tokens": 32}
 
@@ -80,7 +79,7 @@ def test_rows_are_really_removed_and_the_checkpoint_can_be_exported(family: str,
     result = prune(source, tmp_path / "made", text, fraction=0.5, by="rows", dtype="float16", **SHORT)
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert config[next(iter(WIDTHS[family]))] == 32
-    removed = {"gpt2": 32 * (32 + 32 + 1), "opt": 32 * (32 + 32 + 1), "llama": 32 * 3 * 32}[family]
+    removed = 32 * (32 + 32 + 1) if family in ("gpt2", "opt") else 32 * 3 * 32
     assert result.parameters_before - result.parameters == 2 * removed
     assert {array.dtype.name for array in load_file(tmp_path / "made" / "model.safetensors").values()} == {"float16"}
     assert export(str(tmp_path / "made"), tmp_path / "bundle").passed
@@ -104,6 +103,17 @@ def test_removing_the_rows_changes_nothing_that_the_masks_had_not(checkpoint: Pa
     ids = torch.arange(40)[None]
     with torch.no_grad():
         torch.testing.assert_close(smaller(ids).logits, network(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_a_network_that_is_not_known_are_refused() -> None:
+    import transformers
+
+    from intaglio.training.masks import RowMasks
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    network = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(vocab_size=50, **sizes))
+    with pytest.raises(SourceError, match=r"rows of 'gpt_neox': expected .* mlp\.c_fc/mlp\.c_proj or"):
+        RowMasks(network)
 
 
 def test_masks_never_loosen(checkpoint: Path) -> None:

@@ -13,7 +13,7 @@ from drafts import save_drafts
 from early_exits import shortened
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_decoders import FAMILIES, save_decoder
+from tiny_decoders import FAMILIES, save_decoder, write_byte_tokenizer
 
 from intaglio.bundle import Bundle
 from intaglio.early_exit import RECORD, default_layer
@@ -114,6 +114,18 @@ def test_training_every_layer_lowers_the_loss_after_each(text: Path, tmp_path: P
     export(str(tmp_path / "made"), tmp_path / "bundle", check=False)
     decoder = Bundle.open(tmp_path / "bundle").manifest.decoder
     assert decoder is not None and decoder.saturation_exits and not decoder.exit_layer
+
+
+def test_a_model_whose_last_norm_is_not_known_is_refused(text: Path, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    network = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(vocab_size=300, **sizes))
+    network.save_pretrained(tmp_path / "source")
+    write_byte_tokenizer(tmp_path / "source")
+    with pytest.raises(SourceError, match=r"gpt_neox has no last norm that is known, expected one of ln_f, .*, norm\."):
+        train_early_exit(tmp_path / "source", tmp_path / "made", text, **SHORT)
+    assert not (tmp_path / "made").exists()
 
 
 def test_the_folder_is_the_sources_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exported decoders: their logits and texts are the source model's, whatever the family, the shape and the dtype."""
+"""Exporting decoders: what the check compares, what the bundle holds, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,71 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from decoder_logits import TEXTS, assert_same_logits, rewrite
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_decoders import FAMILIES, VOCABULARY
 
 from intaglio.bundle import Bundle, Decoder
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
-from intaglio.exporters.decoders.check import STEPS, pieces, stepwise_logits
-from intaglio.exporters.writing.rotary import frequencies
+from intaglio.exporters.decoders.check import STEPS, pieces
 from intaglio.model_file import load
 from intaglio.runtime import build, run
-from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.step import decoder_of
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
-TEXTS = [
-    [72, 101, 108, 108, 111, 32, 119, 111],
-    [84, 104, 101],
-    [65, 32, 99, 97, 116, 32, 115, 97, 116, 32, 111, 110, 46],
-]
 
 
-def source_logits(checkpoint: Path, texts: list[list[int]]) -> list[Any]:
-    """What transformers computes in float32, each text alone and without a cache: [tokens, vocab]."""
-    import torch
-    import transformers
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        return [model(torch.tensor([text])).logits[0].numpy() for text in texts]
-
-
-def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = TEXTS) -> None:
-    """The graph's logits, in a padded batch and in steps through the cache, are the source's."""
-    opened = Bundle.open(bundle)
-    found = stepwise_logits(opened.model_path, decoder_of(opened), texts)
-    for actual, expected in zip(found, source_logits(checkpoint, texts), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(make_decoder: MakeDecoder, family: str) -> None:
-    import torch
-    import transformers
-
-    checkpoint, bundle = make_decoder(family)
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
-    expected = []
-    for text in TEXTS:
-        ids = torch.tensor([text])
-        whole = model.generate(ids, max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0)
-        expected.append(whole[0, len(text) :].tolist())
-    with DecoderSession.open(bundle, batch=len(TEXTS)) as session:
-        tokens = [session.prefill(TEXTS).argmax(-1)]
-        while len(tokens) < 40:
-            tokens.append(session.step(tokens[-1][:, None])[:, 0].argmax(-1))
-    assert np.array(tokens).T.tolist() == expected
-    assert len(set(expected[0])) > 5, "a text of one token proves nothing"
-
-
-@pytest.mark.parametrize(("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama", "float16")])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama", "float16"), ("qwen3", "float16")]
+)
 def test_export_checks_the_logits_against_the_source(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str
 ) -> None:
@@ -83,90 +39,6 @@ def test_export_checks_the_logits_against_the_source(
     assert manifest.task == "generate" and manifest.dtype == dtype
     caches = {spec.dtype for spec in manifest.inputs if spec.name.startswith("past_")}
     assert caches == {dtype} and manifest.outputs[0].dtype == "float32"
-
-
-ROPE = {"rope_theta": 10000.0}
-YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {
-    **ROPE,
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "scaled by layer": (
-        "gpt2",
-        {"scale_attn_by_inverse_layer_idx": True, "n_inner": 40, "activation_function": "gelu"},
-    ),
-    "not scaled": ("gpt2", {"scale_attn_weights": False, "tie_word_embeddings": False}),
-    "norms after, narrow embedding": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}),
-    "no biases": ("opt", {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
-    "no last norm": ("opt", {"_remove_final_layer_norm": True}),
-    "biases, wide heads, tied": (
-        "llama",
-        {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "tie_word_embeddings": True},
-    ),
-    "linear rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}),
-    "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
-    "yarn rope": ("llama", {"rope_parameters": YARN}),
-    "no window": ("mistral", {"sliding_window": None}),
-    "one key head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_shape_of_a_family_gives_the_sources_logits(make_decoder: MakeDecoder, variant: str) -> None:
-    family, options = VARIANTS[variant]
-    assert_same_logits(*make_decoder(family, **options))
-
-
-def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
-    checkpoint, bundle = make_decoder("mistral")
-    assert_same_logits(checkpoint, bundle)
-    opened = Bundle.open(bundle)
-    decoder = decoder_of(opened)
-    assert decoder.sliding_window == 8
-    seeing = stepwise_logits(opened.model_path, msgspec.structs.replace(decoder, sliding_window=None), TEXTS)
-    expected = source_logits(checkpoint, TEXTS)
-    np.testing.assert_allclose(seeing[2][:8], expected[2][:8], atol=1e-4)
-    assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2
-
-
-@settings(max_examples=60)
-@given(
-    st.sampled_from(["default", "linear", "llama3", "yarn"]),
-    st.sampled_from([10000.0, 500000.0, 1e6]),
-    st.floats(1.0, 40.0),
-    st.sampled_from([16, 64, 80, 128]),
-    st.booleans(),
-    st.sampled_from([None, 0.9]),
-)
-def test_rotary_frequencies_are_those_of_transformers(
-    kind: str, theta: float, factor: float, head_dim: int, truncate: bool, attention_factor: float | None
-) -> None:
-    import transformers
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": theta}
-    if kind != "default":
-        rope |= {"factor": factor}
-    if kind == "llama3":
-        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 2048}
-    if kind == "yarn":
-        rope |= {"original_max_position_embeddings": 2048, "truncate": truncate, "attention_factor": attention_factor}
-    config = transformers.LlamaConfig(
-        hidden_size=head_dim * 2, num_attention_heads=2, max_position_embeddings=8192, rope_parameters=dict(rope)
-    )
-    if kind == "default":
-        expected, scale = 1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim), 1.0
-    else:
-        tensor, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-        expected = tensor.numpy()
-    found, found_scale = frequencies(rope, head_dim, 8192)
-    np.testing.assert_allclose(found, expected, rtol=2e-6)
-    assert found_scale == pytest.approx(scale)
 
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=4))
@@ -190,18 +62,6 @@ def test_tied_embeddings_are_stored_once_and_others_twice(make_decoder: MakeDeco
     assert tables(bundle) == ["transformer.wte.weight"]
     assert (bundle / "model.onnx").stat().st_size < (checkpoint / "model.safetensors").stat().st_size + 40_000
     assert sorted(tables(make_decoder("llama")[1])) == ["lm_head.weight_transposed", "model.embed_tokens.weight"]
-
-
-def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]], **config: Any) -> Path:
-    """A copy of a checkpoint in `folder`, its tensors changed, and its configuration."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(checkpoint, folder)
-    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(folder / "model.safetensors")).items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    stated = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**stated, **config}))
-    return folder
 
 
 def test_a_tied_checkpoint_with_two_tables_that_differ_keeps_both(make_decoder: MakeDecoder, tmp_path: Path) -> None:
@@ -280,16 +140,31 @@ def test_the_manifest_describes_the_decoder(make_decoder: MakeDecoder, tmp_path:
     assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= bundle.manifest.files.keys()
 
 
+LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
     "activation": ("gpt2", {"activation_function": "quick_gelu"}, "activation 'quick_gelu': expected one of"),
     "widths": ("gpt2", {"n_inner": 100}, r"weights are missing or have another shape .*c_fc\.weight \(got \[32, 128\]"),
     "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
     "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers that config\.json does not count"),
-    "dynamic rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}}, "type 'dynamic'"),
-    "part of a head": ("llama", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-    "theta": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": -1.0, "factor": 2.0}}, "rope_theta"),
-    "windows": ("qwen2", {"use_sliding_window": True}, "use_sliding_window is true"),
+    "dynamic rope": ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "type 'dynamic'"),
+    "part of a head": ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    "theta": ("llama", {"rope_parameters": LINEAR | {"rope_theta": -1.0}}, "rope_theta"),
+    "windows": (
+        "qwen2",
+        {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
+        "windows in some layers only are not supported",
+    ),
+    "normalised heads, windows": (
+        "qwen3",
+        {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
+        "windows in some layers only are not supported",
+    ),
+    "windows of no length": (
+        "qwen2",
+        {"layer_types": ["sliding_attention"] * 2},
+        "sliding_window is None, expected a whole number of at least 1",
+    ),
     "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer gives ids up to 256, the model takes less than 100"),
     "end": ("gpt2", {"eos_token_id": 5000}, "names 5000 as a token that begins or ends a text"),
 }
@@ -356,7 +231,7 @@ def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_p
         validate(ours, data=tmp_path / "bad.npz", report=tmp_path)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen3"])
 def test_a_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     export(str(make_decoder(family)[0]), tmp_path / "bundle", dtype="float16", check=False)

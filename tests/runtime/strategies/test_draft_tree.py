@@ -84,7 +84,7 @@ def test_four_bits_write_their_own_text_too(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3"])
 def test_every_family_writes_its_own_text(
     family: str, kind: str, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:

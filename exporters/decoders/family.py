@@ -1,0 +1,28 @@
+"""What a family of decoders is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from intaglio.bundle import Decoder
+from intaglio.exporters.decoders.graph import DecoderGraph
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """A family of decoders. The configurations are those of `transformers`, with its defaults filled in.
+
+    `base` is the path of the model below its head, `blocks` that of the list of Transformer blocks, `embedding` that
+    of the token embedding. `describe` reads what the manifest records and refuses configurations that are not
+    supported; `build` writes the graph.
+    """
+
+    model_type: str
+    architecture: str  # the one with a language model's head
+    base: str
+    blocks: str
+    embedding: str
+    describe: Callable[[dict[str, Any]], Decoder]
+    build: Callable[[DecoderGraph, dict[str, Any]], None]

@@ -1,0 +1,35 @@
+"""Qwen3 (Yang et al., 2025): LLaMA's shape, with an RMSNorm over each head of the queries and of the keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from intaglio.bundle import Decoder
+from intaglio.exporters.decoders import llama
+from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.windows import with_window
+
+
+def describe(config: dict[str, Any]) -> Decoder:
+    """LLaMA's record, with the window. Raises `SourceError` for one in some of the layers only."""
+    return with_window(llama.describe(config), config)
+
+
+def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> llama.Heads:
+    """LLaMA's, queries and keys normalised."""
+    queries, keys, values = llama.projected(graph, config, path, x)
+    head_dim, epsilon = graph.decoder.head_dim, config["rms_norm_eps"]
+    queries = graph.rms_norm(f"{path}.q_norm", queries, head_dim, epsilon)
+    keys = graph.rms_norm(f"{path}.k_norm", keys, head_dim, epsilon)
+    return queries, keys, values
+
+
+def build(graph: DecoderGraph, config: dict[str, Any]) -> None:
+    """Write the whole model."""
+    llama.build(graph, config, projected)
+
+
+FAMILY = replace(llama.FAMILY, model_type="qwen3", architecture="Qwen3ForCausalLM", describe=describe, build=build)

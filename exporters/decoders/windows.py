@@ -1,0 +1,32 @@
+"""Attention to a window of the last tokens: what config.json says of it, and what of that is supported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from intaglio.bundle import Decoder
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.config import integer
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # the kinds of layers, as transformers names them
+
+
+def with_window(decoder: Decoder, config: dict[str, Any]) -> Decoder:
+    """`decoder` with the window of config.json, if it has one. The runtime puts it into the mask.
+
+    A window as long as the positions is none. Raises `SourceError` for a window in some of the layers only: one mask
+    is for all of them.
+    """
+    windowed = config.get("sliding_window") is not None
+    kinds = set(config.get("layer_types") or [SLIDING if windowed else FULL])
+    if kinds == {FULL}:
+        return decoder
+    if kinds != {SLIDING}:
+        raise SourceError(
+            f"config.json: layer_types are {', '.join(sorted(kinds))}; windows in some layers only are not supported. "
+            "Where texts stay within the window, set use_sliding_window to false and remove layer_types."
+        )
+    window = integer(config, "sliding_window", 1)
+    return decoder if window >= decoder.max_positions else msgspec.structs.replace(decoder, sliding_window=window)

@@ -1,0 +1,157 @@
+"""Every family and every shape of it that config.json can ask for: logits and texts are the source model's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from decoder_logits import TEXTS, assert_same_logits, rewrite, source_logits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_decoders import FAMILIES
+
+from intaglio.bundle import Bundle
+from intaglio.exporters import export
+from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.writing.rotary import frequencies
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.step import decoder_of
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
+LONGER = {"max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("family", "length", "options"), [*((family, 40, {}) for family in FAMILIES), ("qwen3", 64, LONGER)]
+)
+def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(
+    make_decoder: MakeDecoder, family: str, length: int, options: dict[str, Any]
+) -> None:
+    import torch
+    import transformers
+
+    checkpoint, bundle = make_decoder(family, **options)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    expected = []
+    for text in TEXTS:
+        ids = torch.tensor([text])
+        whole = model.generate(ids, max_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=0)
+        expected.append(whole[0, len(text) :].tolist())
+    with DecoderSession.open(bundle, batch=len(TEXTS)) as session:
+        tokens = [session.prefill(TEXTS).argmax(-1)]
+        while len(tokens) < length:
+            tokens.append(session.step(tokens[-1][:, None])[:, 0].argmax(-1))
+    assert np.array(tokens).T.tolist() == expected
+    assert len(set(expected[0])) > 5, "a text of one token proves nothing"
+
+
+ROPE = {"rope_theta": 10000.0}
+YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    **ROPE,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "scaled by layer": (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "n_inner": 40, "activation_function": "gelu"},
+    ),
+    "not scaled": ("gpt2", {"scale_attn_weights": False, "tie_word_embeddings": False}),
+    "norms after, narrow embedding": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 16}),
+    "no biases": ("opt", {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False}),
+    "no last norm": ("opt", {"_remove_final_layer_norm": True}),
+    "biases, wide heads, tied": (
+        "llama",
+        {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "tie_word_embeddings": True},
+    ),
+    "linear rope": ("llama", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 2.0}}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn rope": ("llama", {"rope_parameters": YARN}),
+    "no window": ("mistral", {"sliding_window": None}),
+    "windows in all layers": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}),
+    "windows beyond the last layer": ("qwen2", {"use_sliding_window": True, "sliding_window": 8}),
+    "biases, a window": (
+        "qwen3",
+        {"attention_bias": True, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+    ),
+    "one key head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_shape_of_a_family_gives_the_sources_logits(make_decoder: MakeDecoder, variant: str) -> None:
+    family, options = VARIANTS[variant]
+    assert_same_logits(*make_decoder(family, **options))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_bias_and_norm_has_its_own_place(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+    """In a fresh model all biases are 0 and all scales 1, so that one may stand for another."""
+    import torch
+
+    torch.manual_seed(1)
+
+    def shaken(found: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: tensor + 0.3 * torch.randn_like(tensor) if tensor.ndim == 1 else tensor
+            for name, tensor in found.items()
+        }
+
+    folder = rewrite(make_decoder(family)[0], tmp_path / "shaken", shaken)
+    export(str(folder), tmp_path / "bundle", check=False)
+    assert_same_logits(folder, tmp_path / "bundle")
+
+
+def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
+    checkpoint, bundle = make_decoder("mistral")
+    assert_same_logits(checkpoint, bundle)
+    opened = Bundle.open(bundle)
+    decoder = decoder_of(opened)
+    assert decoder.sliding_window == 8
+    seeing = stepwise_logits(opened.model_path, msgspec.structs.replace(decoder, sliding_window=None), TEXTS)
+    expected = source_logits(checkpoint, TEXTS)
+    np.testing.assert_allclose(seeing[2][:8], expected[2][:8], atol=1e-4)
+    assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["default", "linear", "llama3", "yarn"]),
+    st.sampled_from([10000.0, 500000.0, 1e6]),
+    st.floats(1.0, 40.0),
+    st.sampled_from([16, 64, 80, 128]),
+    st.booleans(),
+    st.sampled_from([None, 0.9]),
+)
+def test_rotary_frequencies_are_those_of_transformers(
+    kind: str, theta: float, factor: float, head_dim: int, truncate: bool, attention_factor: float | None
+) -> None:
+    import transformers
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": theta}
+    if kind != "default":
+        rope |= {"factor": factor}
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 2048}
+    if kind == "yarn":
+        rope |= {"original_max_position_embeddings": 2048, "truncate": truncate, "attention_factor": attention_factor}
+    config = transformers.LlamaConfig(
+        hidden_size=head_dim * 2, num_attention_heads=2, max_position_embeddings=8192, rope_parameters=dict(rope)
+    )
+    if kind == "default":
+        expected, scale = 1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim), 1.0
+    else:
+        tensor, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        expected = tensor.numpy()
+    found, found_scale = frequencies(rope, head_dim, 8192)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    assert found_scale == pytest.approx(scale)

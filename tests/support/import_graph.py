@@ -1,0 +1,134 @@
+"""The imports among the project's own modules, read from their sources: which file imports which, where and how."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "intaglio"
+# Libraries that take long to load, or that are not installed everywhere.
+HEAVY = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "tensorrt",
+    "tensorrt_rtx",
+    "cuda",
+    "onnxscript",
+    "huggingface_hub",
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import statement: the full name of what it imports, its line, and whether it runs with its module."""
+
+    name: str
+    line: int
+    at_top: bool  # not in a function, nor for type checkers alone
+
+
+def imports_of(source: str) -> Iterator[Import]:
+    """Every import in a module's source, `import_module` of a written-out name among them."""
+    yield from _imports(ast.parse(source), at_top=True)
+
+
+def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, at_top) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"line {child.lineno}: a relative import; write the full name"
+            yield from (Import(f"{child.module}.{alias.name}", child.lineno, at_top) for alias in child.names)
+        elif isinstance(child, ast.Call) and (name := _imported_by_name(child)):
+            yield Import(name, child.lineno, at_top)
+        yield from _imports(child, at_top and not _is_later(child))
+
+
+def _imported_by_name(call: ast.Call) -> str | None:
+    named = ast.unparse(call.func).split(".")[-1] == "import_module"
+    first = call.args[0] if named and call.args else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def _is_later(node: ast.AST) -> bool:
+    """Whether what stands in `node` does not run when the module is imported."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+
+
+class ImportGraph:
+    """The modules of the package, by their full names, and which of them import which."""
+
+    def __init__(self, root: Path, folders: Iterable[str]):
+        """`folders` of `root`: that of the package itself, and those that are installed below it."""
+        self.files: dict[str, Path] = {}
+        for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            full = parts if parts[0] == PACKAGE else (PACKAGE, *parts)
+            self.files[".".join(full[:-1] if full[-1] == "__init__" else full)] = path.relative_to(root)
+        self.imports = {name: tuple(imports_of((root / path).read_text())) for name, path in self.files.items()}
+        self.heavy = self._heavy()
+
+    def module(self, name: str) -> str | None:
+        """The module that an import of `name` loads: `name` itself, or the one that it is taken from."""
+        if name in self.files:
+            return name
+        parent = name.rpartition(".")[0]
+        return parent if parent in self.files else None
+
+    def edges(self) -> dict[str, set[str]]:
+        """Module -> the modules that it imports, wherever it does."""
+        found = {
+            name: {module for each in imports if (module := self.module(each.name))}
+            for name, imports in self.imports.items()
+        }
+        return {name: modules - {name} for name, modules in found.items()}
+
+    def described(self, component: Collection[str]) -> str:
+        """The imports that join the modules of a circle, a line each."""
+        lines = [
+            f"  {self.files[name]}:{each.line} imports {self.files[module]}"
+            for name in component
+            for each in self.imports[name]
+            if (module := self.module(each.name)) in component and module != name
+        ]
+        return "\n".join(dict.fromkeys(lines))
+
+    def put_off(self) -> Iterator[tuple[str, Import]]:
+        """Module -> an import of a module that is not heavy, which does not run with it."""
+        for name, imports in self.imports.items():
+            for each in imports:
+                module = self.module(each.name)
+                if not each.at_top and module not in {None, name, *self.heavy}:
+                    yield name, each
+
+    def _heavy(self) -> set[str]:
+        """The modules that load one of the heavy libraries when they are imported, themselves or by another."""
+        at_top = {name: [each.name for each in imports if each.at_top] for name, imports in self.imports.items()}
+        heavy = {name for name, names in at_top.items() if any(each.split(".")[0] in HEAVY for each in names)}
+        while more := {
+            name for name, names in at_top.items() if name not in heavy and heavy & set(map(self.module, names))
+        }:
+            heavy |= more
+        return heavy
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """The modules that import one another in a circle: every strongly connected component of more than one."""
+    reached = {name: _reached(edges, name) for name in edges}
+    components = {frozenset(other for other in reached[name] if name in reached[other]) for name in edges}
+    return sorted(sorted(component) for component in components if len(component) > 1)
+
+
+def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
+    """The modules that `start` imports, and those that they import, and so on: `start` too, if it is in a circle."""
+    found: set[str] = set()
+    waiting = set(edges[start])
+    while waiting:
+        found |= waiting
+        waiting = set().union(*(edges[name] for name in waiting)) - found
+    return found

@@ -1,0 +1,121 @@
+"""No file imports another in a circle, and no import is put off that could stand at the top of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from import_graph import ImportGraph, circles
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
+# Imports of modules that load a heavy library (torch, ONNX Runtime, ...) may stand in a function or be for type
+# checkers alone, to keep the others light. So may those of these files and folders, for the reason given.
+PUT_OFF = {
+    "intaglio/__init__.py": "`import intaglio` is immediate: a verb's stage is imported when the verb is asked for",
+    "intaglio/cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
+}
+
+
+@pytest.fixture(scope="module")
+def graph() -> ImportGraph:
+    return ImportGraph(ROOT, FOLDERS)
+
+
+def excused(path: Path) -> list[str]:
+    """The entries of `PUT_OFF` that `path`, below the root, is or lies in."""
+    return [entry for entry in PUT_OFF if path.is_relative_to(entry)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_files_import_one_another_in_a_circle(graph: ImportGraph, folder: str) -> None:
+    found = [
+        component
+        for component in circles(graph.edges())
+        if any(graph.files[name].parts[0] == folder for name in component)
+    ]
+    described = "\n\n".join(map(graph.described, found))
+    assert not found, f"imports in a circle; put what both sides need into a file of its own:\n{described}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_stand_at_the_top_unless_what_they_load_is_heavy(graph: ImportGraph, folder: str) -> None:
+    found = [
+        f"  {graph.files[name]}:{each.line} {each.name}"
+        for name, each in graph.put_off()
+        if graph.files[name].parts[0] == folder and not excused(graph.files[name])
+    ]
+    listed = "\n".join(found)
+    assert not found, f"imports in a function or under TYPE_CHECKING; move them to the top of their files:\n{listed}"
+
+
+def test_every_exception_is_still_needed(graph: ImportGraph) -> None:
+    used = {entry for name, _ in graph.put_off() for entry in excused(graph.files[name])}
+    assert used == PUT_OFF.keys()
+
+
+def made_up(folder: Path, files: dict[str, str]) -> ImportGraph:
+    """The graph of a package with these files, by their paths."""
+    for path, source in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(source)
+    return ImportGraph(folder, sorted({path.partition("/")[0] for path in files}))
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import intaglio.runtime.a",
+        "from intaglio.runtime.a import first",
+        "from intaglio.runtime import a",
+        "def second():\n    from intaglio.runtime.a import first\n    return first()",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from intaglio.runtime.a import first",
+        "import importlib\n\ndef second():\n    return importlib.import_module('intaglio.runtime.a')",
+    ],
+)
+def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, back: str) -> None:
+    graph = made_up(
+        tmp_path,
+        {
+            "runtime/__init__.py": "from intaglio.runtime.a import first",
+            "runtime/a.py": "from intaglio.plugins.b import third\n\ndef first(): ...",
+            "plugins/b.py": "from intaglio.plugins import c\n\ndef third(): ...",
+            "plugins/c.py": back,
+        },
+    )
+    names = ["intaglio.plugins.b", "intaglio.plugins.c", "intaglio.runtime.a"]
+    assert circles(graph.edges()) == [names]
+    line = back[: back.index("runtime")].count("\n") + 1
+    assert f"plugins/c.py:{line} imports runtime/a.py" in graph.described(names)
+    assert "runtime/__init__.py" not in graph.described(names)
+
+
+def test_files_that_share_what_they_import_are_no_circle(tmp_path: Path) -> None:
+    graph = made_up(
+        tmp_path,
+        {
+            "plugins/a.py": "from intaglio.plugins import b, c",
+            "plugins/b.py": "from intaglio.plugins.d import shared",
+            "plugins/c.py": "from intaglio.plugins.d import shared",
+            "plugins/d.py": "import math\n\nshared = 1",
+        },
+    )
+    assert circles(graph.edges()) == []
+
+
+def test_only_heavy_modules_may_be_imported_later(tmp_path: Path) -> None:
+    later = "def f():\n    from intaglio.plugins import {name}\n    return {name}"
+    graph = made_up(
+        tmp_path,
+        {
+            "plugins/heavy.py": "import torch.nn",
+            "plugins/heavy_by_another.py": "from intaglio.plugins.heavy import nn",
+            "plugins/light.py": "def f():\n    import torch\n    return torch",
+            "plugins/a.py": later.format(name="heavy"),
+            "plugins/b.py": later.format(name="heavy_by_another"),
+            "plugins/c.py": later.format(name="light"),
+        },
+    )
+    assert graph.heavy == {"intaglio.plugins.heavy", "intaglio.plugins.heavy_by_another"}
+    found = [(name, each.name, each.line) for name, each in graph.put_off()]
+    assert found == [("intaglio.plugins.c", "intaglio.plugins.light", 2)]
