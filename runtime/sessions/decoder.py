@@ -230,8 +230,11 @@ class DecoderSession:
                 places = origins[row] if origins else ()
                 buffers.draft_indices[index, : len(places) or 1] = places or max(count - 1, 0)
         logits = self._run(buffers, counts, trees)
-        empty = np.zeros((0, self.vocabulary), np.float32)
-        return [logits[row - rows.start, : wanted[row]] if row in rows else empty for row in range(self.batch)]
+        found = [logits[index, : wanted[row]] for index, row in enumerate(rows)]
+        if len(found) == self.batch:
+            return found
+        none = np.zeros((0, self.vocabulary), np.float32)
+        return [*[none] * rows.start, *found, *[none] * (self.batch - rows.stop)]
 
     def step(
         self,
@@ -279,13 +282,13 @@ class DecoderSession:
         lengths = self.lengths[rows.start : rows.stop]
         self._reserve(max(lengths) + behind)
         shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
-        buffers = self._pool.get(shape, self.capacity, lambda: self._further(shape))
+        buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._further(shape))
         copy = self.engine.memory.copy
         # Engines leave no cache warm for Python: here every call of NumPy counts.
         for index, length in enumerate(lengths):
             buffers.write_start[index] = length
             buffers.positions[index] = self._positions[length : length + tokens]
-            copy(buffers.attention_mask[index], self._seen[length : length + tokens])
+            copy(buffers.mask_rows[index], self._seen[length : length + tokens])
         return buffers
 
     def _further(self, shape: Shape) -> dict[str, Buffer]:
@@ -306,7 +309,6 @@ class DecoderSession:
 
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab]."""
-        rows = buffers.shape.slice
         if buffers.draft_mask is not None:
             self._place_drafts(buffers, trees)
         began = time.perf_counter()
@@ -314,10 +316,10 @@ class DecoderSession:
         self.seconds += time.perf_counter() - began
         self.lengths = [*map(add, self.lengths, counts)]
         if self.decoder.saturation_exits:
-            self.blocks_run[rows] = buffers.blocks_run.copy()
+            self.blocks_run[buffers.shape.slice] = buffers.blocks_run.copy()
         if self.decoder.drafts:
             drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
-            self.draft_logits[rows] = drafts
+            self.draft_logits[buffers.shape.slice] = drafts
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
     def _place_drafts(self, buffers: StepBuffers, trees: Sequence[Sequence[int]] | None) -> None:
@@ -394,5 +396,7 @@ class DecoderSession:
 
 def _taking_part(counts: Sequence[int]) -> range:
     """The rows from the first to the last that get tokens; those between get some that are not real."""
+    if all(counts) or not any(counts):
+        return range(len(counts))
     rows = [row for row, count in enumerate(counts) if count]
-    return range(rows[0], rows[-1] + 1) if rows else range(len(counts))
+    return range(rows[0], rows[-1] + 1)

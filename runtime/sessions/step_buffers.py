@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ class StepBuffers:
     logit_indices: Integers
     draft_indices: Integers
     attention_mask: Buffer
+    mask_rows: list[Buffer]  # the same, a view for each row
     drafting: Mapping[str, Array]  # what hidden transfer takes besides, and `draft_logits`; empty where nothing drafts
     draft_mask: Buffer | None
     logits: Array
@@ -111,12 +112,15 @@ class StepPool:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, shape: Shape, capacity: int, further: Callable[[], Mapping[str, Buffer]]) -> StepBuffers:
-        """The arrays of a shape. `further`: the buffers that are bound besides, such as caches."""
+    def find(self, shape: Shape) -> StepBuffers | None:
+        """The arrays of a shape, if there are some."""
         if (found := self._kept.pop(shape, None)) is not None:
             self._kept[shape] = found  # the last of the dictionary again
-            return found
-        made = self._make(shape, capacity, further())
+        return found
+
+    def make(self, shape: Shape, capacity: int, further: Mapping[str, Buffer]) -> StepBuffers:
+        """New arrays of a shape. `further`: the buffers that are bound besides, such as caches."""
+        made = self._make(shape, capacity, further)
         while self._kept and (len(self._kept) >= KEPT_SHAPES or self._mask_bytes() > KEPT_BYTES):
             self._release(next(iter(self._kept)))
         self._kept[shape] = made
@@ -160,11 +164,18 @@ class StepPool:
         blocks_run = np.zeros((rows, wanted), np.int64)
         if decoder.saturation_exits:
             bound[BLOCKS_RUN.name] = blocks_run
-        binding = self._engine.bind({**bound, **drafting})
         return StepBuffers(
-            shape, **named, draft_indices=draft_indices, attention_mask=mask, drafting=drafting, draft_mask=draft_mask,
-            logits=logits, blocks_run=blocks_run, binding=binding,
-        )  # fmt: skip
+            shape,
+            **named,
+            draft_indices=draft_indices,
+            attention_mask=mask,
+            mask_rows=[mask[row] for row in range(rows)],
+            drafting=drafting,
+            draft_mask=draft_mask,
+            logits=logits,
+            blocks_run=blocks_run,
+            binding=self._engine.bind({**bound, **drafting}),
+        )
 
 
 def dtypes_of(specs: Sequence[TensorSpec]) -> dict[str, str]:
