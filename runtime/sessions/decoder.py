@@ -9,7 +9,7 @@ reads all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import add
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Axis, Bundle, Decoder
+from intaglio.bundle import Bundle, Decoder
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Engine
@@ -26,24 +26,20 @@ from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.draft_inputs import drafted
-from intaglio.runtime.sessions.masks import seen_among, seen_slots
+from intaglio.runtime.sessions.limits import StepLimits
+from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import (
-    CAPACITY,
     DRAFT_LOGITS,
     EXIT_THRESHOLDS,
     LOGITS,
-    TOKENS,
-    WANTED,
     decoder_of,
     whole_outputs,
 )
-from intaglio.runtime.sessions.step_buffers import Booleans, Integers, Shape, StepBuffers, StepPool, dtypes_of
-from intaglio.runtime.sessions.token_tree import depths
+from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, dtypes_of
 
 Logits = npt.NDArray[np.float32]
 
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
-PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
 
 
 class DecoderSession:
@@ -55,8 +51,7 @@ class DecoderSession:
     `blocks_run[row]` [positions wanted] is of the row's last one. Not for use from several threads at once.
 
     A step covers the rows from the first to the last that get tokens; those between get some that are not real, behind
-    their ends. In an engine whose cache has one length they give way where there is no room for those: they are cut,
-    and whoever goes on with them reads the missing tokens again.
+    their ends. Rows in `spare`, which nobody goes on with, are cut where the cache has no room for those.
     """
 
     logits_name: ClassVar[str] = LOGITS  # the output that steps return
@@ -83,14 +78,12 @@ class DecoderSession:
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
         self._attended_tokens = 0  # for which they have room
-        self._slots: Integers = np.zeros(0, np.int64)  # 0, 1, ..., capacity - 1
-        self._positions: Integers = np.zeros(0, np.int64)  # of the tokens in the slots
-        self._line: Buffer | None = None  # what the view below lies in
-        self._seen: Buffer = np.zeros((0, 0), np.bool_)  # by the token in each slot, of a sequence without branches
-        self._most = engine.axes.get(CAPACITY, Axis()).maximum  # slots that the engine takes; None: any number
-        if self._most is not None:  # TensorRT's caches have one length
-            self._reserve(self._most)
-            self.limit = max(min(self.limit, self._most - drafted(decoder, 1)), 1)
+        self._slots = Slots(engine.memory, decoder)
+        self.spare: set[int] = set()  # rows whose content may be read again: they give way
+        self._limits = StepLimits(engine, decoder)
+        self.limit = self._limits.most_tokens(self.limit)
+        if self._limits.slots is not None:
+            self._reserve(self._limits.slots)
 
     @classmethod
     def open(
@@ -127,9 +120,7 @@ class DecoderSession:
         """Release the engine and the cache."""
         self._pool.clear()
         self.cache.release()
-        if self._line is not None:
-            self.engine.memory.release(self._line)
-            self._line = None
+        self._slots.release()
         self.engine.close()
 
     @property
@@ -167,7 +158,7 @@ class DecoderSession:
         counts = [len(tokens) for tokens in texts]
         self._check_lengths(counts)
         longest = max(counts)
-        if longest and (trees or longest <= self._widest(_taking_part(counts))):
+        if longest and (trees or longest <= self._limits.widest(self._kept(_taking_part(counts)))):
             return self._append(texts, counts, wanted, trees, origins)
         return self._append_in_pieces(texts, wanted)
 
@@ -175,7 +166,7 @@ class DecoderSession:
         """Append sequences of tokens that are longer than one step takes: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
-            width = min(longest, self._widest(_taking_part([*map(len, texts)])))
+            width = min(longest, self._limits.widest(self._kept(_taking_part([*map(len, texts)]))))
             cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all end in the last step
             pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
             texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
@@ -185,26 +176,13 @@ class DecoderSession:
                 found[row].append(logits)
         return [np.concatenate(parts) for parts in found]
 
-    def _widest(self, rows: range) -> int:
-        """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest row.
-
-        A step is as wide as its widest row: what is not real of the others lies beyond their ends.
-        """
-        widest = min(PREFILL_TOKENS, self.engine.axes.get(TOKENS, Axis()).maximum or PREFILL_TOKENS)
-        return widest if self._most is None else min(widest, max(self._free(rows) - drafted(self.decoder, 1), 1))
-
-    def _free(self, rows: range) -> int:
-        """The slots of a cache of one length behind the longest of `rows`."""
-        assert self._most is not None, "a cache that grows has no end"
-        return self._most - max(self.lengths[row] for row in rows)
-
     def tree_room(self, origins: int) -> int:
         """The most tokens of a tree that the next step takes, at least 1; it drafts after at most `origins` of them."""
-        limits = [self.engine.axes.get(name, Axis()).maximum for name in (TOKENS, WANTED)]
-        if self._most is not None:
-            free, slots = self._free(range(self.batch)), drafted(self.decoder, 1)
-            limits.append(max(free - slots * origins, free // (1 + slots)))  # the latter drafts after all of fewer
-        return max(min((limit for limit in limits if limit is not None), default=PREFILL_TOKENS), 1)
+        return self._limits.tree(self._kept(range(self.batch)), origins)
+
+    def _kept(self, rows: Iterable[int]) -> Iterator[int]:
+        """The lengths of those of `rows` that do not give way."""
+        return (self.lengths[row] for row in rows if row not in self.spare)
 
     def _append(
         self,
@@ -217,15 +195,15 @@ class DecoderSession:
         """One step, of the rows from the first to the last that get tokens: see `append`."""
         rows = _taking_part(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
-        buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
+        buffers = self._prepare(rows, max(counts), max(1, *wanted), drafting)
         for index, row in enumerate(rows):
             tokens, count = texts[row], counts[row]
             if count:
                 self._check_ids(min(tokens), max(tokens))
                 buffers.input_ids[index, :count] = tokens
-                buffers.logit_indices[index, : wanted[row]] = self._slots[count - wanted[row] : count]
+                buffers.logit_indices[index, : wanted[row]] = self._slots.numbers[count - wanted[row] : count]
             if trees and trees[row]:
-                self._branch(buffers, index, self.lengths[row], trees[row])
+                self._slots.branch(buffers, index, self.lengths[row], trees[row])
             if self.decoder.drafts:
                 places = origins[row] if origins else ()
                 buffers.draft_indices[index, : len(places) or 1] = places or max(count - 1, 0)
@@ -262,33 +240,25 @@ class DecoderSession:
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
         self._check_lengths(real.tolist())
-        counted = real.tolist()
-        buffers = self._prepare(range(self.batch), [tokens] * self.batch, tokens, wanted.shape[1], wanted.shape[1])
+        buffers = self._prepare(range(self.batch), tokens, wanted.shape[1], wanted.shape[1])
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
         buffers.draft_indices[:] = wanted
-        return self._run(buffers, counted)
+        return self._run(buffers, real.tolist())
 
-    def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
+    def _prepare(self, rows: range, tokens: int, wanted: int, drafting: int) -> StepBuffers:
         """The buffers of a step of `tokens` for `rows`, with room in the cache: for sequences without branches.
 
-        `counts`: of all rows, the tokens that each gets. `drafting`: after so many of them, where the graph drafts.
+        `drafting`: after so many of the tokens, where the graph drafts.
         """
         behind = tokens + drafted(self.decoder, drafting)
-        if self._most is not None:
-            for row in rows:
-                if not counts[row]:  # it waits, and what it holds can be read again
-                    self.truncate(row, max(self._most - behind, 0))
+        for row in self.spare.intersection(rows):
+            self.truncate(row, max((self._limits.slots or self.capacity) - behind, 0))
         lengths = self.lengths[rows.start : rows.stop]
         self._reserve(max(lengths) + behind)
         shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
         buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._further(shape))
-        copy = self.engine.memory.copy
-        # Engines leave no cache warm for Python: here every call of NumPy counts.
-        for index, length in enumerate(lengths):
-            buffers.write_start[index] = length
-            buffers.positions[index] = self._positions[length : length + tokens]
-            copy(buffers.mask_rows[index], self._seen[length : length + tokens])
+        self._slots.place(buffers, lengths)
         return buffers
 
     def _further(self, shape: Shape) -> dict[str, Buffer]:
@@ -296,21 +266,11 @@ class DecoderSession:
         attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
         return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
 
-    def _branch(self, buffers: StepBuffers, index: int, length: int, parents: Sequence[int]) -> None:
-        """Let the new tokens of a row be a tree, each in the place after its parent, and seeing its ancestors only."""
-        copy, count = self.engine.memory.copy, len(parents)
-        places = [length + depth for depth in depths(parents)]
-        if self.decoder.sliding_window is not None:
-            for token, place in enumerate(places):
-                copy(buffers.attention_mask[index, token], self._seen[place])
-        seen = seen_among(count, parents, self.decoder.sliding_window)
-        copy(buffers.attention_mask[index, :count, length : length + count], seen)
-        buffers.positions[index, :count] = places
-
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab]."""
         if buffers.draft_mask is not None:
-            self._place_drafts(buffers, trees)
+            rows = buffers.shape.slice
+            self._slots.place_drafts(buffers, self.lengths[rows], trees[rows] if trees else None)
         began = time.perf_counter()
         buffers.binding.run()
         self.seconds += time.perf_counter() - began
@@ -321,16 +281,6 @@ class DecoderSession:
             drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
             self.draft_logits[buffers.shape.slice] = drafts
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
-
-    def _place_drafts(self, buffers: StepBuffers, trees: Sequence[Sequence[int]] | None) -> None:
-        """Fill in what hidden transfer takes besides."""
-        rows, tokens, window = buffers.shape.slice, buffers.shape.tokens, self.decoder.sliding_window
-        seen: Booleans = np.tile(seen_among(tokens, None, window), (buffers.shape.rows, 1, 1))
-        for index, parents in enumerate(trees[rows] if trees else ()):
-            if parents:
-                seen[index, : len(parents)] = False
-                seen[index, : len(parents), : len(parents)] = seen_among(len(parents), parents, window)
-        buffers.place_drafts(self.decoder, self.lengths[rows], seen, self._seen, self.engine.memory)
 
     def rollback(self, lengths: npt.ArrayLike) -> None:
         """Forget what the rows hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
@@ -372,22 +322,13 @@ class DecoderSession:
 
     def _reserve(self, slots: int) -> None:
         """Make room for `slots` in every row; what the cache holds is copied."""
-        if self._most is not None and slots > self._most:
-            raise UsageError(f"{slots} slots of the cache are needed, the engine has {self._most}. Build a longer one.")
+        self._limits.check_slots(slots)
         if slots > self.capacity:
             self._pool.clear()  # they are bound to the old caches
-            self.cache.grow(self._most or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
-        if self.capacity != len(self._slots):
-            self._describe_slots()
-
-    def _describe_slots(self) -> None:
-        """Let steps be for a cache of as many slots as it has."""
-        self._pool.clear()
-        self._slots = np.arange(self.capacity)
-        self._positions = np.minimum(self._slots, self.decoder.max_positions - 1)  # beyond are tokens that are not real
-        if self._line is not None:
-            self.engine.memory.release(self._line)
-        self._line, self._seen = seen_slots(self.engine.memory, self.capacity, self.decoder.sliding_window)
+            self.cache.grow(self._limits.slots or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
+        if self.capacity != self._slots.capacity:
+            self._pool.clear()
+            self._slots.resize(self.capacity)
 
     def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
         """Let the steps that follow read `buffers` as further inputs, by name: the same ones for so many `tokens`."""

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from intaglio.bundle import Decoder, TensorSpec
 from intaglio.runtime.engines.engine import Binding, Engine
-from intaglio.runtime.engines.memory import Array, Buffer, Memory
-from intaglio.runtime.sessions.draft_inputs import draft_rows, drafted
+from intaglio.runtime.engines.memory import Array, Buffer
+from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import (
     ATTENTION_MASK,
     BLOCKS_RUN,
@@ -71,33 +71,6 @@ class StepBuffers:
     def masks(self) -> list[Buffer]:
         """The buffers in the engine's memory that are of this shape alone."""
         return [self.attention_mask, *([self.draft_mask] if self.draft_mask is not None else [])]
-
-    def place_drafts(
-        self,
-        decoder: Decoder,
-        lengths: Sequence[int],
-        seen: Booleans,
-        lines: Buffer,
-        memory: Memory,
-    ) -> None:
-        """Fill in what hidden transfer takes, when everything else is there.
-
-        lengths  [rows], tokens in the cache
-        seen     [rows, tokens, tokens], which of the new tokens each attends to
-        lines    [capacity, capacity], see `seen_slots`; of the same `memory` as the masks
-        """
-        assert self.draft_mask is not None, "the graph is of another kind"
-        copy = memory.copy
-        stand, new = draft_rows(self.positions, seen, self.draft_indices, decoder.drafts, decoder.sliding_window)
-        self.drafting[DRAFT_POSITIONS.name][...] = stand
-        for row, length in enumerate(lengths):
-            if decoder.sliding_window is None:
-                cached = max(length - 1, 0)  # what the first slot shows is written over below
-                copy(self.draft_mask[row], lines[cached : cached + 1])
-            else:
-                for index, place in enumerate(stand[row].tolist()):
-                    copy(self.draft_mask[row, index], lines[place])
-            copy(self.draft_mask[row, :, length : length + new.shape[2]], new[row])
 
 
 class StepPool:

@@ -17,7 +17,7 @@ from tiny_decoders import VOCABULARY
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.sessions.step_buffers import KEPT_SHAPES
@@ -161,7 +161,7 @@ def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path, engine
 
 def test_a_prompt_is_run_in_pieces(tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = one_at_a_time(tiny_decoder, TEXT[:21])
-    monkeypatch.setattr(module, "PREFILL_TOKENS", 8)
+    monkeypatch.setattr(limits, "PREFILL_TOKENS", 8)
     with DecoderSession.open(tiny_decoder, batch=3) as session:
         found = session.prefill([TEXT[:21], TEXT[:8], TEXT[:9]])
         np.testing.assert_allclose(found, expected[[20, 7, 8]], **CLOSE)
@@ -190,7 +190,7 @@ def test_appending_ragged_rows_in_pieces_equals_one_token_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of three texts, one of which is shortened halfway, in an engine without bounds and in one of 45 slots."""
-    monkeypatch.setattr(module, "PREFILL_TOKENS", 512 if fixed else piece)
+    monkeypatch.setattr(limits, "PREFILL_TOKENS", 512 if fixed else piece)
     session = DecoderSession(FixedEngine(engine, 45, piece) if fixed else engine, decoder_of(Bundle.open(mistral)), 3)
     for number, rows in enumerate(appends):
         if number == 2:

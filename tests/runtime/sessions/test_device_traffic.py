@@ -29,6 +29,7 @@ from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.engines.profiles import Range
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
@@ -140,7 +141,7 @@ def test_a_growing_cache_is_copied_on_the_device(
 ) -> None:
     """Two rows of different lengths, a prompt in pieces, moved rows of a tree, and a row that is copied."""
     monkeypatch.setattr(module, "CAPACITY_STEP", 16)
-    monkeypatch.setattr(module, "PREFILL_TOKENS", 5)
+    monkeypatch.setattr(limits, "PREFILL_TOKENS", 5)
     bundle = Bundle.open(built(models.large, tmp_path, 64))
     texts = np.random.default_rng(0).integers(0, VOCABULARY, (2, 50)).tolist()
 

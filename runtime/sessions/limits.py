@@ -1,0 +1,50 @@
+"""How many tokens a step takes: what bounds the memory, what the engine was built for, what fits in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from intaglio.bundle import Axis, Decoder
+from intaglio.errors import UsageError
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.sessions.draft_inputs import drafted
+from intaglio.runtime.sessions.step import CAPACITY, TOKENS, WANTED
+
+PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
+
+
+class StepLimits:
+    """The limits of an engine's steps. A step is as wide as its widest row: what is not real of the others lies beyond.
+
+    `slots`: those of its caches, if they have one length, as TensorRT's do; None: they grow.
+    """
+
+    def __init__(self, engine: Engine, decoder: Decoder):
+        self._decoder = decoder
+        self._tokens, self._wanted, self.slots = (
+            engine.axes.get(name, Axis()).maximum for name in (TOKENS, WANTED, CAPACITY)
+        )
+
+    def most_tokens(self, limit: int) -> int:
+        """The longest sequence that fits, at most `limit`."""
+        return limit if self.slots is None else max(min(limit, self.slots - drafted(self._decoder, 1)), 1)
+
+    def widest(self, lengths: Iterable[int]) -> int:
+        """The most tokens of a step, for rows that hold `lengths` and keep them."""
+        widest = min(PREFILL_TOKENS, self._tokens or PREFILL_TOKENS)
+        if self.slots is None:
+            return widest
+        return min(widest, max(self.slots - max(lengths, default=0) - drafted(self._decoder, 1), 1))
+
+    def tree(self, lengths: Iterable[int], origins: int) -> int:
+        """The most tokens of a tree, at least 1, that drafts after at most `origins` of them; as `widest`."""
+        limits = [limit for limit in (self._tokens, self._wanted) if limit is not None]
+        if self.slots is not None:
+            free, behind = self.slots - max(lengths, default=0), drafted(self._decoder, 1)
+            limits.append(max(free - behind * origins, free // (1 + behind)))  # the latter drafts after all of fewer
+        return max(min(limits, default=PREFILL_TOKENS), 1)
+
+    def check_slots(self, slots: int) -> None:
+        """Raise `UsageError` where the engine's caches are shorter than `slots`."""
+        if self.slots is not None and slots > self.slots:
+            raise UsageError(f"{slots} slots of the cache are needed, the engine has {self.slots}. Build a longer one.")
