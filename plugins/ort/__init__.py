@@ -1,7 +1,8 @@
 """The CPU kernels of our custom operators, as a library that ONNX Runtime loads.
 
 The library is compiled when Intaglio is installed (`build.py`); without a C++ compiler there is none, and the
-operators' bodies in standard ONNX serve instead. `library.cpp` says how to add an operator.
+operators' bodies in standard ONNX serve instead. docs/extending.md says how to add
+an operator.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
+from intaglio.plugins.kernel_generator import tables
+from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel
 
 if TYPE_CHECKING:
     import onnxruntime
-
-    from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel
 
 __all__ = [
     "cpu",
@@ -71,8 +72,6 @@ def select_kernels() -> None:
     They are those of the table that `intaglio tune` wrote, else of the one shipped for this CPU, else the defaults. A
     damaged table is a warning. Nothing happens where there is no library.
     """
-    from intaglio.plugins.kernel_generator import tables
-
     name, processor = instruction_set(), cpu()
     if name is not None and processor is not None:
         for kernel in tables.selection(processor, name).values():
