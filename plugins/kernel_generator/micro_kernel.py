@@ -33,11 +33,9 @@ M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted
 
+SIGNATURES = {"group_matmul": group_matmul.SIGNATURE, "lut_matmul": lut_matmul.SIGNATURE}
 # Of a weight's numbers, by operator.
-BITS = {
-    "group_matmul": group_matmul.SIGNATURE.attribute("bits").choices,
-    "lut_matmul": lut_matmul.SIGNATURE.attribute("bits").choices,
-}
+BITS = {operator: tuple(map(int, each.attribute("bits").choices)) for operator, each in SIGNATURES.items()}
 SHORTEST_GROUP = 32  # values of K of a group, whose multiple every group's size is
 
 

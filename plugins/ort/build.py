@@ -94,7 +94,7 @@ def included(path: Path, instruction_set: str | None = None) -> frozenset[Path]:
 
 
 def generated_folder(instruction_set: str | None) -> Path:
-    """Where the generated headers lie: those of kernels for an instruction set, or (None) those of all other sources."""
+    """Where the generated headers lie: those of kernels for an instruction set, or (None) of all other sources."""
     return GENERATED / (instruction_set or "library")
 
 

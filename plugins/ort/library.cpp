@@ -135,13 +135,13 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) {  // ONNX Runtime a
     return guarded(*self.api, self.op->name, [&] { instance.kernel->compute(Context(*self.api, context)); });
 }
 
-// An output of several types is declared as undefined, and optional: only so does ONNX Runtime take its type from the
+// An output whose type an attribute chooses is declared as undefined, and optional: only so does ONNX Runtime take its type from the
 // graph, instead of from an input. `Node::check_outputs` holds the type against the attribute that it depends on.
 int output_type(const OutputPort& port, const std::vector<DType>& inputs) {
     if (port.like >= 0) return int(inputs[size_t(port.like)]);
-    return int(port.types.size() == 1 ? port.types[0] : DType::undefined);
+    return int(port.attribute != nullptr ? DType::undefined : port.types[0]);
 }
-int output_characteristic(const OutputPort& port) { return port.optional || port.types.size() > 1 ? OPTIONAL : REQUIRED; }
+int output_characteristic(const OutputPort& port) { return port.optional || port.attribute != nullptr ? OPTIONAL : REQUIRED; }
 
 Registration make_registration(const Operator& op, std::vector<DType> input_types, const Api& api, Isa isa) {
     Registration result{};
