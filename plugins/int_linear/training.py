@@ -48,6 +48,6 @@ def finish(arithmetic: TrainingArithmetic, value: Dual, factors: Inputs, attribu
 
 
 def parameters(constants: Mapping[str, Array], attributes: Attributes) -> list[Parameter]:
-    """Weight and bias, each where it is a constant; 127 of the bias are what one of the weight adds for the largest x."""
+    """Weight and bias, where constant; 127 of the bias are what one of the weight adds for the largest x."""
     both = (Parameter("weight", WEIGHT_LIMIT, 1.0, "weight"), Parameter("bias", WIDE_LIMIT, 127.0, "bias"))
     return [each for each in both if each.input in constants]

@@ -131,10 +131,11 @@ def signatures() -> dict[str, Any]:
 
 def _module(name: str) -> ModuleType:
     """A module below plugins/ that needs the standard library alone, though the packages around it may need more."""
-    for package in ("intaglio.plugins", "intaglio.plugins.ort"):
+    packages = {"intaglio": ROOT / "intaglio", "intaglio.plugins": PLUGINS, "intaglio.plugins.ort": PLUGINS / "ort"}
+    for package, folder in packages.items():
         if package not in sys.modules:  # nothing is installed yet: empty ones, which only say where to look
             sys.modules[package] = ModuleType(package)
-            sys.modules[package].__path__ = [str(PLUGINS.joinpath(*package.split(".")[2:]))]
+            sys.modules[package].__path__ = [str(folder)]
     return importlib.import_module(f"intaglio.plugins.{name}")
 
 

@@ -26,7 +26,8 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.plugins.contract import Made, Operator
-from intaglio.plugins.cuda.geometry import Tensor, launch
+from intaglio.plugins.cuda.geometry import Tensor
+from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_of
 from intaglio.plugins.registry import DOMAIN
 

@@ -20,7 +20,8 @@ from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
-from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
+from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 
