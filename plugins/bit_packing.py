@@ -16,7 +16,7 @@ from intaglio.errors import GraphError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from intaglio.plugins.function_body import FunctionBody
+    from intaglio.plugins.body_arithmetic import BodyArithmetic
 
 WORD = 32  # bits
 
@@ -50,7 +50,7 @@ def unpack(packed: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
     return numbers.reshape(rows, length // bits * WORD)
 
 
-def unpack_body(graph: FunctionBody, packed: ir.Value, bits: int, length: int) -> ir.Value:
+def unpack_body(graph: BodyArithmetic, packed: ir.Value, bits: int, length: int) -> ir.Value:
     """`unpack` in ONNX: int32 [N, length]. In int32, since TensorRT's parser takes neither uint32 nor bit shifts.
 
     floor(word / 2^shift) is (word - word mod 2^shift) / 2^shift, which is exact in int32 also for negative words,
@@ -73,7 +73,7 @@ def unpack_body(graph: FunctionBody, packed: ir.Value, bits: int, length: int) -
     return output
 
 
-def _shift_right(graph: FunctionBody, words: ir.Value, power: npt.NDArray[Any]) -> ir.Value:
+def _shift_right(graph: BodyArithmetic, words: ir.Value, power: npt.NDArray[Any]) -> ir.Value:
     divisor = graph.constant(power, np.int32)
     output: ir.Value = graph.op("Div", graph.op("Sub", words, graph.op("Mod", words, divisor)), divisor)
     return output

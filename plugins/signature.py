@@ -28,7 +28,8 @@ class Input:
     `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
     itself; "C|1" may be 1 too, and a first "..." stands for any axes before the others. `bounds`: the smallest and the
     largest value. `note`: what else it has to be, in words. `known_width`: a GPU takes the node only where the last
-    axis is a number, as it chooses the CUDA kernel or its constants.
+    axis is a number, as it chooses the CUDA kernel or its constants. `weight`: it is the weight of a linear layer, with
+    two axes; where the operator has an attribute K, that is how many numbers lie in a row of it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Input:
     optional: bool = False
     note: str = ""
     known_width: bool = False
+    weight: bool = False
 
     def __str__(self) -> str:
         """Dtype, axes and bounds, as "int32 [C or 1], 0 to 62"."""

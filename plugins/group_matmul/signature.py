@@ -7,7 +7,7 @@ SIGNATURE = Signature(
     name="GroupMatMul",
     inputs=(
         Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
         Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups"),
         Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits"),
     ),

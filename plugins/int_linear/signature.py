@@ -10,7 +10,7 @@ SIGNATURE = Signature(
     name="IntLinear",
     inputs=(
         Input("x", ("int8",), ("...", "K")),
-        Input("weight", ("int8",), ("K", "N")),
+        Input("weight", ("int8",), ("K", "N"), weight=True),
         Input("bias", ("int32",), ("N",), BIASES),
         *factors("N", optional=True),
         *factors("N", optional=True, prefix="out_"),

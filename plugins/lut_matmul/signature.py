@@ -8,7 +8,7 @@ SIGNATURE = Signature(
     name="LutMatMul",
     inputs=(
         Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
         Input("lut", FLOATS, ("N", "entries"), note="2^bits entries"),
     ),
     outputs=(Output("y", Like("x")),),
