@@ -8,7 +8,7 @@ nothing but the standard library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 ANY = "..."  # any number of axes
@@ -103,13 +103,32 @@ class Output:
 
 @dataclass(frozen=True)
 class Signature:
-    """An operator's name, inputs, groups of optional inputs, attributes and outputs, each in order."""
+    """An operator's name, inputs, outputs, attributes and groups, each in order.
+
+    Every optional input is in one group, if alone. Raises ValueError where what is declared does not fit together.
+    """
 
     name: str
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...] = ()
     groups: tuple[Group, ...] = ()
+
+    def __post_init__(self) -> None:
+        optional = sorted(each.name for each in self.inputs if each.optional)
+        if sorted(name for group in self.groups for name in group.names) != optional:
+            raise ValueError(f"{self.name}: groups {self.groups}, expected each optional input once: {optional}.")
+        inputs, attributes = {each.name for each in self.inputs}, {each.name: each for each in self.attributes}
+        for group in self.groups:
+            _known(self.name, "attribute", [name for name, _ in group.unused], attributes)
+            _known(self.name, "input", [group.after] if group.after else [], optional)
+        for output in self.outputs:
+            if isinstance(output.dtype, Like):
+                _known(self.name, "input", [output.dtype.input], inputs)
+            elif isinstance(output.dtype, By):
+                _known(self.name, "attribute", [output.dtype.attribute], attributes)
+                choices = attributes[output.dtype.attribute].choices
+                _known(self.name, f"dtype of {output.name} for {output.dtype.attribute}", choices, output.dtype.dtypes)
 
     def input(self, name: str) -> Input:
         """The input of this name."""
@@ -124,6 +143,12 @@ class Signature:
         if isinstance(output.dtype, Like):
             return self.input(output.dtype.input).dtypes
         return tuple(dict.fromkeys(output.dtype.dtypes.values())) if isinstance(output.dtype, By) else (output.dtype,)
+
+
+def _known(operator: str, what: str, wanted: Iterable[object], declared: Container[object]) -> None:
+    for each in wanted:
+        if each not in declared:
+            raise ValueError(f"{operator}: no {what} {each!r} is declared.")
 
 
 # Of integers limited to `bits`: those of 16 bits lie in int32 too.
