@@ -11,16 +11,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from intaglio.plugins.integer_math import GeluConstants, LayerNormConstants
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Inputs = Sequence[Tensor | None]
-
-Attributes = Mapping[str, Any]
+Inputs: TypeAlias = "Sequence[Tensor | None]"  # one for each input of the operator, None for one left out
+Attributes = Mapping[str, Any]  # complete
 
 WEIGHT_LIMIT = 127.0  # int8 weights are symmetric
 WIDE_LIMIT = 2.0**30  # of int32 biases: leaves room for the sum of 65536 products of int8

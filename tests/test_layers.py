@@ -6,7 +6,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -36,17 +35,11 @@ FILES = sorted(
 
 
 def imported(path: Path) -> Iterator[str]:
-    return imported_by(ast.parse(path.read_text()))
-
-
-def imported_by(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, (
-                f"from {'.' * node.level}{node.module or ''}: a relative import; write the full name"
-            )
+            assert node.level == 0, f"{path}: a relative import; write the full name"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -63,46 +56,6 @@ def test_a_layer_imports_only_those_before_it(path: Path) -> None:
         assert parts[0] not in STAGES, f"{path}: imports {name}; write intaglio.{name}"
         if parts[0] == "intaglio" and len(parts) > 1 and parts[1] in STAGES:
             assert parts[1] in MAY_IMPORT[folder] | {own}, f"{path}: {folder} may not import {name}"
-
-
-PLUGINS = {
-    ".".join(("intaglio", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in FILES
-    if path.is_relative_to(ROOT / "plugins")
-}
-
-
-def module_of(name: str) -> str | None:
-    """The module of plugins/ that an imported name is, or lies in."""
-    while name and name not in PLUGINS:
-        name = name.rpartition(".")[0]
-    return name or None
-
-
-def test_plugins_import_each_other_in_no_circle() -> None:
-    """Imports for type checkers count too, and those by an operator's folder."""
-    graph = {name: {module_of(each) for each in imported(path)} - {name, None} for name, path in PLUGINS.items()}
-    graph["intaglio.plugins.registry"] |= {name for name in PLUGINS if name.endswith(".spec")}
-    graph["intaglio.plugins.cuda.launches"] |= {name for name in PLUGINS if name.endswith(".launch")}
-    assert len(list(TopologicalSorter(graph).static_order())) == len(PLUGINS)
-
-
-@pytest.mark.parametrize("name", PLUGINS)
-def test_plugins_import_each_other_at_the_top_of_the_file_and_torch_for_type_checkers_alone(name: str) -> None:
-    tree = ast.parse(PLUGINS[name].read_text())
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    within = {each for function in functions for each in imported_by(function)}
-    assert not [each for each in within if each.startswith("intaglio")]
-    for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    at_run_time = set(imported_by(tree)) - {each for node in for_types for each in imported_by(node)} - within
-    assert not [each for each in at_run_time if each.split(".")[0] == "torch"]
-
-
-@pytest.mark.parametrize("name", [name for name in PLUGINS if name.endswith(".signature")])
-def test_signatures_need_the_standard_library_alone(name: str) -> None:
-    for each in imported(PLUGINS[name]):
-        top = each.partition(".")[0]
-        assert top in sys.stdlib_module_names or str(module_of(each)).endswith(".signature"), each
 
 
 @pytest.mark.parametrize("module", ["intaglio", *(f"intaglio.{stage}" for stage in STAGES)])

@@ -19,15 +19,13 @@ from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.function_body import small_integer
+from intaglio.plugins.function_body import FunctionBody, small_integer
 from intaglio.plugins.group_matmul.signature import SIGNATURE
 from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 BLOCKS = (32, 64, 128, 256)  # that ONNX Runtime (1.31) joins with the product; it would unpack others at every run

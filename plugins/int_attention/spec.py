@@ -18,14 +18,12 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
 from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.function_body import split_channels, split_heads
+from intaglio.plugins.function_body import FunctionBody, split_channels, split_heads
 from intaglio.plugins.int_attention.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 Integers = integer_math.Integers
 

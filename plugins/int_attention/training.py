@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.int_attention.spec import PACKED
-from intaglio.plugins.training_arithmetic import Attributes, Dual, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import Attributes, Dual, Inputs, TrainingArithmetic
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from intaglio.plugins.training_arithmetic import Inputs
 
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:

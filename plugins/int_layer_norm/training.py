@@ -11,12 +11,10 @@ from intaglio.plugins import integer_math
 from intaglio.plugins.int_add.training import straight_through as add
 from intaglio.plugins.int_layer_norm.spec import SUM_ATTRIBUTES
 from intaglio.plugins.operator_inputs import Array
-from intaglio.plugins.training_arithmetic import WIDE_LIMIT, Attributes, Dual, Parameter, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import WIDE_LIMIT, Attributes, Dual, Inputs, Parameter, TrainingArithmetic
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from intaglio.plugins.training_arithmetic import Inputs
 
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:

@@ -12,14 +12,13 @@ from intaglio.plugins.training_arithmetic import (
     WIDE_LIMIT,
     Attributes,
     Dual,
+    Inputs,
     Parameter,
     TrainingArithmetic,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from intaglio.plugins.training_arithmetic import Inputs
 
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:

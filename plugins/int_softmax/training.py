@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intaglio.plugins.training_arithmetic import Attributes, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from intaglio.plugins.training_arithmetic import Inputs
 
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
