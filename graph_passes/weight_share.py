@@ -11,13 +11,11 @@ import onnx_ir as ir
 
 from intaglio.graph_passes.graphs import all_nodes, constant
 from intaglio.graph_passes.weights.linear_layers import all_layers, layer_name, stored
-from intaglio.plugins import DOMAIN
+from intaglio.plugins import DOMAIN, OPS
 
 INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4}
-PACKED = {"LutMatMul", "GroupMatMul"}  # their second input: [N, K·bits/32]
-# (domain, operator) -> which of its inputs is a linear layer's weight
-FACTORS = {("", "MatMul"): 1, ("", "Gemm"): 1, ("", "MatMulInteger"): 1, ("", "QLinearMatMul"): 3}
-FACTORS[DOMAIN, "IntLinear"] = 1
+# Standard operator -> which of its inputs is a linear layer's weight
+FACTORS = {"MatMul": 1, "Gemm": 1, "MatMulInteger": 1, "QLinearMatMul": 3}
 
 
 class LeftWeight(msgspec.Struct, frozen=True):
@@ -72,12 +70,10 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
         kind: Literal["layer", "tied"] = "tied" if layer.tied else "layer"
         left[layer.weight] = LeftWeight(layer.name, rows * columns, kind, layer.name in asked)
     for node in all_nodes(model):
-        if node.domain == DOMAIN and node.op_type in PACKED:
-            packed = node.inputs[1]
-            if packed is not None and packed.shape is not None:
-                done[packed] = packed.shape.numpy()[0] * node.attributes["K"].as_int()
-        elif (index := FACTORS.get((node.domain, node.op_type))) is not None:
-            done.update(_integers(node.inputs[index]))
+        if node.domain == DOMAIN:
+            done.update(_own(node))
+        elif node.domain == "" and node.op_type in FACTORS:
+            done.update(_integers(node.inputs[FACTORS[node.op_type]]))
         elif node.domain == "" and node.op_type == "Gather":
             tables.update(_integers(node.inputs[0]))
             table, _ = stored(node.inputs[0])
@@ -86,6 +82,17 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
                 left[table] = LeftWeight(layer_name(table), tensor.size, "table", False)
     largest_first = sorted(left.values(), key=lambda weight: -weight.elements)
     return WeightShare(sum(done.values()), sum(tables.values()), largest_first)
+
+
+def _own(node: ir.Node) -> dict[ir.Value, int]:
+    """The weight of an operator of ours, and its elements; empty of one without a weight."""
+    inputs = OPS[node.op_type].inputs if node.op_type in OPS else ()
+    weight = next((value for spec, value in zip(inputs, node.inputs, strict=False) if spec.weight), None)
+    if "K" not in node.attributes:
+        return _integers(weight)
+    if weight is None or weight.shape is None:
+        return {}
+    return {weight: weight.shape.numpy()[0] * node.attributes["K"].as_int()}
 
 
 def _integers(value: ir.Value | None) -> dict[ir.Value, int]:

@@ -1,4 +1,4 @@
-"""What an operator's `spec.py` provides: names, dtypes, shapes, the NumPy reference, and the function body."""
+"""What an operator's `spec.py` provides: its signature, checks, shapes, the NumPy reference, and the function body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_inputs, given
+from intaglio.plugins.operator_inputs import Array, Given, Shape, check_inputs, given
+from intaglio.plugins.signature import Attribute, By, Group, Input, Like, Output, Signature
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,17 +31,7 @@ KINDS: dict[type, tuple[type[Any], str]] = {
 
 
 @dataclass(frozen=True)
-class Attribute:
-    """An attribute: its name and kind, its default (None: it has to be given), and the values it may have."""
-
-    name: str
-    kind: type[int] | type[float] | type[str]
-    default: int | float | str | None = None
-    choices: tuple[int | str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Output:
+class Made:
     """An output that a node has, with a dtype and a shape of numbers, symbols, or None where neither is known.
 
     `like`: the name of the input whose dtype it has, where several are possible; `dtype` is then the first of them.
@@ -55,10 +46,27 @@ class Output:
 class Operator(ABC):
     """A custom operator: one object per kind, in `OPS`."""
 
-    name: ClassVar[str]
-    inputs: ClassVar[tuple[Input, ...]]
-    groups: ClassVar[tuple[tuple[str, ...], ...]] = ()  # the names of optional inputs that come together
-    attributes: ClassVar[tuple[Attribute, ...]]
+    signature: ClassVar[Signature]
+
+    @property
+    def name(self) -> str:
+        """What a node's `op_type` is."""
+        return self.signature.name
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs that are declared, in order."""
+        return self.signature.inputs
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The optional inputs that come together."""
+        return self.signature.groups
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The attributes that are declared, in order."""
+        return self.signature.attributes
 
     @property
     def folder(self) -> str:
@@ -70,14 +78,29 @@ class Operator(ABC):
         """The outputs for checked inputs (None for one left out) and complete attributes."""
 
     @abstractmethod
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
-        """Every output that a node can have, for inputs of these shapes (None for one left out)."""
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+        """The shape of every output, for inputs of these shapes (None for one left out, or where nothing is known)."""
 
     @abstractmethod
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """The same in standard ONNX operators, added to `graph`; equal to the reference to the bit."""
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Multiplications and additions of the products of one run, for inputs of these shapes; 0 without products."""
+        return 0
+
+    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Made]:
+        """Every output that a node can have, for inputs of these shapes and complete attributes."""
+        made = zip(self.signature.outputs, self.shapes(shapes, attributes), strict=True)
+        return [self._made(output, shape, attributes) for output, shape in made]
+
+    def _made(self, output: Output, shape: Shape, attributes: Mapping[str, Any]) -> Made:
+        if isinstance(output.dtype, By):
+            return Made(output.name, output.dtype.dtypes[attributes[output.dtype.attribute]], shape)
+        like = output.dtype.input if isinstance(output.dtype, Like) else None
+        return Made(output.name, self.signature.dtypes(output)[0], shape, like)
 
     def reference(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
         """The outputs in NumPy: the definition that every kernel is tested against.
@@ -102,7 +125,7 @@ class Operator(ABC):
         `inputs`: one for each of the operator's, None for one left out; `attributes`: complete.
         """
         try:
-            check_inputs(self.inputs, self.groups, inputs)
+            check_inputs(self.inputs, [group.names for group in self.groups], inputs)
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from error
 

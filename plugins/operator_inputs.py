@@ -1,4 +1,4 @@
-"""What the inputs of an operator have to be, and whether those that are given are."""
+"""Whether the inputs that a node is given are what the operator's signature says."""
 
 from __future__ import annotations
 
@@ -9,45 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
+from intaglio.plugins.signature import ANY, OR_ONE, Input
 
 Array = npt.NDArray[np.generic]
 Shape = tuple[int | str | None, ...]
-
-ANY = "..."  # any number of axes
-OR_ONE = "|1"  # after the name of a length that may be 1 as well
-
-# A multiplier and its shift, which bring integers to another scale: q·multiplier / 2^shift.
-SHIFTS = (0, 62)
-FACTORS = ("multiplier", "shift")
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input: its name, the dtypes it may have, and its axes.
-
-    `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
-    itself; "C|1" may be 1 too, and a first "..." stands for any axes before the others. `bounds`: the smallest and the
-    largest value. `note`: what else it has to be, in words.
-    """
-
-    name: str
-    dtypes: tuple[str, ...]
-    axes: tuple[str, ...] = (ANY,)
-    bounds: tuple[int, int] | None = None
-    optional: bool = False
-    note: str = ""
-
-    def __str__(self) -> str:
-        """Dtype, axes and bounds, as "int32 [C or 1], 0 to 62"."""
-        axes = ", ".join(axis.replace(OR_ONE, " or 1") for axis in self.axes)
-        bounds = "" if self.bounds is None else f", {self.bounds[0]} to {self.bounds[1]}"
-        return f"{' or '.join(self.dtypes)} [{axes}]{bounds}{self.note and ', ' + self.note}"
-
-
-def factors(axis: str, optional: bool = False, prefix: str = "") -> tuple[Input, Input]:
-    """The inputs `multiplier` and `shift`, with one entry or one for each of `axis`."""
-    multiplier = Input(f"{prefix}multiplier", ("int32",), (axis + OR_ONE,), optional=optional)
-    return multiplier, Input(f"{prefix}shift", ("int32",), (axis + OR_ONE,), SHIFTS, optional)
 
 
 @dataclass(frozen=True)

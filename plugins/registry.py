@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.csr_matmul.spec import CsrMatMul
-from intaglio.plugins.group_matmul.spec import GroupMatMul
-from intaglio.plugins.int_add.spec import IntAdd
-from intaglio.plugins.int_attention.spec import IntAttention
-from intaglio.plugins.int_gelu.spec import IntGelu
-from intaglio.plugins.int_layer_norm.spec import IntLayerNorm
-from intaglio.plugins.int_linear.spec import IntLinear
-from intaglio.plugins.int_matmul.spec import IntMatMul
-from intaglio.plugins.int_softmax.spec import IntSoftmax
-from intaglio.plugins.lut_matmul.spec import LutMatMul
-from intaglio.plugins.requantize.spec import Requantize
 
 if TYPE_CHECKING:
     import onnx
@@ -25,23 +15,27 @@ if TYPE_CHECKING:
 DOMAIN = "intaglio"
 VERSION = 1
 
+# The folder of each operator, whose spec.py has the object `OPERATOR`.
+FOLDERS = (
+    "requantize",
+    "int_add",
+    "int_gelu",
+    "int_softmax",
+    "int_layer_norm",
+    "int_linear",
+    "int_matmul",
+    "int_attention",
+    "lut_matmul",
+    "csr_matmul",
+    "group_matmul",
+)
 
-OPS: dict[str, Operator] = {
-    operator.name: operator
-    for operator in (
-        Requantize(),
-        IntAdd(),
-        IntGelu(),
-        IntSoftmax(),
-        IntLayerNorm(),
-        IntLinear(),
-        IntMatMul(),
-        IntAttention(),
-        LutMatMul(),
-        CsrMatMul(),
-        GroupMatMul(),
-    )
-}
+
+def _operators() -> Iterable[Operator]:
+    return (import_module(f"intaglio.plugins.{folder}.spec").OPERATOR for folder in FOLDERS)
+
+
+OPS: dict[str, Operator] = {operator.name: operator for operator in _operators()}
 
 
 def custom_operators(nodes: Iterable[onnx.NodeProto | ir.Node]) -> list[str]:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import torch
 
 from intaglio.plugins import DOMAIN
-
-WEIGHT_LIMIT = 127.0  # int8 weights are symmetric
-WIDE_LIMIT = 2.0**30  # of int32 biases: leaves room for the sum of 65536 products of int8
+from intaglio.plugins.nodes import attributes, operator_of
+from intaglio.plugins.training_arithmetic import WEIGHT_LIMIT
+from intaglio.training.operators import PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -46,40 +46,27 @@ def trainable(nodes: Sequence[ir.Node], embeddings: bool) -> Iterator[Trainable]
     """Each initializer that is trained, once, in the order of the graph; tables only with `embeddings`."""
     seen: set[ir.Value] = set()
     for node in nodes:
-        if node.domain == DOMAIN and node.op_type == "IntLinear":
-            found = _linear(node)
-        elif node.domain == DOMAIN and node.op_type == "IntLayerNorm":
-            found = _layer_norm(node)
-        elif embeddings and node.domain == "" and node.op_type == "Gather":
-            found = _table(node)
-        else:
-            continue
-        for each in found:
+        for each in _of_node(node, embeddings):
             if each.value not in seen:
                 seen.add(each.value)
                 yield each
 
 
-def _linear(node: ir.Node) -> Iterator[Trainable]:
-    weight, bias = node.inputs[1:3]
-    if _is_constant(weight):
-        yield Trainable(weight, -WEIGHT_LIMIT, WEIGHT_LIMIT, 1.0, "weight")
-    if _is_constant(bias):  # 127 of it are what one unit of weight makes of the largest activation
-        yield Trainable(bias, -WIDE_LIMIT, WIDE_LIMIT, 127.0, "bias")
+def _of_node(node: ir.Node, embeddings: bool) -> Iterator[Trainable]:
+    if node.domain == DOMAIN and node.op_type in PARAMETERS:
+        yield from _parameters(node)
+    elif embeddings and node.domain == "" and node.op_type == "Gather":
+        yield from _table(node)
 
 
-def _layer_norm(node: ir.Node) -> Iterator[Trainable]:
-    """Both in units of 1/127 of the largest weight: normalised activations are about 1."""
-    weight, bias = node.inputs[1:3]
-    if not _is_constant(weight) or not _is_constant(bias):
-        return
-    assert weight.const_value is not None
-    largest = int(np.abs(weight.const_value.numpy().astype(np.int64)).max(initial=1))
-    limit = 2.0 ** largest.bit_length() - 1  # no more bits than before: kernels may be faster with few
-    unit = largest / 127
-    ratio = node.attributes["weight_scale"].as_float() / node.attributes["bias_scale"].as_float()
-    yield Trainable(weight, -limit, limit, unit, "layer_norm")
-    yield Trainable(bias, -WIDE_LIMIT, WIDE_LIMIT, unit * ratio, "layer_norm")
+def _parameters(node: ir.Node) -> Iterator[Trainable]:
+    """What the operator's `training.py` says of its constants."""
+    operator = operator_of(node)
+    named = zip(operator.inputs, node.inputs, strict=False)
+    values = {spec.name: value for spec, value in named if _is_constant(value)}
+    constants = {name: value.const_value.numpy() for name, value in values.items() if value.const_value is not None}
+    for found in PARAMETERS[operator.name](constants, operator.complete(attributes(node))):
+        yield Trainable(values[found.input], -found.limit, found.limit, found.unit, found.kind)
 
 
 def _table(node: ir.Node) -> Iterator[Trainable]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from intaglio.plugins.nodes import lengths
+from intaglio.plugins import DOMAIN, operation_counts
+from intaglio.plugins.nodes import attributes, lengths, operator_of
 
 Shape = tuple[int, ...]
 
@@ -42,8 +43,7 @@ def work(model: ir.Model, axes: Mapping[str, int], outputs: Collection[str] | No
     for node in model.graph.all_nodes() if outputs is None else _needed(model.graph, outputs):
         shapes = [_shape(value, axes) for value in (*node.inputs, *node.outputs)]
         inputs, made = shapes[: len(node.inputs)], shapes[len(node.inputs) :]
-        if node.op_type in OPERATIONS:
-            operations += OPERATIONS[node.op_type](inputs, made)
+        operations += _operations(node, inputs, made)
         for value in node.inputs:
             if value is None or value.const_value is None or value in counted:
                 continue
@@ -83,32 +83,25 @@ def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:
     return None if None in found else tuple(length for length in found if length is not None)
 
 
-def _product(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
-    """Of every output, as many multiplications and additions as the first input's rows are long."""
-    first, output = inputs[0], outputs[0]
-    return 0 if first is None or output is None or not first else 2 * math.prod(output) * first[-1]
+def _operations(node: ir.Node, inputs: list[Shape | None], made: list[Shape | None]) -> int:
+    """Those of a node's products: of our operators as their specs count them, of standard ones by `PRODUCTS`."""
+    if node.domain == DOMAIN:
+        operator = operator_of(node)
+        return operator.operations(operator.padded(inputs), operator.complete(attributes(node)))
+    return PRODUCTS[node.op_type](inputs, made) if node.op_type in PRODUCTS else 0
 
 
-def _sparse(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
-    x, values = inputs[0], inputs[1]
-    return 0 if x is None or values is None else 2 * values[0] * math.prod(x[:-1])
+def _product(inputs: list[Shape | None], made: list[Shape | None]) -> int:
+    return operation_counts.product(made[0], inputs[0])
 
 
-def _attention(inputs: list[Shape | None], outputs: list[Shape | None]) -> int:
-    """Scores and their products with the values; the last axis of the queries is all that a score sums over."""
-    queries, keys = inputs[0], inputs[1]
-    return 0 if queries is None or keys is None else 4 * math.prod(queries) * keys[-2]
+def _attention(inputs: list[Shape | None], made: list[Shape | None]) -> int:
+    return operation_counts.attention(inputs[0], inputs[1])
 
 
-OPERATIONS: dict[str, Callable[[list[Shape | None], list[Shape | None]], int]] = {
+PRODUCTS: dict[str, Callable[[list[Shape | None], list[Shape | None]], int]] = {
     "Attention": _attention,
-    "CsrMatMul": _sparse,
     "Gemm": _product,
-    "GroupMatMul": _product,
-    "IntAttention": _attention,
-    "IntLinear": _product,
-    "IntMatMul": _product,
-    "LutMatMul": _product,
     "MatMul": _product,
     "MatMulInteger": _product,
 }

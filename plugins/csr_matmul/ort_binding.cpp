@@ -3,7 +3,7 @@
 
 #include "plugins/csr_matmul/kernel.h"
 #include "plugins/ort/checked.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/real.h"
 
 namespace intaglio::ort {

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
-from intaglio.plugins.contract import Operator, Output
+from intaglio.plugins import operation_counts
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.csr_matmul.signature import SIGNATURE
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.lut_matmul.spec import FLOATS
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,15 +27,7 @@ if TYPE_CHECKING:
 class CsrMatMul(Operator):
     """y + x·Sᵀ."""
 
-    name = "CsrMatMul"
-    inputs = (
-        Input("x", FLOATS, ("...", "K")),
-        Input("values", FLOATS, ("nnz",)),
-        Input("columns", ("int32",), ("nnz",), note="each below K, those of a row distinct"),
-        Input("row_offsets", ("int32",), ("N+1",), note="ascending from 0 to nnz"),
-        Input("y", FLOATS, ("...", "N")),
-    )
-    attributes = ()
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """Offsets ascend from 0 to the number of values, one row for each channel of y; columns are in x."""
@@ -58,9 +51,13 @@ class CsrMatMul(Operator):
         weight = sparse_weight(values, columns, row_offsets, x.shape[-1])
         return [(y.astype(np.float64) + x.astype(np.float64) @ weight.T).astype(y.dtype)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The shape of y."""
-        return [Output("sum", "float32", shapes[4] or (), like="y")]
+        return [inputs[4] or ()]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """A product for each value and row of x."""
+        return operation_counts.sparse_product(shapes[0], shapes[1])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -80,6 +77,9 @@ class CsrMatMul(Operator):
         # Without `reduction`, which TensorRT's parser refuses.
         dense = graph.op("ScatterND", graph.op("Expand", zero, shape), _places(graph, rows, columns), values)
         return [graph.op("Add", y, graph.product(x, dense))]
+
+
+OPERATOR = CsrMatMul()
 
 
 def _places(graph: FunctionBody, *axes: ir.Value) -> ir.Value:

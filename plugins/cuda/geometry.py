@@ -1,4 +1,4 @@
-"""How a node's kernel is launched: what each operator's `launch.py` says of the shapes of its inputs.
+"""What each operator's `launch.py` is written with: how a kernel is launched, by the shapes of a node's inputs.
 
 `launch.py` has one function, `launch(inputs, attributes) -> Launch`. The lengths of `inputs` are integers, or the
 symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*` and `//` alone, a symbol on the left.
@@ -8,9 +8,8 @@ A kernel's parameters are the pointers of the inputs that the node has, the scal
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,17 +40,6 @@ class Launch:
     block: tuple[int, int, int]
     scalars: tuple[Length, ...]
     shared_bytes: Length = 0
-
-
-def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
-    """The launch of an operator's kernel, by the operator's folder; None for an input that the node leaves out."""
-    made: Launch = importlib.import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes)
-    return made
-
-
-def operators() -> list[str]:
-    """The folders of the operators that have a CUDA kernel, sorted."""
-    return sorted(path.parent.name for path in PLUGINS.glob("*/kernel.cu"))
 
 
 def product(lengths: Sequence[Length]) -> Length:

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "plugins/group_matmul/kernel.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/packed_weight.h"
 #include "plugins/ort/real.h"
 
@@ -15,9 +15,6 @@ public:
           kind_(node),
           group_size_(node.integer("group_size")),
           has_zero_points_(node.input_count() > 3) {
-        if (kind_.bits != 2 && kind_.bits != 3 && kind_.bits != 4 && kind_.bits != 8) {
-            throw Error("bits: " + std::to_string(kind_.bits) + ", expected 2, 3, 4 or 8");
-        }
         if (group_size_ < 32 || group_size_ % 32 != 0 || kind_.depth % group_size_ != 0) {
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of 32 that divides K=" +
                         std::to_string(kind_.depth));
@@ -88,5 +85,7 @@ private:
 }  // namespace
 
 std::unique_ptr<Kernel> create_group_matmul(const Node& node) { return std::make_unique<GroupMatMul>(node); }
+
+bool select_group_matmul(Isa isa, const MicroKernelName& name) { return group_matmul_kernel(isa).select(name); }
 
 }  // namespace intaglio::ort

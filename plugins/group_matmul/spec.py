@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
+from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
-from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.contract import Operator
 from intaglio.plugins.function_body import FunctionBody, small_integer
-from intaglio.plugins.lut_matmul.spec import ACTIVATION_BITS, FLOATS, check_depth, check_width, product
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+from intaglio.plugins.group_matmul.signature import SIGNATURE
+from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,20 +34,7 @@ BLOCKS = (32, 64, 128, 256)  # that ONNX Runtime (1.31) joins with the product; 
 class GroupMatMul(Operator):
     """x·wᵀ with w = scale·(q - zero point) in groups of a row; `packed` holds q as `bit_packing` packs it."""
 
-    name = "GroupMatMul"
-    inputs = (
-        Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
-        Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups"),
-        Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits"),
-    )
-    groups = (("zero_points",),)
-    attributes = (
-        Attribute("bits", int, choices=(2, 3, 4, 8)),
-        Attribute("K", int),
-        Attribute("group_size", int),
-        ACTIVATION_BITS,
-    )
+    signature = SIGNATURE
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Checked: K fills whole words, and groups fill K."""
@@ -71,10 +60,14 @@ class GroupMatMul(Operator):
         weight = group_weight(packed.view(np.int32), scales, zero_points, attributes["bits"], attributes["group_size"])
         return [product(x, weight)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """[..., N]."""
-        x, packed = shapes[0] or (None,), shapes[1] or (None,)
-        return [Output("y", "float32", (*x[:-1], packed[0]), like="x")]
+        x, packed = inputs[0] or (None,), inputs[1] or (None,)
+        return [(*x[:-1], packed[0])]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of the product."""
+        return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -97,6 +90,9 @@ class GroupMatMul(Operator):
         steps = graph.cast_like(graph.op("Sub", grouped, middle), scales)
         weight = graph.op("Mul", steps, graph.op("Unsqueeze", scales, last))
         return [graph.product(x, graph.op("Reshape", weight, graph.constant(np.array([0, depth]))))]
+
+
+OPERATOR = GroupMatMul()
 
 
 def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: int, group_size: int) -> ir.Value | None:

@@ -3,7 +3,7 @@
 #include "plugins/int_add/kernel.h"
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 
 namespace intaglio::ort {
 namespace {
@@ -39,7 +39,7 @@ private:
 
 class IntAdd final : public Kernel {
 public:
-    explicit IntAdd(const Node& node) : kernel_(int_add_kernel(node.isa())), bits_(bits_of(node, {8, 16}, 16)) {}
+    explicit IntAdd(const Node& node) : kernel_(int_add_kernel(node.isa())), bits_(int(node.integer("bits"))) {}
 
     // x [..., C] int8|int32, y [..., C] int8|int32, x_multiplier [C|1] int32, y_multiplier [C|1] int32, shift [C|1] int32
     // -> sum, of the shape that x and y broadcast to

@@ -11,29 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers, with_bits
+from intaglio.plugins.contract import Operator, broadcast, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import SHIFTS, Array, Given, Input, Shape, check_channels
+from intaglio.plugins.int_add.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-TERM_MULTIPLIERS = (1 - 2**30, 2**30 - 1)  # two products of int32 with them leave room for their sum in 64 bits
-
 
 class IntAdd(Operator):
     """x·x_multiplier + y·y_multiplier, over 2^shift, rounded and limited to `bits`; x and y broadcast."""
 
-    name = "IntAdd"
-    inputs = (
-        Input("x", ("int8", "int32")),
-        Input("y", ("int8", "int32"), note="which x broadcasts with to [..., C]"),
-        Input("x_multiplier", ("int32",), ("C|1",), TERM_MULTIPLIERS),
-        Input("y_multiplier", ("int32",), ("C|1",), TERM_MULTIPLIERS),
-        Input("shift", ("int32",), ("C|1",), SHIFTS),
-    )
-    attributes = (Attribute("bits", int, 16, choices=(8, 16)),)
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """The factors are for the channels of the sum."""
@@ -49,10 +40,9 @@ class IntAdd(Operator):
         total = integer_math.scaled_sum(x, x_multiplier, y, y_multiplier, shift)
         return [with_bits(integer_math.clip(total, LIMITS[bits]), bits)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The common shape of x and y."""
-        shape = broadcast(shapes[0] or (), shapes[1] or ())
-        return [Output("sum", "int8" if attributes["bits"] == 8 else "int32", shape)]
+        return [broadcast(inputs[0] or (), inputs[1] or ())]
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -61,3 +51,6 @@ class IntAdd(Operator):
         x, y, x_multiplier, y_multiplier, shift = (value for value in inputs if value is not None)
         bits = attributes["bits"]
         return [graph.bits(graph.rescale([(x, x_multiplier), (y, y_multiplier)], shift, bits), bits)]
+
+
+OPERATOR = IntAdd()

@@ -4,7 +4,7 @@
 #include "plugins/integer_constants.h"
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/product.h"
 
 namespace intaglio::ort {
@@ -43,8 +43,7 @@ public:
         : kernel_(int_attention_kernel(node.isa())),
           heads_(node.integer("num_heads")),
           exp_(exp_constants(node.real("scale"))),
-          packed_(node.integer("packed", 0)) {
-        if (packed_ != 0 && packed_ != 1) throw Error("packed: " + std::to_string(packed_) + ", expected 0 or 1");
+          packed_(node.integer("packed")) {
         if (heads_ < 1 || heads_ > MAXIMUM_HEADS) {
             throw Error("num_heads: " + std::to_string(heads_) + ", expected 1 to " + std::to_string(MAXIMUM_HEADS));
         }

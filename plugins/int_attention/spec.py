@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intaglio.errors import GraphError
-from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins import integer_math, operation_counts
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody, split_channels, split_heads
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape, check_channels, factors
+from intaglio.plugins.int_attention.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,25 +38,7 @@ class IntAttention(Operator):
     the second, the value the last. So one product with a joined weight can make all three, and is given three times.
     """
 
-    name = "IntAttention"
-    inputs = (
-        Input("query", ("int8",), ("batch", "queries", "width"), note="width = heads·depth, 3 times that if packed"),
-        Input("key", ("int8",), ("batch", "keys", "width")),
-        Input("value", ("int8",), ("batch", "keys", "width")),
-        *factors("heads·depth"),  # from 1/256 of a value's unit to the output's
-        Input(
-            "mask",
-            ("bool",),
-            optional=True,
-            note="broadcastable to [batch, heads, queries, keys], True = keep",
-        ),
-    )
-    groups = (("mask",),)
-    attributes = (
-        Attribute("num_heads", int),
-        Attribute("scale", float),
-        Attribute("packed", int, default=0, choices=(0, 1)),
-    )
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """The channels divide into heads, and are those of the factors."""
@@ -88,12 +71,16 @@ class IntAttention(Operator):
         y = integer_math.requantize(joined, multiplier, shift)
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The shape of the query."""
-        *lengths, width = shapes[0] or (None,)
+        *lengths, width = inputs[0] or (None,)
         if attributes["packed"]:
             width = width // PACKED if isinstance(width, int) else None
-        return [Output("context", "int8", (*lengths, width))]
+        return [(*lengths, width)]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of both products."""
+        return operation_counts.attention(self.shapes(shapes, attributes)[0], shapes[1])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -114,6 +101,9 @@ class IntAttention(Operator):
         average = graph.weighted_average(p, v)
         joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
         return [graph.bits(graph.rescale([(joined, multiplier)], shift, 8), 8)]
+
+
+OPERATOR = IntAttention()
 
 
 def _split(x: Integers, heads: int) -> Integers:

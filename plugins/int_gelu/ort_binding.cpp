@@ -2,7 +2,7 @@
 
 #include "plugins/int_gelu/kernel.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 
 namespace intaglio::ort {
 namespace {

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
+from intaglio.plugins.int_gelu.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 class IntGelu(Operator):
     """gelu(x·scale) / out_scale; with `multiplier` and `shift` they take the place of out_scale at the end."""
 
-    name = "IntGelu"
-    inputs = (
-        Input("x", ("int32",), ("...", "C")),
-        *factors("C", optional=True),
-    )
-    groups = (FACTORS,)
-    attributes = (Attribute("scale", float), Attribute("out_scale", float))
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """Both scales are in the range of the arithmetic."""
@@ -48,9 +43,9 @@ class IntGelu(Operator):
         )
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The shape of x."""
-        return [Output("y", "int8", shapes[0] or ())]
+        return [inputs[0] or ()]
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -62,3 +57,6 @@ class IntGelu(Operator):
         curve = graph.gelu(graph.rescale([(x, constants.multiplier)], constants.shift, 16), constants)
         factor = constants.out_multiplier if multiplier is None else multiplier
         return [graph.bits(graph.rescale([(curve, factor)], constants.out_shift if shift is None else shift, 8), 8)]
+
+
+OPERATOR = IntGelu()

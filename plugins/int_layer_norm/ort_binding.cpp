@@ -3,7 +3,7 @@
 #include "plugins/int_layer_norm/kernel.h"
 #include "plugins/integer_constants.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 
 namespace intaglio::ort {
 namespace {
@@ -55,8 +55,8 @@ public:
           weight_scale_(node.real("weight_scale")),
           bias_scale_(node.real("bias_scale")),
           out_scale_(node.real("out_scale")),
-          wide_scale_(node.real("wide_scale", 0)),
-          epsilon_(node.real("epsilon", 0)) {
+          wide_scale_(node.real("wide_scale")),
+          epsilon_(node.real("epsilon")) {
         const Inputs inputs = {node.constant(1), node.constant(2), node.constant(3), node.constant(4)};
         const bool constant = inputs.weight && inputs.bias &&
                               (node.input_count() <= 3 || inputs.multiplier) && (node.input_count() <= 4 || inputs.shift);

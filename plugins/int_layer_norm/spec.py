@@ -18,11 +18,12 @@ import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.int_add.spec import TERM_MULTIPLIERS, IntAdd
+from intaglio.plugins.int_add.spec import IntAdd
+from intaglio.plugins.int_layer_norm.signature import SIGNATURE
 from intaglio.plugins.integer_math import LayerNormConstants
-from intaglio.plugins.operator_inputs import FACTORS, SHIFTS, Array, Given, Input, Shape, factors
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 SUM = IntAdd()
 SUM_ATTRIBUTES = {"bits": 16}
-RESIDUAL = ("residual", "x_multiplier", "residual_multiplier", "sum_shift")
 
 
 class IntLayerNorm(Operator):
@@ -41,26 +41,7 @@ class IntLayerNorm(Operator):
     together or not at all: x is then clip16(round((x·x_multiplier + residual·residual_multiplier) / 2^sum_shift)).
     """
 
-    name = "IntLayerNorm"
-    inputs = (
-        Input("x", ("int32",), ("...", "C")),
-        Input("weight", ("int32",), ("C",)),
-        Input("bias", ("int32",), ("C",)),
-        *factors("C", optional=True),
-        Input("residual", ("int8", "int32"), ("...", "C"), optional=True, note="the shape of x"),
-        Input("x_multiplier", ("int32",), ("1",), TERM_MULTIPLIERS, optional=True),
-        Input("residual_multiplier", ("int32",), ("1",), TERM_MULTIPLIERS, optional=True),
-        Input("sum_shift", ("int32",), ("1",), SHIFTS, optional=True),
-    )
-    groups = (FACTORS, RESIDUAL)
-    attributes = (
-        Attribute("scale", float),
-        Attribute("weight_scale", float),
-        Attribute("bias_scale", float),
-        Attribute("out_scale", float),
-        Attribute("wide_scale", float, 0.0),
-        Attribute("epsilon", float, 0.0),
-    )
+    signature = SIGNATURE
 
     def constants(self, channels: int, attributes: Mapping[str, Any]) -> LayerNormConstants:
         """What the kernels compute with. Raises `GraphError` for scales or channels out of range."""
@@ -95,9 +76,9 @@ class IntLayerNorm(Operator):
         )
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8), with_bits(wide, 16)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
-        """Both with the shape of x; the second one is optional."""
-        return [Output("y", "int8", shapes[0] or ()), Output("wide", "int32", shapes[0] or ())]
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+        """Both with the shape of x."""
+        return [inputs[0] or ()] * 2
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -115,6 +96,9 @@ class IntLayerNorm(Operator):
         factor = constants.out_multiplier if multiplier is None else multiplier
         y = graph.rescale([(wide, factor)], constants.out_shift if shift is None else shift, 8)
         return [graph.bits(y, 8), graph.bits(wide, 16)]
+
+
+OPERATOR = IntLayerNorm()
 
 
 def _with_residual(inputs: Sequence[Array | None]) -> Array | None:

@@ -1,6 +1,6 @@
 #include "plugins/integer_constants.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/product.h"
 
 namespace intaglio::ort {
@@ -10,14 +10,10 @@ class IntLinear final : public Kernel {
 public:
     explicit IntLinear(const Node& node)
         : kernel_(int_linear_kernel(node.isa())),
-          bits_(bits_of(node, {8, 16, 32}, 8)),
-          gelu_(node.text("activation", "") == "gelu"),
-          constants_(gelu_ ? inner_constants(node.real("out_scale", 1)) : GeluConstants{}) {
-        const std::string activation = node.text("activation", "");
-        if (!activation.empty() && (!gelu_ || bits_ != 8)) {
-            throw Error("activation: '" + activation + "' with bits=" + std::to_string(bits_) +
-                        ", expected 'gelu' with bits=8");
-        }
+          bits_(int(node.integer("bits"))),
+          gelu_(node.text("activation") == "gelu"),
+          constants_(gelu_ ? inner_constants(node.real("out_scale")) : GeluConstants{}) {
+        if (gelu_ && bits_ != 8) throw Error("activation: 'gelu' with bits=" + std::to_string(bits_) + ", expected bits=8");
         const Tensor weight = node.constant(1), bias = node.constant(2);
         if (!weight || !bias) return;
         check_weight(weight, bias);

@@ -18,36 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intaglio.errors import GraphError
-from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins import integer_math, operation_counts
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
+from intaglio.plugins.int_linear.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-BIASES = (-(2**30), 2**30)  # the products of 65535 rows leave so much of 32 bits
-OUT_FACTORS = ("out_multiplier", "out_shift")
-
 
 class IntLinear(Operator):
     """x·weight + bias, requantised and activated as the attributes say."""
 
-    name = "IntLinear"
-    inputs = (
-        Input("x", ("int8",), ("...", "K")),
-        Input("weight", ("int8",), ("K", "N")),
-        Input("bias", ("int32",), ("N",), BIASES),
-        *factors("N", optional=True),
-        *factors("N", optional=True, prefix="out_"),
-    )
-    groups = (FACTORS, OUT_FACTORS)
-    attributes = (
-        Attribute("bits", int, 8, choices=(8, 16, 32)),
-        Attribute("activation", str, "", choices=("", "gelu")),
-        Attribute("out_scale", float, 1.0),
-    )
+    signature = SIGNATURE
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Checked: an activation gives 8 bits."""
@@ -71,10 +56,14 @@ class IntLinear(Operator):
         accumulator = x @ weight + bias
         return [finish(accumulator, inputs[3:], attributes)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """[..., N]."""
-        x, weight = shapes[0] or (), shapes[1] or (None,)
-        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", (*x[:-1], weight[-1]))]
+        x, weight = inputs[0] or (), inputs[1] or (None,)
+        return [(*x[:-1], weight[-1])]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of the product."""
+        return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -95,6 +84,9 @@ class IntLinear(Operator):
         factor = constants.out_multiplier if out_multiplier is None else out_multiplier
         y = graph.rescale([(curve, factor)], constants.out_shift if out_shift is None else out_shift, bits)
         return [graph.bits(y, bits)]
+
+
+OPERATOR = IntLinear()
 
 
 def check_factors(name: str, multiplier: Given | None, attributes: Mapping[str, Any]) -> None:

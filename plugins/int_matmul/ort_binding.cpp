@@ -2,7 +2,7 @@
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/checked.h"
 #include "plugins/ort/factors.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/product.h"
 
 namespace intaglio::ort {
@@ -42,7 +42,7 @@ private:
 class IntMatMul final : public Kernel {
 public:
     explicit IntMatMul(const Node& node)
-        : kernel_(int_linear_kernel(node.isa())), bits_(bits_of(node, {8, 16, 32}, 32)) {}
+        : kernel_(int_linear_kernel(node.isa())), bits_(int(node.integer("bits"))) {}
 
     // a [..., M, K] int8, b [..., K, N] int8, optional multiplier [N|1] and shift [N|1] int32
     // -> y [..., M, N] int8|int32; the leading axes broadcast

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intaglio.plugins.contract import Attribute, Operator, Output, broadcast, integers
+from intaglio.plugins import operation_counts
+from intaglio.plugins.contract import Operator, broadcast, integers
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_linear.spec import check_factors, finish
-from intaglio.plugins.operator_inputs import FACTORS, Array, Given, Input, Shape, factors
+from intaglio.plugins.int_matmul.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -20,14 +22,7 @@ if TYPE_CHECKING:
 class IntMatMul(Operator):
     """a·b over the last two axes; the others broadcast as in MatMul."""
 
-    name = "IntMatMul"
-    inputs = (
-        Input("a", ("int8",), ("...", "M", "K")),
-        Input("b", ("int8",), ("...", "K", "N")),
-        *factors("N", optional=True),
-    )
-    groups = (FACTORS,)
-    attributes = (Attribute("bits", int, 32, choices=(8, 16, 32)),)
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """Other results than the accumulator need their factors."""
@@ -39,11 +34,14 @@ class IntMatMul(Operator):
         a, b = map(integers, inputs[:2])
         return [finish(a @ b, [*inputs[2:], None, None], {**attributes, "activation": ""})]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """[..., M, N]."""
-        a, b = shapes[0] or (None, None), shapes[1] or (None, None)
-        shape = (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
-        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", shape)]
+        a, b = inputs[0] or (None, None), inputs[1] or (None, None)
+        return [(*broadcast(a[:-2], b[:-2]), a[-2], b[-1])]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of the product."""
+        return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -57,3 +55,6 @@ class IntMatMul(Operator):
             return [product]
         assert multiplier is not None and shift is not None
         return [graph.bits(graph.rescale([(product, multiplier)], shift, bits), bits)]
+
+
+OPERATOR = IntMatMul()

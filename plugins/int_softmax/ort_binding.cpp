@@ -5,7 +5,7 @@
 #include "plugins/int_softmax/kernel.h"
 #include "plugins/integer_constants.h"
 #include "plugins/ort/broadcast.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 
 namespace intaglio::ort {
 namespace {

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+from intaglio.plugins.int_softmax.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,13 +24,7 @@ if TYPE_CHECKING:
 class IntSoftmax(Operator):
     """softmax(x·scale) / out_scale over the entries that the mask keeps; 0 elsewhere, and in rows without any."""
 
-    name = "IntSoftmax"
-    inputs = (
-        Input("x", ("int32",), ("...", "L")),
-        Input("mask", ("bool",), ("...",), optional=True, note="broadcastable to x, True = keep"),
-    )
-    groups = (("mask",),)
-    attributes = (Attribute("scale", float), Attribute("out_scale", float))
+    signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """Both scales are in the range of the arithmetic."""
@@ -44,9 +39,9 @@ class IntSoftmax(Operator):
         p = integer_math.masked_exp(x, mask, integer_math.exp_constants(attributes["scale"]))
         return [with_bits(integer_math.softmax_rescale(p, attributes["out_scale"]), 8)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The shape of x."""
-        return [Output("y", "int8", shapes[0] or ())]
+        return [inputs[0] or ()]
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -56,3 +51,6 @@ class IntSoftmax(Operator):
         assert x is not None
         p = graph.masked_exp(x, mask, integer_math.exp_constants(attributes["scale"]))
         return [graph.bits(graph.softmax_rescale(p, attributes["out_scale"]), 8)]
+
+
+OPERATOR = IntSoftmax()

@@ -12,5 +12,6 @@
     tune.py               measures them on this machine
 
 `plugins/ort/build.py` writes the headers below build/ and compiles them into the kernels, before anything is installed:
-all but the last two files need nothing but the standard library and each other. docs/kernel-generation.md tells more.
+all but the last two files need nothing but the standard library, each other and the operators' signatures.
+docs/kernel-generation.md tells more.
 """

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from intaglio.plugins.group_matmul import signature as group_matmul
 from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
 from intaglio.plugins.kernel_generator.units import unit_vectors
+from intaglio.plugins.lut_matmul import signature as lut_matmul
 
 # Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster: the products
 # alone fill the processor's pipes then.
@@ -31,7 +33,9 @@ M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted
 
-BITS = {"group_matmul": (2, 3, 4, 8), "lut_matmul": (2, 3, 4)}  # of a weight's numbers, by operator
+SIGNATURES = {"group_matmul": group_matmul.SIGNATURE, "lut_matmul": lut_matmul.SIGNATURE}
+# Of a weight's numbers, by operator.
+BITS = {operator: tuple(map(int, each.attribute("bits").choices)) for operator, each in SIGNATURES.items()}
 SHORTEST_GROUP = 32  # values of K of a group, whose multiple every group's size is
 
 

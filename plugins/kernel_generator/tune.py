@@ -21,7 +21,7 @@ from intaglio.errors import UsageError
 from intaglio.plugins import ort
 from intaglio.plugins.kernel_generator import tables
 from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel
-from intaglio.plugins.registry import DOMAIN
+from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.progress import track
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
@@ -125,7 +125,7 @@ def _session(case: Case, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.flo
         attributes["group_size"] = GROUP_SIZE
     else:
         weights["lut"] = _tables(random, rows, 2**case.bits, integers=case.planes > 0)
-    operator = {"group_matmul": "GroupMatMul", "lut_matmul": "LutMatMul"}[case.operator]
+    operator = next(each.name for each in OPS.values() if each.folder == case.operator)
     node = helper.make_node(operator, ["x", *weights], ["y"], domain=DOMAIN, **attributes)
     graph = helper.make_graph(
         [node], "layer",

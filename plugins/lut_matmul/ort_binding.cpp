@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "plugins/lut_matmul/kernel.h"
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/ort/packed_weight.h"
 #include "plugins/ort/real.h"
 
@@ -14,7 +14,6 @@ public:
     explicit LutMatMul(const Node& node)
         : kernel_(lut_matmul_kernel(node.isa())),
           kind_(node) {
-        if (kind_.bits < 2 || kind_.bits > 4) throw Error("bits: " + std::to_string(kind_.bits) + ", expected 2, 3 or 4");
         const Tensor packed = node.constant(1), lut = node.constant(2);
         if (packed && lut) weight_ = pack(packed, lut);
     }
@@ -74,5 +73,7 @@ private:
 }  // namespace
 
 std::unique_ptr<Kernel> create_lut_matmul(const Node& node) { return std::make_unique<LutMatMul>(node); }
+
+bool select_lut_matmul(Isa isa, const MicroKernelName& name) { return lut_matmul_kernel(isa).select(name); }
 
 }  // namespace intaglio::ort

@@ -18,29 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
+from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
-from intaglio.plugins.contract import Attribute, Operator, Output
+from intaglio.plugins.contract import Operator
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import Array, Given, Input, Shape
+from intaglio.plugins.lut_matmul.signature import SIGNATURE
+from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-FLOATS = ("float32", "float16")
 LARGEST_K = 1 << 30  # what the kernels take, whose sizes in bytes have 64 bits
-ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
 
 
 class LutMatMul(Operator):
     """x·wᵀ with w[n, k] = lut[n, index k of row n]; `packed` holds the indices as `bit_packing` packs them."""
 
-    name = "LutMatMul"
-    inputs = (
-        Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words"),
-        Input("lut", FLOATS, ("N", "entries"), note="2^bits entries"),
-    )
-    attributes = (Attribute("bits", int, choices=(2, 3, 4)), Attribute("K", int), ACTIVATION_BITS)
+    signature = SIGNATURE
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Checked: K fills whole words whatever the bits."""
@@ -62,10 +56,14 @@ class LutMatMul(Operator):
         assert x is not None and packed is not None and lut is not None
         return [product(x, table_weight(packed.view(np.int32), lut, attributes["bits"]))]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """[..., N]."""
-        x, packed = shapes[0] or (None,), shapes[1] or (None,)
-        return [Output("y", "float32", (*x[:-1], packed[0]), like="x")]
+        x, packed = inputs[0] or (None,), inputs[1] or (None,)
+        return [(*x[:-1], packed[0])]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of the product."""
+        return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -81,6 +79,9 @@ class LutMatMul(Operator):
             return [graph.float_matmul(x, graph.op("GatherElements", tables, index, axis=0))]
         index = unpack_body(graph, packed, attributes["bits"], attributes["K"])
         return [graph.product(x, graph.op("GatherElements", lut, index, axis=1))]
+
+
+OPERATOR = LutMatMul()
 
 
 def table_weight(packed: npt.NDArray[np.int32], lut: Array, bits: int) -> Array:

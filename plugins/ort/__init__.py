@@ -1,7 +1,8 @@
 """The CPU kernels of our custom operators, as a library that ONNX Runtime loads.
 
 The library is compiled when Intaglio is installed (`build.py`); without a C++ compiler there is none, and the
-operators' bodies in standard ONNX serve instead. `library.cpp` says how to add an operator.
+operators' bodies in standard ONNX serve instead. docs/extending.md says how to add
+an operator.
 """
 
 from __future__ import annotations

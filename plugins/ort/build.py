@@ -3,8 +3,9 @@
     python plugins/ort/build.py [library]      compiles what has changed; the library is plugins/ort/_kernels.so
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
-of everything that they are made from, so that an unchanged source is never compiled twice. Before, the micro-kernels
-that plugins/kernel_generator writes go to build/generated/<instruction set>/micro_kernels.
+of everything that they are made from, so that an unchanged source is never compiled twice. Before, what Python writes
+goes to build/generated: <instruction set>/micro_kernels by plugins/kernel_generator, and library/schemas by schemas.py
+from the signatures of the operators. All of that needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.util
 import os
 import platform
 import re
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PLUGINS = Path(__file__).resolve().parent.parent
 LIBRARY = Path(__file__).resolve().parent / "_kernels.so"
@@ -58,11 +58,9 @@ class Source(NamedTuple):
     @property
     def flags(self) -> tuple[str, ...]:
         """The compiler's options for this source alone."""
-        if self.instruction_set is None:
-            return ()
         isa = self.instruction_set
-        headers = os.path.relpath(GENERATED / isa, ROOT)
-        return (*KERNEL_FLAGS, *INSTRUCTION_SETS[isa], f"-DINTAGLIO_ISA={isa}", f"-I{headers}")
+        headers = f"-I{os.path.relpath(generated_folder(isa), ROOT)}"
+        return (headers,) if isa is None else (*KERNEL_FLAGS, *INSTRUCTION_SETS[isa], f"-DINTAGLIO_ISA={isa}", headers)
 
     @property
     def name(self) -> str:
@@ -90,36 +88,55 @@ def source_files() -> list[Path]:
 def included(path: Path, instruction_set: str | None = None) -> frozenset[Path]:
     """A C++ file of ours and all of our headers that it includes, directly or not."""
     names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
-    folders = [path.parent, ROOT, *([generated(instruction_set)] if instruction_set else [])]
+    folders = [path.parent, ROOT, generated(instruction_set)]
     places = [next((folder / name for folder in folders if (folder / name).exists()), None) for name in names]
     return frozenset([path]).union(*(included(place, instruction_set) for place in places if place))
 
 
+def generated_folder(instruction_set: str | None) -> Path:
+    """Where the generated headers lie: those of kernels for an instruction set, or (None) of all other sources."""
+    return GENERATED / (instruction_set or "library")
+
+
 @functools.cache
-def generated(instruction_set: str) -> Path:
-    """The folder with the micro-kernels for an instruction set, which is written where it is not as it should be."""
-    folder = GENERATED / instruction_set
-    for name, text in _generator().headers(instruction_set):
-        path = folder / "micro_kernels" / name
+def generated(instruction_set: str | None) -> Path:
+    """That folder, whose headers are written where they are not as they should be."""
+    folder = generated_folder(instruction_set)
+    for name, text in _headers(instruction_set):
+        path = folder / name
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent) as temporary:
-                copy = Path(temporary) / name
+                copy = Path(temporary) / path.name
                 copy.write_text(text)
                 copy.replace(path)
     return folder
 
 
-def _generator() -> ModuleType:
-    """plugins/kernel_generator/header.py, which is imported by its name although the packages around it may not be."""
-    name, folder = "intaglio.plugins.kernel_generator", PLUGINS / "kernel_generator"
-    if name not in sys.modules:
-        place = [str(folder)]
-        spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=place)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.header")
+def _headers(instruction_set: str | None) -> Iterator[tuple[str, str]]:
+    """(name, text) of the generated headers."""
+    micro_kernels = _module("kernel_generator.header")
+    if instruction_set is None:
+        yield "schemas/operators.h", _module("ort.schemas").header(signatures(), micro_kernels.EMITTERS)
+    else:
+        for name, text in micro_kernels.headers(instruction_set):
+            yield f"micro_kernels/{name}", text
+
+
+def signatures() -> dict[str, Any]:
+    """The signature of every operator that has a binding, by its folder."""
+    folders = sorted(path.parent for path in PLUGINS.glob("*/ort_binding.cpp"))
+    return {folder.name: _module(f"{folder.name}.signature").SIGNATURE for folder in folders}
+
+
+def _module(name: str) -> ModuleType:
+    """A module below plugins/ that needs the standard library alone, though the packages around it may need more."""
+    packages = {"intaglio": ROOT / "intaglio", "intaglio.plugins": PLUGINS, "intaglio.plugins.ort": PLUGINS / "ort"}
+    for package, folder in packages.items():
+        if package not in sys.modules:  # nothing is installed yet: empty ones, which only say where to look
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = [str(folder)]
+    return importlib.import_module(f"intaglio.plugins.{name}")
 
 
 def compiler() -> str:

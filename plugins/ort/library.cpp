@@ -1,20 +1,9 @@
-// The ONNX Runtime library of our custom operators: the table of them, and their registration.
+// The ONNX Runtime library of our custom operators: their registration, and the choice of the instruction set.
 //
-// How to add an operator, here `IntGelu` in plugins/int_gelu/ (plugins/requantize/ is the example to follow):
-//
-// 1. kernel.h         a struct of function pointers over raw pointers, and
-//                     INTAGLIO_DECLARE_KERNEL(IntGeluKernel, int_gelu_kernel).
-// 2. kernel.cpp       the functions, in an anonymous namespace of `namespace intaglio::INTAGLIO_ISA`, written on
-//                     plugins/simd.h, and `const IntGeluKernel int_gelu_kernel = {...};`. It is compiled once for
-//                     each instruction set of plugins/isa.h, which says what may not be in it.
-// 3. ort_binding.cpp  a class derived from Kernel (ort/operator.h) that checks shapes, reads constants once, divides
-//                     the work over threads with Context::parallel_for; and `create_int_gelu`, declared in
-//                     ort/operators.h.
-// 4. here             one row in OPERATORS.
-//
-// `python plugins/ort/build.py` compiles what has changed. A new folder needs nothing else: the build finds
-// plugins/*/kernel.cpp and plugins/*/ort_binding.cpp. The environment variable INTAGLIO_ISA=avx2 (portable, avx2,
-// avx512, avx512vnni, avx512vbmi) makes sessions registered from then on use that copy of the kernels.
+// An operator comes in by its folder alone (docs/extending.md): build.py finds its kernel.cpp and ort_binding.cpp, and
+// schemas/operators.h, which schemas.py writes from the signatures, has the table OPERATORS. The environment variable
+// INTAGLIO_ISA=avx2 (portable, avx2, avx512, avx512vnni, avx512vbmi) makes sessions registered from then on use that copy
+// of the kernels.
 
 #include <cstdlib>
 #include <iterator>
@@ -27,84 +16,13 @@
 #include <cpuid.h>
 #endif
 
-#include "plugins/group_matmul/kernel.h"
-#include "plugins/lut_matmul/kernel.h"
 #include "plugins/ort/operator.h"
-#include "plugins/ort/operators.h"
+#include "schemas/operators.h"
 
 #define INTAGLIO_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace intaglio::ort {
 namespace {
-
-constexpr DType INT8 = DType::int8;
-constexpr DType INT32 = DType::int32;
-constexpr DType BOOL = DType::boolean;
-const std::vector<DType> REAL = {DType::float32, DType::float16};
-constexpr DType UINT8 = DType::uint8;
-
-const std::vector<Operator> OPERATORS = {
-    {"Requantize",
-     {{"x", {INT32}}, {"multiplier", {INT32}}, {"shift", {INT32}}},
-     {{"y", {INT8, INT32}}},
-     create_requantize},
-    {"IntAdd",
-     {{"x", {INT8, INT32}}, {"y", {INT8, INT32}}, {"x_multiplier", {INT32}}, {"y_multiplier", {INT32}}, {"shift", {INT32}}},
-     {{"sum", {INT8, INT32}}},
-     create_int_add},
-    {"IntGelu",
-     {{"x", {INT32}}, {"multiplier", {INT32}, true}, {"shift", {INT32}, true}},
-     {{"y", {INT8}}},
-     create_int_gelu},
-    {"IntSoftmax",
-     {{"x", {INT32}}, {"mask", {BOOL}, true}},
-     {{"y", {INT8}}},
-     create_int_softmax},
-    {"IntLayerNorm",
-     {{"x", {INT32}},
-      {"weight", {INT32}},
-      {"bias", {INT32}},
-      {"multiplier", {INT32}, true},
-      {"shift", {INT32}, true},
-      {"residual", {INT8, INT32}, true},
-      {"x_multiplier", {INT32}, true},
-      {"residual_multiplier", {INT32}, true},
-      {"sum_shift", {INT32}, true}},
-     {{"y", {INT8}}, {"wide", {INT32}, true}},
-     create_int_layer_norm},
-    {"IntLinear",
-     {{"x", {INT8}},
-      {"weight", {INT8}},
-      {"bias", {INT32}},
-      {"multiplier", {INT32}, true},
-      {"shift", {INT32}, true},
-      {"out_multiplier", {INT32}, true},
-      {"out_shift", {INT32}, true}},
-     {{"y", {INT8, INT32}}},
-     create_int_linear},
-    {"IntMatMul",
-     {{"a", {INT8}}, {"b", {INT8}}, {"multiplier", {INT32}, true}, {"shift", {INT32}, true}},
-     {{"y", {INT8, INT32}}},
-     create_int_matmul},
-    {"IntAttention",
-     {{"query", {INT8}},
-      {"key", {INT8}},
-      {"value", {INT8}},
-      {"multiplier", {INT32}},
-      {"shift", {INT32}},
-      {"mask", {BOOL}, true}},
-     {{"context", {INT8}}},
-     create_int_attention},
-    {"LutMatMul", {{"x", REAL}, {"packed", {INT32}}, {"lut", REAL}}, {like_input("y", 0)}, create_lut_matmul},
-    {"CsrMatMul",
-     {{"x", REAL}, {"values", REAL}, {"columns", {INT32}}, {"row_offsets", {INT32}}, {"y", REAL}},
-     {like_input("sum", 4)},
-     create_csr_matmul},
-    {"GroupMatMul",
-     {{"x", REAL}, {"packed", {INT32}}, {"scales", REAL}, {"zero_points", {UINT8}, true}},
-     {like_input("y", 0)},
-     create_group_matmul},
-};
 
 // --- the instruction set --------------------------------------------------------------------------------------------
 
@@ -202,7 +120,9 @@ OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelIn
     const Registration& self = registration(op);
     return guarded(*self.api, self.op->name, [&] {
         try {
-            *kernel = new Instance{self, self.op->create(Node(*self.api, info, self.isa))};
+            const Node node(*self.api, info, self.isa, *self.op);
+            node.check_outputs();
+            *kernel = new Instance{self, self.op->create(node)};
         } catch (const Error& error) {
             throw Error("node " + self.api->node_name(info) + ": " + error.what());
         }
@@ -215,13 +135,13 @@ OrtStatus* compute(void* kernel, OrtKernelContext* context) {  // ONNX Runtime a
     return guarded(*self.api, self.op->name, [&] { instance.kernel->compute(Context(*self.api, context)); });
 }
 
-// An output of several types is declared as undefined, and optional: only so does ONNX Runtime take its type from the
-// graph, instead of from an input. The bindings hold the type against the attribute that it depends on.
-int output_type(const Port& port, const std::vector<DType>& inputs) {
+// An output whose type an attribute chooses is declared as undefined, and optional: only so does ONNX Runtime take its type from the
+// graph, instead of from an input. `Node::check_outputs` holds the type against the attribute that it depends on.
+int output_type(const OutputPort& port, const std::vector<DType>& inputs) {
     if (port.like >= 0) return int(inputs[size_t(port.like)]);
-    return int(port.types.size() == 1 ? port.types[0] : DType::undefined);
+    return int(port.attribute != nullptr ? DType::undefined : port.types[0]);
 }
-int output_characteristic(const Port& port) { return port.optional || port.types.size() > 1 ? OPTIONAL : REQUIRED; }
+int output_characteristic(const OutputPort& port) { return port.optional || port.attribute != nullptr ? OPTIONAL : REQUIRED; }
 
 Registration make_registration(const Operator& op, std::vector<DType> input_types, const Api& api, Isa isa) {
     Registration result{};
@@ -230,7 +150,7 @@ Registration make_registration(const Operator& op, std::vector<DType> input_type
     result.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return "CPUExecutionProvider"; };
     result.GetInputType = [](const OrtCustomOp* op, size_t index) { return int(registration(op).input_types[index]); };
     result.GetInputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->inputs.size(); };
-    result.GetOutputType = [](const OrtCustomOp* op, size_t index) { 
+    result.GetOutputType = [](const OrtCustomOp* op, size_t index) {
         return output_type(registration(op).op->outputs[index], registration(op).input_types);
     };
     result.GetOutputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->outputs.size(); };
@@ -257,9 +177,9 @@ Registration make_registration(const Operator& op, std::vector<DType> input_type
 }
 
 // Every choice of one type for each input.
-std::vector<std::vector<DType>> type_choices(const std::vector<Port>& ports) {
+std::vector<std::vector<DType>> type_choices(const std::vector<InputPort>& ports) {
     std::vector<std::vector<DType>> choices = {{}};
-    for (const Port& port : ports) {
+    for (const InputPort& port : ports) {
         std::vector<std::vector<DType>> longer;
         for (const std::vector<DType>& choice : choices) {
             for (const DType type : port.types) {
@@ -332,7 +252,7 @@ INTAGLIO_EXPORT const char* intaglio_supported_isas() {
     return names.c_str();
 }
 
-// The names of the operators in the table above, with spaces between.
+// The names of the operators in the table, with spaces between.
 INTAGLIO_EXPORT const char* intaglio_operators() {
     static const std::string names = [] {
         std::string text;
@@ -348,15 +268,16 @@ INTAGLIO_EXPORT const char* intaglio_cpu() {
     return name.c_str();
 }
 
-// Makes an operator of the instruction set that a session registered now would use take a micro-kernel from now on, for
+// Makes an operator, by its folder, of the instruction set that a session registered now would use take a micro-kernel from now on, for
 // the case of its first three numbers (micro_kernel.h). 0 where there is no such micro-kernel, else 1.
 INTAGLIO_EXPORT int intaglio_select_kernel(const char* operation, const int32_t (&numbers)[5]) {
     using namespace intaglio;
     const MicroKernelName name = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
     try {
         const Isa isa = ort::choose_isa();
-        if (std::string("group_matmul") == operation) return group_matmul_kernel(isa).select(name);
-        if (std::string("lut_matmul") == operation) return lut_matmul_kernel(isa).select(name);
+        for (const ort::Operator& op : ort::OPERATORS) {
+            if (std::string(op.folder) == operation && op.select != nullptr) return op.select(isa, name);
+        }
     } catch (...) {
     }
     return 0;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #include "plugins/ort/checked.h"
 
@@ -110,36 +111,61 @@ static Tensor view(const Api& api, const OrtValue* value) {
 
 // --- Node -----------------------------------------------------------------------------------------------------------
 
+const Attribute& Operator::attribute(const char* wanted) const {
+    for (const Attribute& each : attributes) {
+        if (std::string(each.name) == wanted) return each;
+    }
+    throw std::logic_error(std::string("its signature has no attribute ") + wanted);
+}
+
+static std::string text_of(int64_t value) { return std::to_string(value); }
+static std::string text_of(float value) { return std::to_string(value); }
+static std::string text_of(const std::string& value) { return "'" + value + "'"; }
+
+// "2, 3 or 4"
 template <typename T>
-static T required(const Api& api, const OrtKernelInfo* info, const char* name) {
+static std::string text_of(const std::vector<Attribute::Value>& choices) {
+    std::string text;
+    for (size_t i = 0; i < choices.size(); ++i) {
+        text += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + text_of(std::get<T>(choices[i]));
+    }
+    return text;
+}
+
+template <typename T>
+T Node::attribute(const char* name) const {
+    const Attribute& declared = op_.attribute(name);
     T value{};
-    if (!api.attribute(info, name, value)) throw Error(std::string("attribute ") + name + " is missing");
+    if (!api_.attribute(info_, name, value)) {
+        if (declared.required) throw Error(std::string("attribute ") + name + " is missing");
+        value = std::get<T>(declared.value);
+    }
+    const auto& choices = declared.choices;
+    if (!choices.empty() && std::find(choices.begin(), choices.end(), Attribute::Value(value)) == choices.end()) {
+        throw Error(std::string(name) + ": " + text_of(value) + ", expected " + text_of<T>(choices));
+    }
     return value;
 }
 
-template <typename T>
-static T with_default(const Api& api, const OrtKernelInfo* info, const char* name, T otherwise) {
-    T value{};
-    return api.attribute(info, name, value) ? value : otherwise;
-}
-
-float Node::real(const char* name) const { return required<float>(api_, info_, name); }
-float Node::real(const char* name, float otherwise) const { return with_default(api_, info_, name, otherwise); }
-int64_t Node::integer(const char* name) const { return required<int64_t>(api_, info_, name); }
-int64_t Node::integer(const char* name, int64_t otherwise) const { return with_default(api_, info_, name, otherwise); }
-std::string Node::text(const char* name, const char* otherwise) const {
-    return with_default(api_, info_, name, std::string(otherwise));
-}
+float Node::real(const char* name) const { return attribute<float>(name); }
+int64_t Node::integer(const char* name) const { return attribute<int64_t>(name); }
+std::string Node::text(const char* name) const { return attribute<std::string>(name); }
 
 Tensor Node::constant(size_t input) const {
     return input < input_count() ? view(api_, api_.constant_input(info_, input)) : Tensor();
 }
 
-void Node::check_output(size_t output, DType expected) const {
-    const DType declared = api_.output_type(info_, output);
-    if (declared != expected) {
-        throw Error("output " + std::to_string(output) + " is declared as " + dtype_name(declared) + ", expected " +
-                    dtype_name(expected));
+void Node::check_outputs() const {
+    for (size_t i = 0; i < op_.outputs.size(); ++i) {
+        if (op_.outputs[i].attribute == nullptr) continue;
+        const int64_t value = integer(op_.outputs[i].attribute);
+        const DType declared = api_.output_type(info_, i);
+        for (const auto& [choice, expected] : op_.outputs[i].choices) {
+            if (choice == value && declared != expected) {
+                throw Error("output " + std::to_string(i) + " is declared as " + dtype_name(declared) + ", expected " +
+                            dtype_name(expected));
+            }
+        }
     }
 }
 
@@ -280,19 +306,6 @@ PerChannelValues::PerChannelValues(const Tensor& tensor, int64_t channels) : dat
     if (tensor.shape.elements() == channels) return;
     repeated_.assign(size_t(channels), *data_);
     data_ = repeated_.data();
-}
-
-int bits_of(const Node& node, std::initializer_list<int> allowed, int otherwise) {
-    const int64_t bits = node.integer("bits", otherwise);
-    std::string names;
-    for (const int candidate : allowed) {
-        if (bits == candidate) {
-            node.check_output(0, bits == 8 ? DType::int8 : DType::int32);
-            return candidate;
-        }
-        names += (names.empty() ? "" : " or ") + std::to_string(candidate);
-    }
-    throw Error("bits: " + std::to_string(bits) + ", expected " + names);
 }
 
 }  // namespace intaglio::ort

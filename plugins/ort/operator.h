@@ -9,9 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "plugins/isa.h"
+#include "plugins/micro_kernel.h"
 #include "plugins/ort/ort_abi.h"
 
 namespace intaglio::ort {
@@ -87,31 +90,79 @@ struct Tensor {
     void check(DType expected) const;
 };
 
+class Kernel;
+class Node;
+
+// An attribute that an operator has: its default, which one that is required has no use for, and the values it may have
+// (none: any).
+struct Attribute {
+    using Value = std::variant<int64_t, float, std::string>;
+
+    const char* name;
+    bool required;
+    Value value;
+    std::vector<Value> choices;
+};
+
+// One input of an operator.
+struct InputPort {
+    const char* name;
+    std::vector<DType> types;
+    bool optional;
+};
+
+// One output of an operator, and what its type depends on if it may have several: an input, or an attribute.
+struct OutputPort {
+    const char* name;
+    std::vector<DType> types;
+    bool optional;
+    int like;               // the input whose type it has, or -1
+    const char* attribute;  // whose values choose the type as `choices` says, or null
+    std::vector<std::pair<int64_t, DType>> choices;
+};
+
+// What an operator's signature.py declares, as schemas.py writes it, and what its ort_binding.cpp makes of a node.
+struct Operator {
+    const char* name;
+    const char* folder;
+    std::vector<InputPort> inputs;
+    std::vector<OutputPort> outputs;
+    std::vector<Attribute> attributes;
+    std::unique_ptr<Kernel> (*create)(const Node& node);
+    bool (*select)(Isa isa, const MicroKernelName& name);  // null: it has no micro-kernels to choose among
+
+    // Throws std::logic_error for one that is not declared.
+    const Attribute& attribute(const char* name) const;
+};
+
 // What one node is made from: its attributes, its constant inputs, the types of its outputs. Lives while it is made.
 class Node {
 public:
-    Node(const Api& api, const OrtKernelInfo* info, Isa isa) : api_(api), info_(info), isa_(isa) {}
+    Node(const Api& api, const OrtKernelInfo* info, Isa isa, const Operator& op)
+        : api_(api), info_(info), isa_(isa), op_(op) {}
 
     Isa isa() const { return isa_; }  // which copy of the kernel to use
 
-    // A missing attribute is the default, or an Error where none is given.
+    // A missing attribute is its default; an Error where it is required, and for a value that is none of its choices.
     float real(const char* name) const;
-    float real(const char* name, float otherwise) const;
     int64_t integer(const char* name) const;
-    int64_t integer(const char* name, int64_t otherwise) const;
-    std::string text(const char* name, const char* otherwise) const;
+    std::string text(const char* name) const;
 
     size_t input_count() const { return api_.input_count(info_); }  // those left out at the end are not counted
     // The value of an input that is a constant of the graph, else a Tensor that is false. Copy what the kernel keeps.
     Tensor constant(size_t input) const;
 
-    // Throws Error unless the graph declares this output as `expected`.
-    void check_output(size_t output, DType expected) const;
+    // Throws Error unless the graph declares each output that an attribute chooses the type of as that says.
+    void check_outputs() const;
 
 private:
+    template <typename T>
+    T attribute(const char* name) const;
+
     const Api& api_;
     const OrtKernelInfo* info_;
     Isa isa_;
+    const Operator& op_;
 };
 
 // One run of a node.
@@ -184,25 +235,6 @@ public:
     virtual void compute(const Context& context) const = 0;
 };
 
-// One input or output of an operator.
-struct Port {
-    const char* name;
-    std::vector<DType> types;  // of an output: more than one when it depends on an attribute; none with `like`
-    bool optional = false;
-    int like = -1;  // of an output: the input whose type it has
-};
-
-// An output of the type that the input at this place has.
-inline Port like_input(const char* name, int input) { return {name, {}, false, input}; }
-
-// One row of the table in library.cpp.
-struct Operator {
-    const char* name;
-    std::vector<Port> inputs;
-    std::vector<Port> outputs;
-    std::unique_ptr<Kernel> (*create)(const Node& node);
-};
-
 // --- checks that several bindings need ------------------------------------------------------------------------------
 
 // Throws Error unless `tensor`, of any rank, has one element or `channels`.
@@ -222,8 +254,5 @@ private:
     std::vector<int32_t> repeated_;
     const int32_t* data_;
 };
-
-// The attribute `bits` of operators with an int8 or an int32 output: one of `allowed`, and the output declared so.
-int bits_of(const Node& node, std::initializer_list<int> allowed, int otherwise);
 
 }  // namespace intaglio::ort

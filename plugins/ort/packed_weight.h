@@ -16,14 +16,10 @@ inline int64_t x_packing_grain(int64_t depth) { return std::max<int64_t>((32 << 
 struct PackedWeight {
     int64_t bits, depth, activation_bits;
 
-    // Of a node whose attribute `bits` is checked by its binding.
     explicit PackedWeight(const Node& node)
-        : bits(node.integer("bits")), depth(node.integer("K")), activation_bits(node.integer("activation_bits", 32)) {
+        : bits(node.integer("bits")), depth(node.integer("K")), activation_bits(node.integer("activation_bits")) {
         if (depth < 0 || depth > LARGEST_K || depth % 32 != 0) {
             throw Error("K: " + std::to_string(depth) + ", expected a multiple of 32, at most 2^30");
-        }
-        if (activation_bits != 16 && activation_bits != 32) {
-            throw Error("activation_bits: " + std::to_string(activation_bits) + ", expected 16 or 32");
         }
     }
 

@@ -1,4 +1,4 @@
-#include "plugins/ort/operators.h"
+#include "plugins/ort/operator.h"
 #include "plugins/requantize/kernel.h"
 
 namespace intaglio::ort {
@@ -9,7 +9,7 @@ constexpr int64_t BLOCK = 16384;  // elements of a piece of parallel work: 64 Ki
 class Requantize final : public Kernel {
 public:
     explicit Requantize(const Node& node)
-        : kernel_(requantize_kernel(node.isa())), bits_(bits_of(node, {8, 16}, 8)) {}
+        : kernel_(requantize_kernel(node.isa())), bits_(int(node.integer("bits"))) {}
 
     // x [..., C] int32, multiplier [C|1] int32, shift [C|1] int32 -> y [..., C]
     void compute(const Context& context) const override {

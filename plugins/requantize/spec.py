@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Attribute, Operator, Output, integers, with_bits
+from intaglio.plugins.contract import Operator, integers, with_bits
 from intaglio.plugins.function_body import FunctionBody
-from intaglio.plugins.operator_inputs import Array, Input, Shape, factors
+from intaglio.plugins.operator_inputs import Array, Shape
+from intaglio.plugins.requantize.signature import SIGNATURE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,12 +25,7 @@ LIMITS = {8: integer_math.INT8, 16: integer_math.INT16}
 class Requantize(Operator):
     """x·multiplier / 2^shift, rounded and limited to `bits`."""
 
-    name = "Requantize"
-    inputs = (
-        Input("x", ("int32",), ("...", "C")),
-        *factors("C"),
-    )
-    attributes = (Attribute("bits", int, 8, choices=(8, 16)),)
+    signature = SIGNATURE
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8, or int32 holding 16-bit values."""
@@ -37,9 +33,9 @@ class Requantize(Operator):
         bits = attributes["bits"]
         return [with_bits(integer_math.clip(integer_math.requantize(x, multiplier, shift), LIMITS[bits]), bits)]
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Output]:
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The shape of x."""
-        return [Output("y", "int8" if attributes["bits"] == 8 else "int32", shapes[0] or ())]
+        return [inputs[0] or ()]
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
@@ -49,3 +45,6 @@ class Requantize(Operator):
         assert x is not None and multiplier is not None and shift is not None
         bits = attributes["bits"]
         return [graph.bits(graph.rescale([(x, multiplier)], shift, bits), bits)]
+
+
+OPERATOR = Requantize()

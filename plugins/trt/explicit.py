@@ -25,21 +25,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import GraphError
-from intaglio.plugins.contract import Operator, Output
-from intaglio.plugins.cuda.geometry import Tensor, launch
-from intaglio.plugins.int_linear.spec import OUT_FACTORS
+from intaglio.plugins.contract import Made, Operator
+from intaglio.plugins.cuda.geometry import Tensor
+from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_of
-from intaglio.plugins.operator_inputs import FACTORS
 from intaglio.plugins.registry import DOMAIN
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
-# A group of optional inputs that another one has to be with.
-AFTER: dict[tuple[str, ...], tuple[str, ...]] = {OUT_FACTORS: FACTORS}
-
 ANY_LENGTH = 2  # stands for a symbolic length where it is asked only whether there is a launch
-
-# Operator -> the input whose last axis has to be a number, as it chooses the kernel or its constants.
-WIDTH_INPUT = {"IntAttention": 0, "IntLayerNorm": 1}
 
 
 def explicit(model: ir.Model) -> ir.Model:
@@ -64,8 +57,9 @@ def forms(operator: Operator) -> list[tuple[int, ...]]:
     found = []
     for count in range(len(operator.groups) + 1):
         for chosen in combinations(operator.groups, count):
-            if all(AFTER.get(group, group) in (group, *chosen) for group in chosen):
-                positions = [names.index(name) for group in chosen for name in group]
+            given = [name for group in chosen for name in group.names]
+            if all(group.after is None or group.after in given for group in chosen):
+                positions = [names.index(name) for name in given]
                 found.append(tuple(sorted(required + positions)))
     return found
 
@@ -73,7 +67,7 @@ def forms(operator: Operator) -> list[tuple[int, ...]]:
 def plugin_name(operator: Operator, form: tuple[int, ...]) -> str:
     """The name of the plugin for nodes of an operator with the inputs of this form."""
     given = {operator.inputs[index].name for index in form}
-    return "_".join([operator.name, *(group[0] for group in operator.groups if group[0] in given)])
+    return "_".join([operator.name, *(group.names[0] for group in operator.groups if group.names[0] in given)])
 
 
 def plugin_dtype(dtype: str) -> str:
@@ -103,24 +97,25 @@ def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) ->
     """Every input of the operator that the node computes with, None for one left out."""
     inputs = operator.padded(node.inputs)
     check(operator, inputs, attributes, node.outputs)
-    ignored: set[str] = set()
-    if attributes.get("bits") == 32:  # the sums as they are
-        ignored = {*FACTORS, *OUT_FACTORS}
-    elif attributes.get("activation") == "":
-        ignored = set(OUT_FACTORS)
-    return [None if spec.name in ignored else value for spec, value in zip(operator.inputs, inputs, strict=True)]
+    unused = {
+        name
+        for group in operator.groups
+        if any(attributes[attribute] == value for attribute, value in group.unused)
+        for name in group.names
+    }
+    return [None if spec.name in unused else value for spec, value in zip(operator.inputs, inputs, strict=True)]
 
 
 def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> None:
     """Raise `EngineError` or `GraphError` where TensorRT would find no launch of a kernel."""
     tensors: list[Tensor | None] = []
-    for index, (spec, value) in enumerate(zip(operator.inputs, inputs, strict=True)):
+    for spec, value in zip(operator.inputs, inputs, strict=True):
         if value is None:
             tensors.append(None)
             continue
         if value.shape is None:
             raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
-        if index == WIDTH_INPUT.get(operator.name) and not isinstance(value.shape[-1], int):
+        if spec.known_width and not isinstance(value.shape[-1], int):
             raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is not a number. Make it one.")
         numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
         tensors.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
@@ -162,7 +157,7 @@ def _same_bytes(value: ir.Value) -> ir.Value:
     return made
 
 
-def _add_outputs(node: ir.Node, described: Sequence[Output], inputs: Mapping[str, ir.Value | None]) -> None:
+def _add_outputs(node: ir.Node, described: Sequence[Made], inputs: Mapping[str, ir.Value | None]) -> None:
     """Make every output of the operator one of the node, and give each its dtype; `inputs` by name."""
     present = len(node.outputs)
     node.resize_outputs(len(described))

@@ -18,10 +18,10 @@ from typing import Any
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
-from intaglio.plugins.bit_packing import WORD
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
-from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
+from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 
@@ -88,8 +88,7 @@ class Plugins:
         tensor = self._api.TensorDesc
         tensors = {operator.inputs[index].name: tensor for index in form}
         attributes: dict[str, Any] = {attribute.name: attribute.kind for attribute in operator.attributes}
-        count = len(operator.outputs([()] * len(operator.inputs), _any_attributes(operator)))
-        outputs = GenericAlias(tuple, (tensor,) * count)
+        outputs = GenericAlias(tuple, (tensor,) * len(operator.signature.outputs))
 
         def describe(*descriptions: Any, **values: Any) -> tuple[Any, ...]:
             return self._describe(operator, _placed(operator, form, descriptions), _complete(operator, values))
@@ -165,15 +164,6 @@ def _complete(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as the spec has them; TensorRT's parser may hand over a string with the zero that ends it."""
     given = {name: value.rstrip("\0") if isinstance(value, str) else value for name, value in values.items()}
     return operator.complete(given)
-
-
-def _any_attributes(operator: Operator) -> dict[str, Any]:
-    """Any attributes that are allowed, to learn how many outputs there are."""
-    any_value = {int: WORD, float: 1.0, str: ""}  # of whole numbers one that a length may be
-    required = [attribute for attribute in operator.attributes if attribute.default is None]
-    return operator.complete(
-        {each.name: each.choices[0] if each.choices else any_value[each.kind] for each in required}
-    )
 
 
 def _with_signature(function: Callable[..., Any], annotations: Mapping[str, Any], returned: Any) -> Callable[..., Any]:

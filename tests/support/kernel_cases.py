@@ -8,7 +8,8 @@ import numpy as np
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16
 
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda.geometry import Launch, Tensor, launch
+from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launches import launch
 
 Output = tuple[tuple[int, ...], np.dtype[Any]]
 

@@ -7,12 +7,14 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx_ir as ir
 import pytest
+from operator_cases import Case, longest
+from operator_models import node_model
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.model_file import load
-from intaglio.plugins import ort
+from intaglio.plugins import OPS, ort
 from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.roofline import Roofline, Row, roofline
 from intaglio.validate.roofline_picture import picture
@@ -49,6 +51,30 @@ def test_packed_weights_count_as_they_are_stored(tiny_decoder, tmp_path):
     before, after = (work(load(Bundle.open(path).model_path), axes) for path in (tiny_decoder, tmp_path / "lut"))
     assert after.operations == before.operations
     assert after.weight_bytes < before.weight_bytes
+
+
+@pytest.mark.parametrize("packed", [0, 1])
+def test_attention_counts_the_same_whether_its_projections_are_joined_or_not(packed):
+    query, keys = (np.zeros((2, length, 64 * (3 if packed else 1)), np.int8) for length in (5, 7))
+    one = np.ones(1, np.int32)
+    attributes = {"num_heads": 4, "scale": 0.1, "packed": packed}
+    case = Case("IntAttention", (query, keys, keys, one, one), attributes)
+    assert work(node_model(case), {}).operations == 2 * (2 * 5 * 7 * 64) * 2
+
+
+COUNTS = {
+    "IntLinear": 2 * 3 * 4096 * 5,
+    "IntMatMul": 2 * 3 * 4096 * 5,
+    "LutMatMul": 2 * 2 * 4096 * 37,
+    "GroupMatMul": 2 * 2 * 4096 * 37,
+    "CsrMatMul": 2 * 3 * 2048,
+    "IntAttention": 4 * 3 * 4096 * 32,
+}
+
+
+@pytest.mark.parametrize("operator", OPS)
+def test_operations_of_our_operators_are_those_of_their_products(operator):
+    assert work(node_model(longest(operator)), {}).operations == COUNTS.get(operator, 0)
 
 
 def test_a_shape_that_is_not_known_counts_nothing():

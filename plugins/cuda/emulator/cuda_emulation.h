@@ -259,6 +259,11 @@ static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __mulhi(int a, int b) { return int((static_cast<long long>(a) * b) >> 32); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((static_cast<unsigned long long>(a) * b) >> 32); }
+static inline float __int_as_float(int bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
 // The four bytes that the nibbles of `selector` name among the eight of `high:low`.
 static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
     const unsigned long long bytes = (static_cast<unsigned long long>(high) << 32) | low;

@@ -14,7 +14,7 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import compiler
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.emulator import SHARED_BYTES
-from intaglio.plugins.cuda.geometry import operators
+from intaglio.plugins.cuda.launches import operators
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

@@ -12,7 +12,8 @@ from operator_cases import MAKERS, Case
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.geometry import Launch, Tensor, launch, product, total
+from intaglio.plugins.cuda.geometry import Launch, Tensor, product, total
+from intaglio.plugins.cuda.launches import launch
 
 
 class Symbol:

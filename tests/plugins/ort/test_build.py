@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from intaglio.plugins import OPS
 from intaglio.plugins.ort import build
 
 ROOT = build.ROOT
@@ -74,6 +75,46 @@ def test_a_refused_source_leaves_the_library_as_it_was(library, monkeypatch, tmp
     with pytest.raises(build.CompileError, match=r"broken\.cpp"):
         build.build(kept)
     assert kept.read_bytes() == b"the one before"
+
+
+GENERATE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("kernels", sys.argv[1])
+kernels = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernels)
+print(sorted(kernels.signatures()))
+print(kernels.generated(None) / "schemas" / "operators.h", len(kernels.source_files()))
+"""
+
+
+def copy_of_plugins(folder: Path) -> Path:
+    """A copy of plugins/ below `folder`."""
+    return Path(shutil.copytree(build.PLUGINS, folder / "plugins", ignore=shutil.ignore_patterns("_kernels.so")))
+
+
+def generate(plugins: Path) -> str:
+    """What the schemas of a copy are, written by a Python that has no packages, as where a wheel is built."""
+    command = [sys.executable, "-I", "-S", "-c", GENERATE, str(plugins / "ort" / "build.py")]
+    done = subprocess.run(command, cwd=plugins, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names, header = done.stdout.splitlines()
+    assert names == repr(sorted(operator.folder for operator in OPS.values()))
+    return Path(header.split()[0]).read_text()
+
+
+def test_schemas_are_written_without_any_package(tmp_path):
+    assert generate(copy_of_plugins(tmp_path)) == (build.generated(None) / "schemas" / "operators.h").read_text()
+
+
+def test_a_changed_signature_is_a_changed_schema(tmp_path):
+    plugins = copy_of_plugins(tmp_path)
+    before = generate(plugins)
+    signature = plugins / "int_gelu" / "signature.py"
+    signature.write_text(signature.read_text().replace('Attribute("scale", float)', 'Attribute("scale", float, 0.25)'))
+    after = generate(plugins)
+    changed = [(old, new) for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
+    ((old, new),) = changed
+    assert '{"scale", true, float(0.0), {}}' in old and '{"scale", false, float(0.25), {}}' in new
 
 
 def make_wheel(folder: Path, compiler: str | None) -> tuple[Path, str]:

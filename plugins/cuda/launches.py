@@ -1,0 +1,20 @@
+"""The launch of a node's CUDA kernel, from the `launch.py` in its operator's folder, and which operators have one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from intaglio.plugins.cuda.geometry import PLUGINS, Launch, Tensor
+
+
+def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+    """The launch of an operator's kernel, by the operator's folder; None for an input that the node leaves out."""
+    made: Launch = import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes)
+    return made
+
+
+def operators() -> list[str]:
+    """The folders of the operators that have a CUDA kernel, sorted."""
+    return sorted(path.parent.name for path in PLUGINS.glob("*/kernel.cu"))

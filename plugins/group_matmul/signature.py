@@ -1,0 +1,22 @@
+"""The signature of GroupMatMul."""
+
+from intaglio.plugins.lut_matmul.signature import ACTIVATION_BITS
+from intaglio.plugins.signature import FLOATS, Attribute, Group, Input, Like, Output, Signature
+
+SIGNATURE = Signature(
+    name="GroupMatMul",
+    inputs=(
+        Input("x", FLOATS, ("...", "K")),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
+        Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups"),
+        Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits"),
+    ),
+    outputs=(Output("y", Like("x")),),
+    attributes=(
+        Attribute("bits", int, choices=(2, 3, 4, 8)),
+        Attribute("K", int),
+        Attribute("group_size", int),
+        ACTIVATION_BITS,
+    ),
+    groups=(Group(("zero_points",)),),
+)

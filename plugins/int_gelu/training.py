@@ -1,0 +1,21 @@
+"""IntGelu with a gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from intaglio.plugins import integer_math
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+    """[y]."""
+    x, multiplier, shift = inputs
+    constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
+    inner = arithmetic.requantize(arithmetic.dual(x), constants.multiplier, constants.shift, 16)
+    first = constants.out_multiplier if multiplier is None else multiplier
+    second = constants.out_shift if shift is None else shift
+    return [arithmetic.result(arithmetic.requantize(arithmetic.gelu(inner, constants), first, second, 8))]

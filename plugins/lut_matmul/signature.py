@@ -1,0 +1,16 @@
+"""The signature of LutMatMul."""
+
+from intaglio.plugins.signature import FLOATS, Attribute, Input, Like, Output, Signature
+
+ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
+
+SIGNATURE = Signature(
+    name="LutMatMul",
+    inputs=(
+        Input("x", FLOATS, ("...", "K")),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
+        Input("lut", FLOATS, ("N", "entries"), note="2^bits entries"),
+    ),
+    outputs=(Output("y", Like("x")),),
+    attributes=(Attribute("bits", int, choices=(2, 3, 4)), Attribute("K", int), ACTIVATION_BITS),
+)

@@ -1,0 +1,1 @@
+"""The operator ScaledClamp: contract, kernels and launch geometry."""

@@ -1,0 +1,103 @@
+"""A made-up operator comes into all backends by its folder and one line, in a copy of the sources."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from intaglio.plugins.ort import build
+
+HERE = Path(__file__).parent
+ROOT = build.ROOT
+FOLDER = "scaled_clamp"
+STAGES = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
+TESTS = re.findall(r"^def (test_\w+)", (HERE / "backends.py").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """What the library of this checkout is linked from: the copy has to compile its own part alone."""
+    try:
+        build.compiler()
+    except build.CompileError as error:
+        pytest.skip(str(error))
+    build.build()
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Path:
+    """The sources with the operator's folder, and its line in the registry."""
+    copy = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("__pycache__", build.LIBRARY.name)
+    for folder in (*STAGES, "tests/support"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    for file in ("setup.py", "pyproject.toml"):
+        shutil.copy2(ROOT / file, copy / file)
+    shutil.copytree(build.OBJECTS, copy / "build" / "kernels", ignore=shutil.ignore_patterns("*.so"))
+    shutil.copytree(HERE / FOLDER, copy / "plugins" / FOLDER)
+    registry = copy / "plugins" / "registry.py"
+    before = registry.read_text()
+    registry.write_text(before.replace('    "group_matmul",\n', f'    "group_matmul",\n    "{FOLDER}",\n'))
+    assert len(registry.read_text().splitlines()) == len(before.splitlines()) + 1
+    shutil.copy2(HERE / "backends.py", copy / "backends.py")
+    return copy
+
+
+def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Python in the copy, which finds none but its sources, and keeps what it compiles there."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(copy / "cache")}
+    return subprocess.run(
+        [sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def built(copy: Path) -> set[str]:
+    """The library in the copy; what of it was not there before."""
+    objects = copy / "build" / "kernels"
+    before = {path.name for path in objects.iterdir()}
+    done = run(copy, "plugins/ort/build.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str((copy / "plugins" / "ort" / build.LIBRARY.name).resolve())
+    return {path.name.rpartition("-")[0] for path in objects.iterdir() if path.name not in before}
+
+
+@pytest.fixture(scope="module")
+def outcomes(copy: Path, built: set[str]) -> dict[str, list[ElementTree.Element]]:
+    """The cases of each test of backends.py, as pytest reports them."""
+    report = copy / "report.xml"
+    done = run(copy, "-m", "pytest", "backends.py", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+    assert report.exists(), done.stdout + done.stderr
+    cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314
+    found: dict[str, list[ElementTree.Element]] = {name: [] for name in TESTS}
+    for case in cases:
+        found[str(case.get("name")).partition("[")[0]].append(case)
+    return found
+
+
+def test_nothing_is_compiled_but_the_operator_and_the_table_of_operators(built: set[str]) -> None:
+    kernels = {f"{FOLDER}-kernel-{isa}" for isa in (source.instruction_set for source in build.sources()) if isa}
+    assert built == {"library", "ort-library", f"{FOLDER}-ort_binding", *kernels}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_it_is_in_every_backend(name: str, outcomes: dict[str, list[ElementTree.Element]]) -> None:
+    assert outcomes[name], "not run"
+    failures = [str(each.text) for case in outcomes[name] for kind in ("failure", "error") for each in case.iter(kind)]
+    assert not failures, failures[0]
+    skipped = [str(each.get("message")) for case in outcomes[name] for each in case.iter("skipped")]
+    if skipped:
+        pytest.skip(skipped[0])
+
+
+def test_the_documentation_lists_the_files_of_the_operator() -> None:
+    chapter = (ROOT / "docs" / "extending.md").read_text().partition("\n## An operator\n")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", chapter, re.MULTILINE))
+    assert listed == {path.name for path in (HERE / FOLDER).iterdir() if path.is_file()}

@@ -1,0 +1,62 @@
+"""What the files of an operator import: signatures nothing that has to be installed, none torch, none in a circle."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+
+import pytest
+
+from intaglio.plugins import registry
+from intaglio.plugins.cuda.geometry import PLUGINS
+
+FILES = {
+    ".".join(("intaglio.plugins", *path.relative_to(PLUGINS).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PLUGINS.rglob("*.py"))
+}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def of_file(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text())
+
+
+def module_of(name: str) -> str | None:
+    """The module of plugins/ that an imported name is, or is taken from."""
+    return next((each for each in (name, name.rpartition(".")[0]) if each in FILES), None)
+
+
+def test_no_circle_goes_through_the_files_that_are_found_by_folder() -> None:
+    graph = {name: {module_of(each) for each in imported(of_file(name))} - {name, None} for name in FILES}
+    for table, file in (("registry", "spec"), ("cuda.launches", "launch")):
+        found = {f"intaglio.plugins.{folder}.{file}" for folder in registry.FOLDERS}
+        assert found <= set(FILES)
+        graph[f"intaglio.plugins.{table}"] |= found
+    assert len(list(TopologicalSorter(graph).static_order())) == len(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_modules_of_ours_are_imported_at_the_top_and_torch_for_type_checkers_alone(name: str) -> None:
+    tree = of_file(name)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    within = [each for function in functions for each in imported(function)]
+    assert not [each for each in within if module_of(each)]
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    for_types = [each for block in blocks for each in imported(block)]
+    assert not [each for each in for_types if module_of(each)]
+    assert not [each for each in set(imported(tree)) - set(for_types) if each.partition(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".signature")])
+def test_signatures_need_the_standard_library_alone(name: str) -> None:
+    for each in imported(of_file(name)):
+        assert each.partition(".")[0] in sys.stdlib_module_names or str(module_of(each)).endswith(".signature"), each
