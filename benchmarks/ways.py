@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from intaglio.progress import track
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 
 WARM_UP = 2  # texts
 

@@ -175,7 +175,9 @@ class DecoderSession:
         counts = [len(tokens) for tokens in texts]
         self._check_lengths(counts)
         longest = max(counts)
-        if longest and (trees or longest <= self._widest()):
+        widest = longest if trees else min(longest, self._widest(counts))
+        self._give_way(counts, widest + drafted(self.decoder, max(1, *map(len, origins)) if origins else 1))
+        if longest and longest == widest:
             logits = self._append(texts, counts, wanted, trees, origins)
             return [logits[row, :count] for row, count in enumerate(wanted)]
         return self._append_in_pieces(texts, wanted)
@@ -184,7 +186,7 @@ class DecoderSession:
         """Append texts that are longer than one step takes: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
-            width = min(longest, self._widest())
+            width = min(longest, self._widest([*map(len, texts)]))
             cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all texts end in the last step
             pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
             texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
@@ -195,24 +197,36 @@ class DecoderSession:
                 found[row].append(logits[row, :count])
         return [np.concatenate(parts) for parts in found]
 
-    def _widest(self) -> int:
+    def _widest(self, counts: Sequence[int]) -> int:
         """The most tokens of a step: what bounds the memory, what the engine takes, what fits after the longest text.
 
-        A step is as wide as its widest row: what is not real of the others lies beyond their ends.
+        A step is as wide as its widest row: what is not real of the others lies beyond their ends. `counts`: the new
+        tokens of each row; rows without any give way.
         """
         widest = min(PREFILL_TOKENS, self.engine.axes.get("tokens", Axis()).maximum or PREFILL_TOKENS)
-        return widest if self._most is None else min(widest, max(self._free() - drafted(self.decoder, 1), 1))
+        if self._most is None:
+            return widest
+        longest = max((length for length, count in zip(self.lengths, counts, strict=True) if count), default=0)
+        return min(widest, max(self._most - longest - drafted(self.decoder, 1), 1))
 
-    def _free(self) -> int:
-        """The slots of a cache of one length behind the longest text."""
-        assert self._most is not None, "a cache that grows has no end"
-        return self._most - max(self.lengths)
+    def _give_way(self, counts: Sequence[int], width: int) -> None:
+        """Shorten rows without new tokens in a cache of one length: a step also writes `width` slots behind their ends.
 
-    def tree_room(self, origins: int) -> int:
-        """The most tokens of a tree that the next step takes, at least 1; it drafts after at most `origins` of them."""
+        What they lose is read again when it is needed.
+        """
+        if self._most is not None:
+            for row, count in enumerate(counts):
+                if not count:
+                    self.truncate(row, max(self._most - width, 0))
+
+    def tree_room(self, origins: int, row: int) -> int:
+        """The most tokens of a tree that a step takes in `row`, at least 1; it drafts after at most `origins` of them.
+
+        A step takes trees of several rows where each has room for the widest of them.
+        """
         limits = [self.engine.axes.get(name, Axis()).maximum for name in ("tokens", "positions_wanted")]
         if self._most is not None:
-            free, slots = self._free(), drafted(self.decoder, 1)
+            free, slots = self._most - self.lengths[row], drafted(self.decoder, 1)
             limits.append(max(free - slots * origins, free // (1 + slots)))  # the latter drafts after all of fewer
         return max(min((limit for limit in limits if limit is not None), default=PREFILL_TOKENS), 1)
 
@@ -334,6 +348,20 @@ class DecoderSession:
     def truncate(self, row: int, length: int) -> None:
         """Forget what the text in `row` of the batch holds beyond `length` tokens, if it holds more."""
         self.lengths[row] = min(self.lengths[row], length)
+
+    def copy(self, source: int, row: int, length: int) -> None:
+        """Let `row` of the batch hold the first `length` tokens of row `source`, and nothing else.
+
+        Raises `UsageError` where `source` holds fewer.
+        """
+        self._copy_slots(source, row, length)
+        self.lengths[row] = length
+
+    def _copy_slots(self, source: int, row: int, length: int) -> None:
+        if not 0 <= length <= self.lengths[source]:
+            raise UsageError(f"copy of {length} tokens: row {source} of the cache holds {self.lengths[source]}.")
+        for cache in self._caches.values():
+            cache[row][:, :length] = cache[source][:, :length]
 
     def keep(self, row: int, start: int, places: Sequence[int]) -> None:
         """Of what the text in `row` holds from `start` on, keep the tokens at `places`, ascending; the others go.

@@ -66,6 +66,12 @@ class EarlyExitSession(DecoderSession):
         """Forget what the text in `row` of the batch holds beyond `length` tokens, as far as the whole model does."""
         self._lengths[row] = min(self._lengths[row], length)
 
+    def copy(self, source: int, row: int, length: int) -> None:
+        """See `DecoderSession`; of the cache that both share, the first blocks' part is copied."""
+        self._reserve(length)  # takes over the whole model's buffers, if they are new
+        self._copy_slots(source, row, length)
+        self._lengths[row] = length
+
     def _reserve(self, slots: int) -> None:
         """Let the whole model make room, and take over its buffers if they are new."""
         self._whole._reserve(slots)

@@ -12,7 +12,7 @@ import numpy as np
 from intaglio.bundle import Axis, Bundle, Decoder, Encoder
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.engine import Array, Engine, open_engine, zeros
-from intaglio.runtime.sessions.decoder import DecoderSession, Integers
+from intaglio.runtime.sessions.decoder import Booleans, DecoderSession, Integers
 
 SOURCE_TOKENS = 32  # for which there is room at least
 
@@ -36,6 +36,7 @@ class EncoderDecoderSession(DecoderSession):
         super().__init__(engine, decoder, batch, limit)
         self.reader, self.encoder = reader, encoder
         self._sources: dict[int, dict[str, Array]] = {}  # by the tokens that there is room for
+        self._source_lengths = [0] * batch
         self.read([[encoder.pad_token_id]])  # so that steps can be tried before there is a text
 
     @classmethod
@@ -87,28 +88,58 @@ class EncoderDecoderSession(DecoderSession):
             row[: len(source)] = source
         lengths = np.array([*counts, *[0] * (self.batch - len(counts))])
         mask = np.arange(ids.shape[1]) < lengths[:, None]
+        given = self._encode(ids, mask)
+        self.rollback(0)
+        self._source_lengths = lengths.tolist()
+        self._place(given, slice(None), ids.shape[1])
+
+    def read_row(self, row: int, source: Sequence[int]) -> None:
+        """Read the token ids of one row's `source`; its text begins again, the other rows stay as they are.
+
+        Raises `UsageError` as `read` does.
+        """
+        if not source:
+            raise UsageError("source of 0 tokens: expected at least 1.")
+        self._check_ids(min(source), max(source))
+        given = self._encode(np.array([source], np.int64), np.ones((1, len(source)), np.bool_))
+        self.truncate(row, 0)
+        self._source_lengths[row] = len(source)
+        self._place(given, slice(row, row + 1), len(source))
+
+    def _encode(self, ids: Integers, mask: Booleans) -> dict[str, Array]:
+        """What steps attend to, by input name, of the sources `ids` and `mask` [rows, tokens]."""
         began = time.perf_counter()
         crossed = self.reader.run({"source_ids": ids, "source_mask": mask})
         self.seconds += time.perf_counter() - began
-        self.rollback(0)
-        self._place({"source_mask": mask, **crossed}, ids.shape[1])
+        return {"source_mask": mask, **crossed}
 
-    def _place(self, given: Mapping[str, Array], tokens: int) -> None:
-        """Put what steps attend to where they look for it, for sources of at most so many tokens.
+    def _place(self, given: Mapping[str, Array], rows: slice, tokens: int) -> None:
+        """Put what steps attend to in `rows` where they look for it, for sources of at most so many tokens.
 
         There are such places for a few lengths only, each the double of another, and what is bound to them stays bound.
+        Where the longest source of all rows needs another one, what other rows attend to moves there.
         """
-        room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
+        room = max(SOURCE_TOKENS, 1 << (max(self._source_lengths) - 1).bit_length())
         room = min(room, self.engine.axes.get("source", Axis()).maximum or room)
         specs = [spec for spec in self.engine.inputs if "source" in spec.shape]
+        before = self._attended if self._attended_tokens else {}
         if room not in self._sources:
             self._sources[room] = zeros(specs, {"batch": self.batch, "source": room})
         arrays = self._sources[room]
-        arrays["source_mask"][:] = False  # what lies beyond the tokens is of sources before
         for spec in specs:
-            place = tuple(slice(tokens) if axis == "source" else slice(None) for axis in spec.shape)
-            arrays[spec.name][place] = given[spec.name]
+            first = _along(spec.shape, slice(None), slice(min(room, self._attended_tokens)))
+            if room != self._attended_tokens and before:
+                arrays[spec.name][...] = 0
+                arrays[spec.name][first] = before[spec.name][first]
+            if spec.name == "source_mask":
+                arrays[spec.name][rows] = False  # what lies beyond the tokens is of sources before
+            arrays[spec.name][_along(spec.shape, rows, slice(tokens))] = given[spec.name]
         self._attend(arrays, room)
+
+
+def _along(shape: Sequence[int | str], rows: slice, tokens: slice) -> tuple[slice, ...]:
+    """The place of `rows` and of their sources' `tokens` in an array of such a shape."""
+    return tuple({"batch": rows, "source": tokens}.get(str(axis), slice(None)) for axis in shape)
 
 
 def open_session(
