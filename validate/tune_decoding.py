@@ -112,6 +112,7 @@ def tune_decoding(
             threads=threads,
         )
     with generator:
+        generator.reuse_prefix = False  # every way is to read the prompt itself
         generator.check((example.prompt for example in examples), lambda number: f"--data {data}, text {number}")
         for each in tried:
             generator.method = each.strategy

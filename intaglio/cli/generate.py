@@ -121,10 +121,11 @@ def _write(
         if number and plain:
             click.echo()
         run, shown = generator.write(prompt), 0
-        for piece in _until_interrupted(run):
-            if plain and not trace:
-                show(piece)
-                shown += len(piece)
+        with suppress(KeyboardInterrupt):
+            for piece in run:
+                if plain and not trace:
+                    show(piece)
+                    shown += len(piece)
         yield run, shown
         if run.result().stopped == "interrupted":
             return
