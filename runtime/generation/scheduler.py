@@ -158,7 +158,7 @@ class Scheduler:
     def _begin(self, state: RequestState) -> None:
         try:
             strategy = self.prepare(state.request.strategy)
-        except IntaglioError as error:
+        except Exception as error:
             state.error = error
             self._end(state)
             return
