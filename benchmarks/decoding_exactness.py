@@ -32,8 +32,8 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.sampling import Sampling, distribution
-from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.tokenizer import read_backend
 

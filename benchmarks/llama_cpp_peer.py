@@ -13,6 +13,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
@@ -136,3 +137,50 @@ def open_model(path: Path, threads: int) -> Generate:
         yield from model.generate(list(prompt), temp=0.0)
 
     return generate
+
+
+def side_by_side(checkpoint: Path, folder: Path, threads: int, prompts: Sequence[int], written: Sequence[int]) -> float:
+    """Tokens a second of texts in sequences of one context, all there from the start, greedily.
+
+    `prompts` and `written` are the tokens of each. A sequence at its end leaves the batch.
+    """
+    import llama_cpp
+
+    llama_cpp.llama_backend_init()
+    path = str(quantized("Q4_0", checkpoint, folder)).encode()
+    model = llama_cpp.llama_model_load_from_file(path, llama_cpp.llama_model_default_params())
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.n_ctx, parameters.n_batch, parameters.n_seq_max = 4096, 2048, len(prompts)
+    parameters.n_threads = parameters.n_threads_batch = threads
+    context = llama_cpp.llama_init_from_model(model, parameters)
+    vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    batch = llama_cpp.llama_batch_init(2048, 0, 1)
+
+    def run(tokens: Sequence[tuple[int, int, int, bool]]) -> list[int]:
+        """Run (token, position, sequence, logits wanted) and choose a token after each that is wanted of."""
+        batch.n_tokens = len(tokens)
+        for place, (token, position, sequence, wanted) in enumerate(tokens):
+            batch.token[place], batch.pos[place], batch.logits[place] = token, position, wanted
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, sequence
+        if llama_cpp.llama_decode(context, batch):
+            raise RuntimeError("llama.cpp could not run a batch")
+        rows = [place for place, each in enumerate(tokens) if each[3]]
+        logits = (np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, row), (vocabulary,)) for row in rows)
+        return [int(each.argmax()) for each in logits]
+
+    def write() -> float:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        began = time.perf_counter()
+        read = [
+            (100 + place, place, sequence, place == count - 1)
+            for sequence, count in enumerate(prompts)
+            for place in range(count)
+        ]
+        last, running = run(read), list(range(len(prompts)))
+        for done in range(1, max(written)):
+            running, last = zip(*((s, t) for s, t in zip(running, last, strict=True) if written[s] > done), strict=True)
+            last = run([(t, prompts[s] + done - 1, s, True) for s, t in zip(running, last, strict=True)])
+        return sum(written) / (time.perf_counter() - began)
+
+    write()  # warms up
+    return write()

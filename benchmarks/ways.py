@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from intaglio.progress import track
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 
 WARM_UP = 2  # texts
 
@@ -23,6 +23,8 @@ class Way:
 
 def write_in_turn(ways: Sequence[Way], prompts: Sequence[str]) -> None:
     """Write every text in every way, one text at a time, so that all ways meet the machine in the same moods."""
+    for way in ways:
+        way.generator.reuse_prefix = False  # each reads every prompt itself
     for prompt in prompts[:WARM_UP]:
         for way in ways:
             way.generator.write(prompt).whole()

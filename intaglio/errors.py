@@ -8,6 +8,7 @@
     ├── GraphError          a graph or a recipe that a pass cannot take
     ├── EngineError         an engine that does not open, or inputs it does not take
     ├── BuildError          what an engine builder refused
+    ├── BusyError           a scheduler whose queue is full
     └── MissingExtraError   a library of an optional extra is not installed
 
 Each message is one line that says what, got, expected, mend. The command line prints it and exits with 2.
@@ -51,6 +52,10 @@ class EngineError(IntaglioError):
 
 class BuildError(IntaglioError):
     """What an engine builder refused."""
+
+
+class BusyError(IntaglioError):
+    """A scheduler whose queue is full: try again later."""
 
 
 class MissingExtraError(IntaglioError):

@@ -23,10 +23,5 @@ def write_texts(generator: TextGenerator, prompts: Sequence[str]) -> list[Writte
     Raises `UsageError`, before any is written, for a prompt that is longer than the models take.
     """
     generator.check(prompts)
-    texts = []
-    starts = range(0, len(prompts), generator.batch)
-    for start in track(starts, "the large model is writing", total=len(starts)):
-        batch = generator.write_batch(prompts[start : start + generator.batch])
-        for run, result in zip(batch.texts, batch.whole(), strict=True):
-            texts.append(WrittenText(run.text.source, tuple(run.text.tokens), len(result.tokens)))
-    return texts
+    runs = track(generator.write_each(prompts), "the large model is writing", total=len(prompts))
+    return [WrittenText(run.state.source, (*run.state.start, *run.state.tokens), len(run.state.tokens)) for run in runs]

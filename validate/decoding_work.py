@@ -12,7 +12,7 @@ import msgspec
 from intaglio.bundle import Bundle
 from intaglio.drafts import draft_axes
 from intaglio.model_file import load
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.strategies.contract import Author, Calls, Tokens
 from intaglio.validate.work import Work, work

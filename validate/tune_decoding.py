@@ -19,8 +19,8 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.prompts import Example, read_examples
-from intaglio.runtime.generation.text_run import Generated
 from intaglio.runtime.strategies import BigLittleDecoder, Plain, Speculative, Strategy
 from intaglio.validate.decoding_work import DecodingWork, decoding_work
 from intaglio.validate.text_quality import TextQuality, text_quality
@@ -112,6 +112,7 @@ def tune_decoding(
             threads=threads,
         )
     with generator:
+        generator.reuse_prefix = False  # every way is to read the prompt itself
         generator.check((example.prompt for example in examples), lambda number: f"--data {data}, text {number}")
         for each in tried:
             generator.method = each.strategy

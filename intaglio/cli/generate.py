@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,8 +19,12 @@ from intaglio.errors import UsageError
 from intaglio.files import read_text
 
 if TYPE_CHECKING:
-    from intaglio.runtime.generation.generate import Prompt, TextGenerator
-    from intaglio.runtime.generation.text_run import BatchRun, Generated, TextRun
+    from intaglio.runtime.generation.generate import TextGenerator
+    from intaglio.runtime.generation.generated import Generated
+    from intaglio.runtime.generation.prompt_reader import Prompt
+    from intaglio.runtime.generation.text_run import TextRun
+
+Item = TypeVar("Item")
 
 EPILOG = """\b
 Examples:
@@ -89,38 +96,44 @@ def generate_command(
         if isinstance(generator.method, Auto):
             click.echo(generator.method.forecast(), err=True)
         done: list[Generated] = []
-        for start in range(0, len(wanted), generator.batch):
-            if start and not as_json:
-                click.echo()
-            batch = generator.write_batch(wanted[start : start + generator.batch])
-            shown = _write(batch, live=not as_json and not trace)
-            results = [run.result() for run in batch.texts]
-            for number, (run, result) in enumerate(zip(batch.texts, results, strict=True)):
-                if number and not as_json:
-                    click.echo()
-                _tell(generator, run, result, shown, as_json, trace)
-            done += results
-            if any(result.stopped == "interrupted" for result in results):
-                break
+        for run, shown in _write(generator, wanted, not as_json, trace):
+            done.append(run.result())
+            _tell(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
         _tell_work(bundle, options["draft"], done, as_json)
     return ERROR if any(result.stopped == "interrupted" for result in done) else 0
 
 
-def _write(batch: BatchRun, live: bool) -> int:
-    """Write texts; if `live`, show one that is alone as it is written. Returns the number of characters shown.
-
-    An interrupt is their end.
+def _write(
+    generator: TextGenerator, prompts: Sequence[Prompt], plain: bool, trace: bool
+) -> Iterator[tuple[TextRun, int]]:
+    """The texts in order, and how many of their characters stand there already: if they are `plain`, without trace,
+    and written one at a time. An interrupt is the end of those that are being written.
     """
-    shown = 0
-    try:
-        for _, piece in batch:
-            if live and len(batch.texts) == 1:
-                show(piece)
-                shown += len(piece)
-    except KeyboardInterrupt:
-        pass
-    return shown
+    if len(prompts) > 1 and generator.batch > 1:
+        runs = generator.write_each(prompts)
+        for number, run in enumerate(chain(_until_interrupted(runs), runs.begun)):
+            if number and plain:
+                click.echo()
+            yield run, 0
+        return
+    for number, prompt in enumerate(prompts):
+        if number and plain:
+            click.echo()
+        run, shown = generator.write(prompt), 0
+        with suppress(KeyboardInterrupt):
+            for piece in run:
+                if plain and not trace:
+                    show(piece)
+                    shown += len(piece)
+        yield run, shown
+        if run.result().stopped == "interrupted":
+            return
+
+
+def _until_interrupted(items: Iterable[Item]) -> Iterator[Item]:
+    with suppress(KeyboardInterrupt):
+        yield from items
 
 
 def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool) -> None:

@@ -11,7 +11,8 @@ from intaglio.cli.output import has_styles
 
 if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import TextGenerator
-    from intaglio.runtime.generation.text_run import Generated, TextRun
+    from intaglio.runtime.generation.generated import Generated
+    from intaglio.runtime.generation.text_run import TextRun
     from intaglio.runtime.generation.trace import Passage
 
 # What a terminal would obey instead of showing it: control characters but tab and line feed.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from intaglio.runtime.generation.chat import Message
-
-if TYPE_CHECKING:
-    from intaglio.runtime.generation.generate import TextGenerator
-    from intaglio.runtime.generation.text_run import TextRun
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.text_run import TextRun
 
 ANSWER = 4  # an answer should have this part of the model's positions, unless fewer tokens are asked for
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.chat import ChatTemplate, Message
+from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.draft_model import check_draft, draft_threads
-from intaglio.runtime.generation.sampling import Sampler, Sampling
-from intaglio.runtime.generation.text_run import BatchRun, Generated, TextRun
+from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.request_state import check_prompt
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
+from intaglio.runtime.generation.text_run import BatchRun, RequestsRun, TextRun
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, DraftTree, NGram, Strategy, Text
-from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
+from intaglio.runtime.strategies import Auto, DraftTree, NGram
 
-Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class StrategyOptions(TypedDict, total=False):
@@ -70,14 +73,8 @@ def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Unp
     decoder, `UsageError` for prompts and options that make no sense.
     """
     with TextGenerator(bundle, **options) as generator:
-        together: list[Prompt] = []
-        for prompt in [prompts] if isinstance(prompts, str) else prompts:
-            together.append(prompt)
-            if len(together) == generator.batch:
-                yield from generator.write_batch(together).whole()
-                together = []
-        if together:
-            yield from generator.write_batch(together).whole()
+        for run in generator.write_each([prompts] if isinstance(prompts, str) else prompts):
+            yield run.result()
 
 
 class TextGenerator:
@@ -123,20 +120,22 @@ class TextGenerator:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
         if seed is not None and seed < 0:
             raise UsageError(f"seed {seed}: expected 0 or more.")
+        if "" in stop:
+            raise UsageError("a stop string is empty. Give at least one character, or leave it out.")
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         if early_exit and draft is not None:
             raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
         default = "auto" if drafting else "greedy"
-        self.strategy, self._sampling = _choice(strategy, default, filters, repetition_penalty)
-        self.method = _method(self.strategy, options, drafting)
+        self.strategy, self._sampling = sampling_of(strategy, default, filters, repetition_penalty)
+        self.method = method_of(self.strategy, options, drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
         self._bundle = Bundle.open(bundle)
         decoder = self._bundle.manifest.decoder or decoder_of(self._bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
-        self.tokenizer = read_backend(self._bundle)
-        self._writing: BatchRun | None = None
+        self.reuse_prefix = True  # see `GenerationRequest`; what is timed should not
+        self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
             self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
             self._draft: DecoderSession | None = None
@@ -147,11 +146,12 @@ class TextGenerator:
                 self._draft = opened.enter_context(open_session(smaller, target, batch, few))
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
-            self.limit = self._model.limit
+            self.scheduler = Scheduler(self._bundle, self._model, self._draft)
+            opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.narrow(self._draft.limit, self._draft.vocabulary)
                 self._draft.vocabulary = self._model.vocabulary
-            self.method.prepare(self._model, self._draft)
+            self.scheduler.prepare(self.method)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -161,6 +161,16 @@ class TextGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._opened.close()
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a prompt and its text."""
+        return self.scheduler.limit
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the bundle."""
+        return self.scheduler.prompts.tokenizer
 
     @property
     def draft_source(self) -> Literal["draft model", "early exit", "model", "text"] | None:
@@ -176,7 +186,7 @@ class TextGenerator:
 
         Models that share a tokenizer may pad its vocabulary to different lengths.
         """
-        self.limit = min(self.limit, limit)
+        self.scheduler.limit = min(self.limit, limit)
         self._model.vocabulary = min(self._model.vocabulary, vocabulary)
 
     def write(self, prompt: Prompt) -> TextRun:
@@ -193,15 +203,42 @@ class TextGenerator:
         """
         if not 1 <= len(prompts) <= self.batch:
             raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
-        texts = [self.prompt_text(prompt) for prompt in prompts]
-        encoded = [self._tokens(text, prompt) for text, prompt in zip(texts, prompts, strict=True)]
-        for session in (self._model, self._draft):
-            if session:
-                session.rollback(0)
+        encoded = [self._checked(prompt) for prompt in prompts]
+        self._end_others()
+        states = [self.scheduler.submit(self._request(prompt)) for prompt in encoded]
+        self._writing = BatchRun(self.scheduler, states)
+        return self._writing
+
+    def write_each(self, prompts: Iterable[Prompt]) -> RequestsRun:
+        """Write the texts after `prompts`, `batch` of them side by side, and give each once it is whole, in order.
+
+        It ends the texts before them. A prompt is taken from `prompts` when there is a row for it. Raises `UsageError`
+        as `write` does.
+        """
+        self._end_others()
+        requests = (self._request(self._checked(prompt)) for prompt in prompts)
+        self._writing = RequestsRun(self.scheduler, requests, self.batch)
+        return self._writing
+
+    def _end_others(self) -> None:
         if self._writing is not None:
             self._writing.end()
-        self._writing = BatchRun(self, [self._begin(row, tokens) for row, tokens in enumerate(encoded)], texts)
-        return self._writing
+
+    def _request(self, prompt: EncodedPrompt) -> GenerationRequest:
+        seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it
+        self._texts += 1
+        return GenerationRequest(
+            prompt,
+            self._sampling,
+            self.stop,
+            self.max_new_tokens,
+            seed,
+            self.method,
+            self.strategy,
+            ignore_eos=True,
+            end_tokens=self.ends,
+            reuse_prefix=self.reuse_prefix,
+        )
 
     def check(self, prompts: Iterable[Prompt], called: Callable[[int], str] | None = None) -> None:
         """Raise the `UsageError` that one of `prompts` would be refused with; `called` says which, of its number."""
@@ -213,45 +250,17 @@ class TextGenerator:
                     raise
                 raise UsageError(f"{called(number)}: {error}") from error
 
-    def _begin(self, row: int, prompt: list[int]) -> Text:
-        seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it
-        self._texts += 1
-        start = self._model.encoder.decoder_start_token_id if isinstance(self._model, EncoderDecoderSession) else None
-        tokens = prompt if start is None else [start]
-        return Text(
-            tokens=tokens,
-            room=min(self.max_new_tokens, self.limit - len(tokens)),
-            ends=self.ends,
-            sampler=Sampler(self._sampling, seed),
-            large=CachedModel(self._model, row, "large"),
-            source=() if start is None else prompt,
-            draft=CachedModel(self._draft, row, "small") if self._draft else None,
-        )
-
-    def read(self, texts: Sequence[Text]) -> None:
-        """Let an encoder read what the texts are written from; a decoder reads its prompt as the text goes."""
-        for session in (self._model, self._draft):
-            if isinstance(session, EncoderDecoderSession):
-                before = session.seconds
-                session.read([text.source for text in texts])
-                for text in texts:
-                    text.counts.read("large" if session is self._model else "small", session.seconds - before)
-
-    @cached_property
+    @property
     def template(self) -> ChatTemplate:
         """The chat template of the bundle. Raises `BundleError` where it has none."""
-        return ChatTemplate.open(self._bundle)
-
-    def prompt_text(self, prompt: Prompt) -> str:
-        """The text that the model reads: a conversation becomes one by the chat template of the bundle."""
-        return prompt if isinstance(prompt, str) else self.template.render(prompt)
+        return self.scheduler.prompts.template
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own.
 
         Raises `UsageError` as `write` does.
         """
-        return self._tokens(self.prompt_text(prompt), prompt)
+        return self._checked(prompt).tokens
 
     def room(self, prompt: Prompt) -> int:
         """How many new tokens fit after `prompt`; less than 1 where the models do not take it.
@@ -260,58 +269,11 @@ class TextGenerator:
         """
         if isinstance(self._model, EncoderDecoderSession):
             return self.limit - 1
-        return self.limit - len(self._ids(self.prompt_text(prompt), prompt))
+        return self.limit - len(self.scheduler.prompts.encode(prompt).tokens)
 
-    def _ids(self, text: str, prompt: Prompt) -> list[int]:
-        """See `encode`; `text` is what the model reads of `prompt`."""
-        check_unicode(text)
-        check_words(text)
-        return list(self.tokenizer.encode(text, add_special_tokens=isinstance(prompt, str)).ids) if text else []
-
-    def _tokens(self, text: str, prompt: Prompt) -> list[int]:
-        """The same, of a prompt that is neither empty nor too long."""
-        tokens = self._ids(text, prompt)
-        if not tokens:
-            raise UsageError("the prompt is empty. Give at least one character.")
-        if len(tokens) >= self.limit and not isinstance(self._model, EncoderDecoderSession):
-            raise UsageError(
-                f"prompt of {len(tokens)} tokens: the model takes at most {self.limit} together with at least "
-                "one new one. Shorten the prompt."
-            )
-        return tokens
-
-
-def _method(name: str, options: StrategyOptions, drafting: str | None) -> Strategy:
-    """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take.
-
-    `drafting`: the option that names a draft model, if one was given.
-    """
-    kind = STRATEGIES[name]
-    if kind.needs_draft not in (None, drafting is not None):
-        needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
-        said = (
-            f"takes no {drafting}. Leave it out, or choose --strategy bild, speculative or auto" if drafting else needed
-        )
-        raise UsageError(f"strategy {name!r} {said}.")
-    given = {option: value for option, value in options.items() if value is not None}
-    known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
-    if strange := [option for option in given if option not in known]:
-        taken = ", ".join(f"--{option.replace('_', '-')}" for option in known) or "none"
-        raise UsageError(f"strategy {name!r} takes no --{strange[0].replace('_', '-')}. Its options: {taken}.")
-    return kind(**given)
-
-
-def _choice(
-    strategy: str | None, default: str, filters: dict[str, float | None], penalty: float
-) -> tuple[str, Sampling]:
-    """The strategy's name and how tokens are chosen, of what the user gave; `default`: the name without filters."""
-    given = {name: value for name, value in filters.items() if value is not None}
-    name = strategy or ("sample" if given and default == "greedy" else default)
-    if name not in STRATEGIES:
-        raise UsageError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}.")
-    if name == "greedy" and given:
-        options = ", ".join(f"--{option.replace('_', '-')}" for option in given)
-        raise UsageError(f"strategy 'greedy' takes the most probable token: leave out {options}, or take 'sample'.")
-    if given or name == "sample":
-        given.setdefault("temperature", 1.0)
-    return name, Sampling(**given, repetition_penalty=penalty)  # type: ignore[arg-type]
+    def _checked(self, prompt: Prompt) -> EncodedPrompt:
+        """What the model reads of a prompt that is neither empty nor too long."""
+        encoded = self.scheduler.prompts.encode(prompt)
+        reads_apart = isinstance(self._model, EncoderDecoderSession)
+        check_prompt(encoded.tokens, len(encoded.tokens) + 1 if reads_apart else self.limit)
+        return encoded

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError, UsageError
+from intaglio.runtime.generation.constraint import LogitConstraint, constrained
 
 Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
@@ -49,26 +50,41 @@ class Sampling:
 
 
 class Sampler:
-    """Chooses tokens; the same `seed` and logits give the same tokens. Without a seed each sampler draws anew."""
+    """Chooses tokens; the same `seed` and logits give the same tokens. Without a seed each sampler draws others."""
 
-    def __init__(self, sampling: Sampling, seed: int | Sequence[int] | None = None):
+    def __init__(
+        self,
+        sampling: Sampling,
+        seed: int | Sequence[int] | None = None,
+        constraint: LogitConstraint | None = None,
+        prompt_tokens: int = 0,
+    ):
+        """`constraint`: which tokens may be chosen; `prompt_tokens`: how many of the tokens it is not asked about."""
         self.sampling = sampling
         self._generator = np.random.default_rng(seed)
+        self._constraint, self._prompt_tokens = constraint, prompt_tokens
 
     def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
         """The next token for logits [vocabulary]; `seen` are the tokens so far, prompt included."""
-        sampling = self.sampling
-        if not sampling.greedy:
-            return self.draw(distribution(logits, sampling, seen))
-        return best(penalised(logits, sampling.repetition_penalty, seen))
+        if not self.sampling.greedy:
+            return self.draw(self.distribution(logits, seen))
+        return best(self.penalised(logits, seen))
 
     def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
         """The probabilities [vocabulary] that `choose` draws from; where it is greedy, one of them is 1."""
-        return distribution(logits, self.sampling, seen)
+        return distribution(self._allowed(logits, seen), self.sampling, seen)
 
     def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
-        """Logits [vocabulary] after the repetition penalty: of these `choose` takes the highest where it is greedy."""
-        return penalised(logits, self.sampling.repetition_penalty, seen)
+        """Logits [vocabulary] after the constraint and the repetition penalty.
+
+        Of these `choose` takes the highest where it is greedy.
+        """
+        return penalised(self._allowed(logits, seen), self.sampling.repetition_penalty, seen)
+
+    def _allowed(self, logits: Logits, seen: Sequence[int]) -> Logits:
+        if self._constraint is None:
+            return logits
+        return constrained(logits, self._constraint, seen[self._prompt_tokens :])
 
     def uniform(self) -> float:
         """A number from 0 to 1, 1 excluded; 0.5 where nothing is left to chance."""

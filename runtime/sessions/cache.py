@@ -47,10 +47,11 @@ class KeyValueCache:
             for buffer in self.buffers.values():
                 self._memory.copy(buffer[row, :, new], buffer[row, :, old])
 
-    def copy(self, source: int, row: int, length: int) -> None:
-        """Let the first `length` slots of `row` hold what those of another row do."""
+    def copy(self, source: int, row: int, length: int, layers: int) -> None:
+        """Let the first `length` slots of `row` hold what those of another row do, in the first `layers` blocks."""
         if source != row:
-            for buffer in self.buffers.values():
+            for name in cache_names(layers):
+                buffer = self.buffers[name]
                 self._memory.copy(buffer[row, :, :length], buffer[source, :, :length])
 
     def release(self) -> None:

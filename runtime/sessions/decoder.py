@@ -9,7 +9,7 @@ reads all of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from operator import add
 from pathlib import Path
 from types import TracebackType
@@ -51,7 +51,8 @@ class DecoderSession:
     `blocks_run[row]` [positions wanted] is of the row's last one. Not for use from several threads at once.
 
     A step covers the rows from the first to the last that get tokens; those between get some that are not real, behind
-    their ends. Rows in `spare`, which nobody goes on with, are cut where the cache has no room for those.
+    their ends. In an engine whose cache has one length they give way where there is no room for those: they are cut,
+    and whoever goes on with them reads the missing tokens again.
     """
 
     logits_name: ClassVar[str] = LOGITS  # the output that steps return
@@ -79,7 +80,6 @@ class DecoderSession:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
         self._attended_tokens = 0  # for which they have room
         self._slots = Slots(engine.memory, decoder)
-        self.spare: set[int] = set()  # rows whose content may be read again: they give way
         self._limits = StepLimits(engine, decoder)
         self.limit = self._limits.most_tokens(self.limit)
         if self._limits.slots is not None:
@@ -158,7 +158,8 @@ class DecoderSession:
         counts = [len(tokens) for tokens in texts]
         self._check_lengths(counts)
         longest = max(counts)
-        if longest and (trees or longest <= self._limits.widest(self._kept(_taking_part(counts)))):
+        widest = longest if trees else min(longest, self._widest(counts))
+        if longest and longest == widest:
             return self._append(texts, counts, wanted, trees, origins)
         return self._append_in_pieces(texts, wanted)
 
@@ -166,7 +167,7 @@ class DecoderSession:
         """Append sequences of tokens that are longer than one step takes: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
-            width = min(longest, self._limits.widest(self._kept(_taking_part([*map(len, texts)]))))
+            width = min(longest, self._widest([*map(len, texts)]))
             cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all end in the last step
             pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
             texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
@@ -176,13 +177,16 @@ class DecoderSession:
                 found[row].append(logits)
         return [np.concatenate(parts) for parts in found]
 
-    def tree_room(self, origins: int) -> int:
-        """The most tokens of a tree that the next step takes, at least 1; it drafts after at most `origins` of them."""
-        return self._limits.tree(self._kept(range(self.batch)), origins)
+    def _widest(self, counts: Sequence[int]) -> int:
+        """The most tokens of a step in which every row gets `counts`; those that get none give way."""
+        return self._limits.widest(length for length, count in zip(self.lengths, counts, strict=True) if count)
 
-    def _kept(self, rows: Iterable[int]) -> Iterator[int]:
-        """The lengths of those of `rows` that do not give way."""
-        return (self.lengths[row] for row in rows if row not in self.spare)
+    def tree_room(self, origins: int, row: int) -> int:
+        """The most tokens of a tree that a step takes in `row`, at least 1; it drafts after at most `origins` of them.
+
+        A step takes trees of several rows where each has room for the widest of them.
+        """
+        return self._limits.tree(self.lengths[row], origins)
 
     def _append(
         self,
@@ -195,7 +199,7 @@ class DecoderSession:
         """One step, of the rows from the first to the last that get tokens: see `append`."""
         rows = _taking_part(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
-        buffers = self._prepare(rows, max(counts), max(1, *wanted), drafting)
+        buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
         for index, row in enumerate(rows):
             tokens, count = texts[row], counts[row]
             if count:
@@ -240,20 +244,22 @@ class DecoderSession:
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
         self._check_lengths(real.tolist())
-        buffers = self._prepare(range(self.batch), tokens, wanted.shape[1], wanted.shape[1])
+        buffers = self._prepare(range(self.batch), real.tolist(), tokens, wanted.shape[1], wanted.shape[1])
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
         buffers.draft_indices[:] = wanted
         return self._run(buffers, real.tolist())
 
-    def _prepare(self, rows: range, tokens: int, wanted: int, drafting: int) -> StepBuffers:
+    def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
         """The buffers of a step of `tokens` for `rows`, with room in the cache: for sequences without branches.
 
-        `drafting`: after so many of the tokens, where the graph drafts.
+        `counts`: of all rows, how many of them are real. `drafting`: after so many, where the graph drafts.
         """
         behind = tokens + drafted(self.decoder, drafting)
-        for row in self.spare.intersection(rows):
-            self.truncate(row, max((self._limits.slots or self.capacity) - behind, 0))
+        if self._limits.slots is not None:
+            for row in rows:
+                if not counts[row]:
+                    self.truncate(row, max(self._limits.slots - behind, 0))
         lengths = self.lengths[rows.start : rows.stop]
         self._reserve(max(lengths) + behind)
         shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
@@ -305,7 +311,7 @@ class DecoderSession:
         """Let `row` hold the first `length` tokens of the row `source`, and nothing else."""
         if not 0 <= length <= self.lengths[source]:
             raise UsageError(f"copy of {length} tokens: row {source} holds {self.lengths[source]}.")
-        self.cache.copy(source, row, length)
+        self.cache.copy(source, row, length, self.decoder.layers)
         self.lengths[row] = length
 
     def _check_ids(self, least: int, greatest: int) -> None:

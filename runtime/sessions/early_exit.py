@@ -79,7 +79,9 @@ class EarlyExitSession(DecoderSession):
         self._lengths[row] = min(self._lengths[row], length)
 
     def copy(self, source: int, row: int, length: int) -> None:
-        """See `DecoderSession`; the cache's contents are the whole model's to copy, which is done first."""
+        """See `DecoderSession`; of the cache that both share, the first blocks' part is copied."""
+        self._reserve(length)  # takes over the whole model's buffers, if they are new
+        self.cache.copy(source, row, length, self.decoder.layers)
         self._lengths[row] = length
 
     def _reserve(self, slots: int) -> None:

@@ -30,17 +30,17 @@ class StepLimits:
         return limit if self.slots is None else max(min(limit, self.slots - drafted(self._decoder, 1)), 1)
 
     def widest(self, lengths: Iterable[int]) -> int:
-        """The most tokens of a step, for rows that hold `lengths` and keep them."""
+        """The most tokens of a step, for rows that hold `lengths`."""
         widest = min(PREFILL_TOKENS, self._tokens or PREFILL_TOKENS)
         if self.slots is None:
             return widest
         return min(widest, max(self.slots - max(lengths, default=0) - drafted(self._decoder, 1), 1))
 
-    def tree(self, lengths: Iterable[int], origins: int) -> int:
-        """The most tokens of a tree, at least 1, that drafts after at most `origins` of them; as `widest`."""
+    def tree(self, length: int, origins: int) -> int:
+        """The most tokens of a tree behind `length` others, at least 1; it drafts after at most `origins` of them."""
         limits = [limit for limit in (self._tokens, self._wanted) if limit is not None]
         if self.slots is not None:
-            free, behind = self.slots - max(lengths, default=0), drafted(self._decoder, 1)
+            free, behind = self.slots - length, drafted(self._decoder, 1)
             limits.append(max(free - behind * origins, free // (1 + behind)))  # the latter drafts after all of fewer
         return max(min(limits, default=PREFILL_TOKENS), 1)
 

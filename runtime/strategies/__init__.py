@@ -5,9 +5,18 @@ from collections.abc import Mapping
 from intaglio.runtime.strategies.auto import Auto
 from intaglio.runtime.strategies.bild import BigLittleDecoder
 from intaglio.runtime.strategies.calm import Calm
-from intaglio.runtime.strategies.contract import CachedModel, Calls, Seconds, Strategy, Text, Tokens, Written
+from intaglio.runtime.strategies.contract import (
+    CachedModel,
+    Calls,
+    Forward,
+    ReadSource,
+    Seconds,
+    Strategy,
+    Text,
+    Tokens,
+    Written,
+)
 from intaglio.runtime.strategies.draft_tree import DraftTree, HiddenTransfer, Medusa
-from intaglio.runtime.strategies.driver import drive
 from intaglio.runtime.strategies.ngram import NGram
 from intaglio.runtime.strategies.plain import Plain
 from intaglio.runtime.strategies.speculative import Speculative
@@ -32,13 +41,14 @@ __all__ = [
     "Calls",
     "Calm",
     "DraftTree",
+    "Forward",
     "NGram",
     "Plain",
+    "ReadSource",
     "Seconds",
     "Speculative",
     "Strategy",
     "Text",
     "Tokens",
     "Written",
-    "drive",
 ]

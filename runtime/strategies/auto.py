@@ -20,10 +20,12 @@ class Auto(Strategy):
     drafting; as many tokens at a time as pay by the cost model.
 
     Greedy texts are the large model's; sampled ones are distributed as its texts, but not the same for the same seed,
-    as the windows depend on what was measured.
+    as the windows depend on what was measured. That is done once for a pair of models, while they write nothing: a
+    request with this strategy that comes first to busy models waits until they are idle.
     """
 
     needs_draft: ClassVar[bool | None] = None
+    measures: ClassVar[bool] = True
     times: StepTimes = field(init=False)
     most: int = field(init=False)  # tokens that are drafted at a time
 

@@ -16,7 +16,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 
-AT_ONCE = -2.0  # a threshold that every cosine exceeds: of rows of the batch where there is no text to write
+AT_ONCE = -2.0  # a threshold that every cosine exceeds: of a row that no pass is run for
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Calm(Strategy):
     """
 
     needs_draft: ClassVar[bool] = False
+    whole_passes: ClassVar[bool] = False
     saturation: float = 0.9  # lambda
     decay: float = 4.0  # tau: how fast the threshold falls to 0.9 lambda
 
@@ -45,7 +46,6 @@ class Calm(Strategy):
                 "strategy 'calm': the model has no exit after every block. Train it (intaglio train early-exit "
                 "--every-layer), export what that makes, and generate with that bundle."
             )
-        large.exit_thresholds[:] = AT_ONCE
 
     def threshold(self, written: int, most: int) -> float:
         """What the cosine has to exceed once `written` of at most `most` tokens are there (paper, section 5.2)."""

@@ -1,8 +1,8 @@
 """What a strategy is given, and what it gives.
 
 A strategy is written for one text. It asks for a model's forward pass by yielding a `Forward`, and gets the logits back
-as the value of that `yield`; it gives tokens by yielding them as `Written`. The driver answers the requests of several
-texts in one pass, and stops a strategy when its text is at its end.
+as the value of that `yield`; it gives tokens by yielding them as `Written`. The scheduler (runtime/generation) answers
+what several sequences wait for in one pass, and closes a strategy when its sequence is at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Seconds(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """What was done for one text. The driver keeps it."""
+    """What was done for one sequence. The scheduler keeps it."""
 
     calls: Calls = msgspec.field(default_factory=Calls)
     processed: Tokens = msgspec.field(default_factory=Tokens)
@@ -74,13 +74,25 @@ class Written(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """A request to run tokens through a model, after what its cache holds of the text."""
+    """A request to read what a model's cache lacks of a sequence of tokens, and then a tree, if there is one.
+
+    What the cache lacks is looked at when the pass is run: it may have been shortened, or filled, meanwhile.
+    """
 
     model: CachedModel
-    tokens: Sequence[int]
-    wanted: int  # logits are wanted of so many of the tokens, the last ones
-    parents: Sequence[int] = ()  # of a tree of tokens, see `token_tree`; none: they follow each other
-    origins: Sequence[int] = ()  # the places of the tokens that a model which drafts does so after; none: the last
+    sequence: Sequence[int]
+    wanted: int = (
+        1  # logits are wanted after so many of its tokens, the last ones; with a tree, after those of the tree
+    )
+    tree: Sequence[int] = ()  # tokens that may follow the sequence
+    parents: Sequence[int] = ()  # of the tree's tokens, see `token_tree`
+    origins: Sequence[int] = ()  # the places of the tree's tokens that a model which drafts does so after
+
+
+class ReadSource(NamedTuple):
+    """A request to let the encoder of an encoder-decoder read what the sequence is written from."""
+
+    model: CachedModel
 
 
 class CachedModel:
@@ -97,22 +109,24 @@ class CachedModel:
         return self.session.lengths[self.row]
 
     def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
-        """The request to read what the cache does not hold yet of the text `tokens`.
+        """The request to read what the cache does not hold yet of the sequence `tokens`.
 
         Its answer are the logits [wanted, vocab] after the last of them.
         """
-        return Forward(self, tokens[self.length :], wanted)
+        return Forward(self, tokens, wanted)
 
-    def append_tree(self, tokens: Sequence[int], parents: Sequence[int], origins: Sequence[int]) -> Forward:
-        """The request to read a tree of tokens, and to draft after those at the places `origins`.
+    def append_tree(
+        self, sequence: Sequence[int], tokens: Sequence[int], parents: Sequence[int], origins: Sequence[int]
+    ) -> Forward:
+        """The request to read a tree of `tokens` after `sequence`, and to draft after those at the places `origins`.
 
-        Its answer are the logits after each of them.
+        Its answer are the logits after each of the tree's tokens.
         """
-        return Forward(self, tokens, len(tokens), parents, origins)
+        return Forward(self, sequence, len(tokens), tokens, parents, origins)
 
     def tree_room(self, origins: int) -> int:
         """The most tokens of a tree that can be read next, if at most `origins` of them are drafted after."""
-        return self.session.tree_room(origins)
+        return self.session.tree_room(origins, self.row)
 
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of what the cache holds from `start` on, keep the tokens at `places`: a path through a tree."""
@@ -125,17 +139,16 @@ class CachedModel:
 
 @dataclass
 class Text:
-    """One text that is being written. The driver adds what is written to `tokens`, and counts."""
+    """One sequence that is being written. The scheduler adds what is written to `tokens`, and counts."""
 
     tokens: list[int]  # the prompt, and what was written after it
     room: int  # tokens that may still be written; at least 1 while the strategy runs
     ends: frozenset[int]  # tokens that end the text
     sampler: Sampler
-    large: CachedModel  # the model whose text it is, with an empty cache
+    large: CachedModel  # the model whose text it is; its cache may hold a beginning of the prompt
     source: Sequence[int] = ()  # what an encoder-decoder writes the text from
-    draft: CachedModel | None = None  # a smaller model, with an empty cache, for strategies that need one
+    draft: CachedModel | None = None  # a smaller model, for strategies that take one
     counts: Counts = field(default_factory=Counts)
-    ended: bool = False  # set by whoever takes the tokens: no more are wanted
 
     @property
     def small(self) -> CachedModel:
@@ -151,13 +164,15 @@ class Strategy(ABC):
     """A way to choose tokens: a dataclass, whose fields are its options, each with a default."""
 
     needs_draft: ClassVar[bool | None]  # None: it takes a draft model, and does without
+    measures: ClassVar[bool] = False  # `prepare` runs the models, so that no sequence may be in their caches
+    whole_passes: ClassVar[bool] = True  # False: tokens that it writes do not go through all blocks of the model
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:  # noqa: B027  most have no need of it
-        """Look at the models before the first text, their caches empty before and after."""
+        """Look at the models, once, before the first sequence that is written so. Raises `UsageError`."""
 
     @abstractmethod
     def write(self, text: Text) -> Steps:
-        """Write the text without end; it is stopped at the text's end, between any two tokens.
+        """Write the sequence without end; it is closed at its end, between any two tokens.
 
         What was given as `Written`, and not as rolled back, is never taken back. Every token that is certain is given
         before the next forward pass is asked for.

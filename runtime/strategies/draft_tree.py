@@ -80,8 +80,8 @@ class DraftTree(Strategy):
             most = min(self.tree, text.room - 1, large.tree_room(self.origins) - 1)
             tree = grow(token, drafts, most, self.least, copies)
             tree = tree.first(enough(tree.chances[1:]))
-            origins, start = tree.likely_ends(self.origins), large.length
-            logits = yield large.append_tree(tree.tokens, tree.parents, origins)
+            origins, start = tree.likely_ends(self.origins), len(text.tokens) - 1
+            logits = yield large.append_tree(text.tokens[:start], tree.tokens, tree.parents, origins)
             path, token = self._walk(text, tree, logits)
             large.keep(start, path)
             copies.observe([*(tree.tokens[place] for place in path[1:]), token])

@@ -18,7 +18,7 @@ from intaglio.errors import BundleError, IntaglioError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.sessions import decoder
 from intaglio.runtime.tokenizer import read_backend
 

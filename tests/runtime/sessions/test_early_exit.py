@@ -22,7 +22,7 @@ from intaglio.graph_passes import compress
 from intaglio.model_file import load, save
 from intaglio.runtime import build
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 

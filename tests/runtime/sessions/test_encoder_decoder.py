@@ -13,7 +13,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import generate
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.tokenizer import read_backend
 

@@ -22,12 +22,15 @@ from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.sampling import Sampler, Sampling, distribution, softmax
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.sampling import Sampling, distribution, softmax
+from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import STRATEGIES, Auto, CachedModel, Text, drive
+from intaglio.runtime.strategies import STRATEGIES, Auto
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import drafts_after
@@ -334,26 +337,18 @@ def test_trees_fit_into_a_cache_of_one_length(
     with OnnxRuntimeEngine(Bundle.open(drafting)) as engine:
         session = DecoderSession(FixedEngine(engine, capacity, 7), decoder_of(Bundle.open(drafting)), 3)
         assert session.limit == capacity - (session.decoder.drafts if kind == "hidden-transfer" else 0)
-        written = [
-            Text(
-                tokens=list(prompt),
-                room=session.limit - len(prompt),
-                ends=frozenset(),
-                sampler=Sampler(Sampling()),
-                large=CachedModel(session, row, "large"),
-            )
-            for row, prompt in enumerate(prompts)
-        ]
-        for text, _ in drive(strategy, written):
-            text.ended = not text.room
+        scheduler = Scheduler(Bundle.open(drafting), session)
+        states = [scheduler.submit(GenerationRequest(each, strategy=strategy, ignore_eos=True)) for each in prompts]
+        while not scheduler.idle:
+            assert not any(isinstance(event, Failed) for event in scheduler.step())
     with DecoderSession.open(plain) as straight:
-        for text, prompt in zip(written, prompts, strict=True):
+        for state, prompt in zip(states, prompts, strict=True):
             straight.rollback(0)
-            count = len(text.tokens) - len(prompt)
-            (logits,) = straight.append([text.tokens[:-1]], [count])
-            assert logits.argmax(axis=1).tolist() == text.tokens[len(prompt) :]
-            assert len(text.tokens) == session.limit
-    assert sum(text.counts.rolled_back for text in written) > 0
+            count = len(state.tokens)
+            (logits,) = straight.append([[*prompt, *state.tokens][:-1]], [count])
+            assert logits.argmax(axis=1).tolist() == state.tokens
+            assert len(prompt) + count == session.limit
+    assert sum(state.counts.rolled_back for state in states) > 0
 
 
 def test_an_engine_that_drafts_after_fewer_tokens_says_so(make_drafting: Callable[..., tuple[Path, Path]]) -> None:

@@ -12,12 +12,14 @@ from fixed_engine import FixedEngine
 
 from intaglio.bundle import Bundle
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.sampling import Sampler, Sampling
-from intaglio.runtime.generation.text_run import Generated
+from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import STRATEGIES, CachedModel, Text, Written, drive
+from intaglio.runtime.strategies import STRATEGIES, Written
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -191,30 +193,25 @@ def test_a_cache_of_one_length_serves_texts_that_end_at_different_times(
     """As TensorRT's: beside texts at their end, and beyond it, others draft as they would alone."""
     strategy = STRATEGIES[METHODS[method].get("strategy", "greedy")]()
     prompts = [[1] * 30, [2] * 3, [3] * 12]
-    written: list[list[list[int]]] = []
-    with OnnxRuntimeEngine(Bundle.open(tiny_pair[0])) as small, OnnxRuntimeEngine(Bundle.open(tiny_pair[1])) as large:
+    written: list[list[Generated]] = []
+    large = Bundle.open(tiny_pair[1])
+    with OnnxRuntimeEngine(Bundle.open(tiny_pair[0])) as small_engine, OnnxRuntimeEngine(large) as large_engine:
         for fixed in (False, True):
             sessions = [
                 DecoderSession(FixedEngine(engine, 40, 7) if fixed else engine, decoder_of(Bundle.open(path)), 3, 40)
-                for path, engine in zip(tiny_pair, (small, large), strict=True)
+                for path, engine in zip(tiny_pair, (small_engine, large_engine), strict=True)
             ]
-            texts = [
-                Text(
-                    tokens=list(prompt),
-                    room=40 - len(prompt),
-                    ends=frozenset(),
-                    sampler=Sampler(Sampling()),
-                    large=CachedModel(sessions[1], row, "large"),
-                    draft=CachedModel(sessions[0], row, "small"),
-                )
-                for row, prompt in enumerate(prompts)
+            scheduler = Scheduler(large, sessions[1], sessions[0])
+            states = [
+                scheduler.submit(GenerationRequest(prompt, strategy=strategy, ignore_eos=True)) for prompt in prompts
             ]
-            for text, _ in drive(strategy, texts):
-                text.ended = not text.room
-            written.append([text.tokens for text in texts])
-            assert [len(text.tokens) for text in texts] == [40] * 3
-            assert not any(any(session.lengths) for session in sessions)  # an ended text is in nobody's way
-    assert written[0] == written[1]
+            while not scheduler.idle:
+                assert not any(isinstance(event, Failed) for event in scheduler.step())
+            written.append([state.result() for state in states])
+            assert [len(prompt) + len(each.tokens) for prompt, each in zip(prompts, written[-1], strict=True)] == [
+                40
+            ] * 3
+    assert [result.tokens for result in written[0]] == [result.tokens for result in written[1]]
 
 
 def drafts(trace: list[Written]) -> Iterator[int]:

@@ -1,0 +1,49 @@
+"""What is asked of a model: one text, with all the options that it is written by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.constraint import LogitConstraint
+from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
+from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One text to write. Raises `UsageError` for values out of range.
+
+    The text depends on the request alone, not on those that are written beside it; sampled with strategy auto also on
+    the measured times of the models.
+    """
+
+    prompt: Prompt | Sequence[int] | EncodedPrompt  # a text, a conversation, or token ids
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: Sequence[str] = ()  # strings that end the text, none of them empty
+    max_new_tokens: int = 256
+    seed: int | Sequence[int] | None = None  # None: another text each time, where tokens are drawn
+    strategy: Strategy = field(default_factory=Plain)  # with its own options
+    strategy_name: str | None = None  # as the result reports it; None: its name in `STRATEGIES`
+    ignore_eos: bool = False  # go on after the tokens that end the model's texts
+    end_tokens: frozenset[int] = frozenset()  # further ones that end this text
+    constraint: LogitConstraint | None = None
+    priority: int = 0  # those of a higher one are begun first
+    reuse_prefix: bool = True  # take the beginning of the prompt from a cache that holds it; False: read all of it
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise UsageError(f"max new tokens {self.max_new_tokens}: expected at least 1.")
+        if any(part < 0 for part in ([self.seed] if isinstance(self.seed, int) else self.seed or ())):
+            raise UsageError(f"seed {self.seed}: expected 0 or more.")
+        if "" in self.stop:
+            raise UsageError("a stop string is empty. Give at least one character, or leave it out.")
+
+    @property
+    def name(self) -> str:
+        """The name of the strategy."""
+        if self.strategy_name is None and isinstance(self.strategy, Plain):
+            return "greedy" if self.sampling.greedy else "sample"
+        return self.strategy_name or next(name for name, kind in STRATEGIES.items() if kind is type(self.strategy))

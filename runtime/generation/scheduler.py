@@ -1,0 +1,281 @@
+"""The scheduler: writes what many requests ask for, side by side in the rows of one batch.
+
+Requests enter rows and leave them between forward passes (continuous batching), so that no row waits for another's end.
+Long prompts are read in chunks, between which the other rows go on. What one row has read of a prompt is copied for
+another that begins with the same tokens. The text of a request is the same as if it were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from intaglio.bundle import Bundle
+from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
+from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
+from intaglio.runtime.generation.passes import Part, part_of, run, that_fit
+from intaglio.runtime.generation.prompt_reader import EncodedPrompt, PromptReader
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.request_state import RequestState, check_prompt
+from intaglio.runtime.generation.rows import Row, Rows, is_reading
+from intaglio.runtime.generation.waiting import WaitingRequests
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
+from intaglio.runtime.strategies import CachedModel, Forward, ReadSource, Strategy
+from intaglio.runtime.strategies.contract import NO_LOGITS
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """How a scheduler shares the models out. Raises `UsageError` for values out of range."""
+
+    chunk: int = 256  # tokens of prompts that are read in a pass: so long the other rows wait
+    max_waiting: int = 1024  # requests without a row
+    max_waiting_tokens: int = 1 << 20  # of their prompts, together
+
+    def __post_init__(self) -> None:
+        for name in ("chunk", "max_waiting", "max_waiting_tokens"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
+
+
+class Scheduler:
+    """Writes requests with a pair of models, as many at a time as their sessions have rows.
+
+    state = scheduler.submit(GenerationRequest("Once upon a time"))
+    while not state.ended:
+        for event in scheduler.step():
+            ...
+
+    One thread calls `step`; `submit`, `cancel` and `wait` may be called from any. Each request that was submitted ends
+    with one `Finished` or `Failed`.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        large: DecoderSession,
+        draft: DecoderSession | None = None,
+        options: SchedulerOptions | None = None,
+    ):
+        """`large` runs `bundle`, `draft` a smaller model with the same tokens and as many rows.
+
+        Both stay the caller's to close, and until then are for the scheduler alone.
+        """
+        assert bundle.manifest.decoder is not None, "there is a session of it"
+        options = options or SchedulerOptions()
+        self.prompts = PromptReader(bundle)
+        self.limit = min(session.limit for session in (large, draft) if session)  # tokens of a prompt and its text
+        self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
+        self._large, self._draft, self._chunk = large, draft, options.chunk
+        self._start = large.encoder.decoder_start_token_id if isinstance(large, EncoderDecoderSession) else None
+        self._waiting = WaitingRequests(options.max_waiting, options.max_waiting_tokens)
+        self._rows = Rows(large, draft)
+        self._running: list[tuple[Row, RequestState]] = []  # in the order in which they began
+        self._prepared: dict[tuple[object, ...], Strategy] = {}
+        self._passes = 0
+        self._read_last = False  # whether a prompt was read since rows last wrote
+        self._events: list[Event] = []
+
+    def prepare(self, strategy: Strategy) -> Strategy:
+        """Let a strategy look at the models, once; return the first one with the same options, which did.
+
+        Raises `UsageError` where the models are none for it, or are to be measured while they write.
+        """
+        key = _key(strategy)
+        if key not in self._prepared:
+            if strategy.needs_draft and self._draft is None:
+                raise UsageError("the strategy needs a smaller decoder, and none was opened. Choose another strategy.")
+            if strategy.measures and self._running:
+                raise UsageError("the models are writing. Prepare strategy auto, which measures them, before.")
+            self._rows.prepare(strategy)
+            self._prepared[key] = strategy
+        return self._prepared[key]
+
+    def submit(self, request: GenerationRequest) -> RequestState:
+        """Let a request wait for its turn. A prompt that makes no sense fails in the next step.
+
+        Raises `BusyError` where too much is waiting.
+        """
+        try:
+            prompt = self.prompts.encode(request.prompt)
+            check_prompt(prompt.tokens, self.limit if self._start is None else len(prompt.tokens) + 1)
+        except IntaglioError as error:
+            state = RequestState(request, EncodedPrompt("", []), self.prompts.tokenizer, self._start)
+            state.error = error
+            self._waiting.end(state)
+            return state
+        state = RequestState(request, prompt, self.prompts.tokenizer, self._start)
+        self._waiting.add(state)
+        return state
+
+    def cancel(self, state: RequestState) -> None:
+        """End a request before the next pass, as far as it is written; its row is free for that pass."""
+        self._waiting.end(state)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return not (self._running or self._waiting)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until a step would do something, at most `timeout` seconds; return whether it would."""
+        return bool(self._running) or self._waiting.wait(timeout)
+
+    def step(self) -> list[Event]:
+        """Begin and end what is to, run one forward pass at most, and return what came of it.
+
+        An error of one request ends that one alone, one of an engine all that have a row.
+        """
+        self._events = []
+        try:
+            for state in self._waiting.ending():
+                self._end(state)
+            while (first := self._waiting.take(self._may_begin)) is not None:
+                self._begin(first)
+            self._pass()
+        except Exception as error:  # of an engine: what its caches hold now nobody knows
+            known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
+            known.__cause__ = error.__cause__ if known is error else error
+            self._end_all(known)
+        except BaseException:  # an interrupt, in the midst of anything
+            self._end_all(None)
+            raise
+        return self._events
+
+    def close(self) -> None:
+        """End all requests, those that wait too."""
+        self._end_all(None)
+        while state := self._waiting.take(lambda _: True):
+            state.close()
+
+    def _may_begin(self, state: RequestState) -> bool:
+        """Whether there is a row; a strategy that measures the models waits until all others are at their ends."""
+        if self._running and state.request.strategy.measures and _key(state.request.strategy) not in self._prepared:
+            return False
+        return len(self._running) < self._large.batch
+
+    def _begin(self, state: RequestState) -> None:
+        try:
+            strategy = self.prepare(state.request.strategy)
+        except Exception as error:
+            state.error = error
+            self._end(state)
+            return
+        row = self._rows.take(state)
+        self._running.append((row, state))
+        drafts = self._draft is not None and strategy.needs_draft is not False
+        large = CachedModel(self._large, row.number, "large")
+        draft = CachedModel(self._draft, row.number, "small") if self._draft is not None and drafts else None
+        state.begin(large, draft, self.limit, self._ends)
+        state.write(strategy, self._chunk)
+        self._go_on(state, None)
+
+    def _pass(self) -> None:
+        """The rows that draft come first, so that as many as can be wait for the large model together.
+
+        Then prompts are read and rows written in turn. The order also protects what an early exit has drafted, which
+        lies in the large model's cache, behind the end of what that has read.
+        """
+        waiting = [(row, state, state.forward) for row, state in self._running if state.forward is not None]
+        reading = [(row, state) for row, state, forward in waiting if _reads(state)]
+        writing = sorted(
+            ((row, state, forward) for row, state, forward in waiting if not _reads(state)), key=lambda e: e[0].served
+        )
+        parts = [part_of(state, forward, self._chunk) for _, state, forward in writing if isinstance(forward, Forward)]
+        drafting = [part for part in parts if part.forward.model.author == "small"]
+        if reading and not drafting and not (self._read_last and parts):
+            self._read_last = True
+            self._read(reading)
+        elif parts:
+            self._read_last = self._read_last and bool(drafting)
+            self._run(that_fit(drafting or parts))
+
+    def _read(self, reading: Sequence[tuple[Row, RequestState]]) -> None:
+        """Read a chunk of a prompt, of several together where they are short, or let an encoder read a source."""
+        row, state = reading[0]
+        if isinstance(state.forward, ReadSource):
+            self._read_source(row, state, state.forward.model)
+            return
+        parts: list[Part] = []
+        for place, (row, state) in enumerate(reading):
+            forward = state.forward
+            if not isinstance(forward, Forward):
+                continue
+            session = forward.model.session
+            if parts and session is not parts[0].forward.model.session:
+                continue
+            if self._rows.is_read_before(row, session, [earlier for earlier, _ in reading[:place]]):
+                continue
+            self._rows.copy_prefix(row, session)
+            part = part_of(state, forward, self._chunk)
+            if not part.tokens:  # all of it was copied
+                self._go_on(state, NO_LOGITS)
+            elif not parts or (len(parts) + 1) * max(len(each.tokens) for each in [*parts, part]) <= self._chunk:
+                parts.append(part)
+        if parts:
+            self._run(parts)
+
+    def _read_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
+        session = model.session
+        assert isinstance(session, EncoderDecoderSession), "only their texts have a source"
+        before = session.seconds
+        try:
+            session.read_row(row.number, state.source)
+        except IntaglioError as error:
+            state.error = error
+            self._end(state)
+            return
+        state.counts.read(model.author, session.seconds - before)
+        self._go_on(state, NO_LOGITS)
+
+    def _run(self, parts: Sequence[Part]) -> None:
+        """Run a pass, and let the requests that it answers go on."""
+        self._passes += 1
+        answers = run(parts[0].forward.model.session, parts)
+        served = {id(part.state) for part in parts}
+        for row, state in self._running:
+            if id(state) in served:
+                row.served = self._passes
+        for state, logits in answers:
+            self._go_on(state, logits)
+
+    def _go_on(self, state: RequestState, logits: Logits | None) -> None:
+        """Let a request go on to what it waits for next, or to its end."""
+        try:
+            pieces = state.advance(logits)
+        except Exception as error:  # of its strategy, or its constraint
+            state.error = error
+            pieces = []
+        self._events += [Piece(state, piece) for piece in pieces if piece]
+        if state.ended or state.error is not None:
+            self._end(state)
+
+    def _end(self, state: RequestState) -> None:
+        """Report the end of a request, once, and free its row if it has one."""
+        if state.reported:
+            return
+        state.close()
+        for entry in self._running:
+            if entry[1] is state:
+                self._running.remove(entry)
+                self._rows.release(entry[0])
+                break
+        self._events.append(Finished(state, state.result()) if state.error is None else Failed(state, state.error))
+        state.reported = True
+
+    def _end_all(self, error: IntaglioError | None) -> None:
+        """End what has a row, and forget what the caches hold."""
+        for _, state in list(self._running):
+            state.error = error
+            self._end(state)
+        self._rows.forget()
+
+
+def _reads(state: RequestState) -> bool:
+    return isinstance(state.forward, ReadSource) or (state.forward is not None and is_reading(state))
+
+
+def _key(strategy: Strategy) -> tuple[object, ...]:
+    """What strategies with the same options share."""
+    return type(strategy), *(getattr(strategy, each.name) for each in fields(strategy) if each.init)  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""From the options that a user gave to a strategy and a way to sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.strategies import STRATEGIES, Strategy
+
+
+def method_of(name: str, options: Mapping[str, object], drafting: str | None) -> Strategy:
+    """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take.
+
+    `drafting`: the option that names a draft model, if one was given.
+    """
+    kind = STRATEGIES[name]
+    if kind.needs_draft not in (None, drafting is not None):
+        needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
+        said = (
+            f"takes no {drafting}. Leave it out, or choose --strategy bild, speculative or auto" if drafting else needed
+        )
+        raise UsageError(f"strategy {name!r} {said}.")
+    given = {option: value for option, value in options.items() if value is not None}
+    known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
+    if strange := [option for option in given if option not in known]:
+        taken = ", ".join(f"--{option.replace('_', '-')}" for option in known) or "none"
+        raise UsageError(f"strategy {name!r} takes no --{strange[0].replace('_', '-')}. Its options: {taken}.")
+    return kind(**given)
+
+
+def sampling_of(
+    strategy: str | None, default: str, filters: dict[str, float | None], penalty: float
+) -> tuple[str, Sampling]:
+    """The strategy's name and how tokens are chosen, of what the user gave; `default`: the name without filters."""
+    given = {name: value for name, value in filters.items() if value is not None}
+    name = strategy or ("sample" if given and default == "greedy" else default)
+    if name not in STRATEGIES:
+        raise UsageError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}.")
+    if name == "greedy" and given:
+        options = ", ".join(f"--{option.replace('_', '-')}" for option in given)
+        raise UsageError(f"strategy 'greedy' takes the most probable token: leave out {options}, or take 'sample'.")
+    if given or name == "sample":
+        given.setdefault("temperature", 1.0)
+    return name, Sampling(**given, repetition_penalty=penalty)  # type: ignore[arg-type]

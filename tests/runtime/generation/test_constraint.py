@@ -1,0 +1,132 @@
+"""No strategy writes a token that the constraint does not allow; what it writes is the model's choice among those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scheduled_models import Models
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.events import Failed
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.request_state import RequestState
+from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
+from intaglio.runtime.strategies import STRATEGIES
+
+PROMPT = [5, 6, 7, 5, 6, 7, 5, 6]
+STEPS = 24
+CASES = [
+    *(("float", name) for name in ("greedy", "sample", "bild", "speculative", "ngram", "auto")),
+    *((kind, kind) for kind in ("medusa", "hidden-transfer", "calm")),
+    ("exit", "speculative"),
+    ("t5", "speculative"),
+]
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """Words of a regular language: a state for each, and from each state the tokens that lead to others."""
+
+    moves: dict[int, dict[int, int]] = field(
+        default_factory=lambda: {
+            0: dict.fromkeys(range(40, 60), 1),
+            1: dict.fromkeys(range(0, 250, 3), 2),
+            2: {10: 0, **dict.fromkeys(range(100, 200), 2)},
+        }
+    )
+
+    def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        """See `LogitConstraint`."""
+        state = 0
+        for token in written:
+            state = self.moves[state][token]
+        mask = np.zeros(250, np.bool_)
+        mask[list(self.moves[state])] = True
+        return mask
+
+
+def write(models: Models, request: GenerationRequest) -> RequestState:
+    scheduler = models.scheduler()
+    state = scheduler.submit(request)
+    while not scheduler.idle:
+        for event in scheduler.step():
+            if isinstance(event, Failed):
+                raise event.error
+    return state
+
+
+def greedily(models: Models, constraint: Automaton) -> list[int]:
+    """The most probable of the allowed tokens after every one, without a scheduler or a strategy."""
+    session, _ = models.sessions(1)
+    tokens, written = PROMPT, list[int]()
+    if isinstance(session, EncoderDecoderSession):
+        session.read([PROMPT])
+        tokens = [session.encoder.decoder_start_token_id]
+    for _ in range(STEPS):
+        logits = session.append([tokens], [1])[0][0]
+        mask = constraint.allowed(written)
+        assert mask is not None
+        written.append(int(np.where(mask, logits[: len(mask)], -np.inf).argmax()))
+        tokens = written[-1:]
+    return written
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_every_token_of_every_strategy_is_allowed(
+    kind: str, name: str, sampled: bool, models: dict[str, Models]
+) -> None:
+    options = {"medusa": {"tree": 8, "least": 1e-9, "typical": 0.05}, "bild": {"fallback": 0.0, "rollback": np.inf}}
+    constraint = Automaton()
+    for seed in range(4):
+        request = GenerationRequest(
+            PROMPT,
+            Sampling(3.0, top_k=50, top_p=0.95) if sampled else Sampling(),
+            max_new_tokens=STEPS,
+            seed=seed,
+            strategy=STRATEGIES[name](**options.get(name, {})),
+            ignore_eos=True,
+            constraint=constraint,
+        )
+        state = write(models[kind], request)
+        assert len(state.tokens) == STEPS
+        constraint.allowed(state.tokens)  # a token that is not allowed is no move: a KeyError
+    if name in ("bild", "speculative") and kind != "t5":
+        assert state.counts.accepted > 0  # drafted tokens are among them
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [case for case in CASES if case[1] not in ("bild", "calm", "sample", "medusa")]
+)
+def test_the_text_is_the_most_probable_of_what_is_allowed(kind: str, name: str, models: dict[str, Models]) -> None:
+    constraint = Automaton()
+    request = GenerationRequest(
+        PROMPT, max_new_tokens=STEPS, strategy=STRATEGIES[name](), ignore_eos=True, constraint=constraint
+    )
+    assert write(models[kind], request).tokens == greedily(models[kind], constraint)
+
+
+def test_a_constraint_that_allows_nothing_ends_its_request_with_an_error(models: dict[str, Models]) -> None:
+    dead = Automaton({0: {7: 1}, 1: {}})
+    with pytest.raises(UsageError, match=r"^the constraint allows no token after 1 tokens\. [^\n]*$"):
+        write(models["float"], GenerationRequest(PROMPT, constraint=dead))
+
+
+def test_a_constraint_decides_whether_the_text_may_end(models: dict[str, Models]) -> None:
+    """Among its tokens only the end is allowed after the second."""
+    end = next(iter(models["float"].bundle.manifest.decoder.eos_token_ids))  # type: ignore[union-attr]
+
+    @dataclass(frozen=True)
+    class Two:
+        def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+            mask = np.zeros(272, np.bool_)
+            mask[[end] if len(written) == 2 else [30, 31]] = True
+            return mask
+
+    state = write(models["float"], GenerationRequest(PROMPT, constraint=Two()))
+    assert (state.tokens[2:], state.result().stopped) == ([end], "eos")

@@ -1,0 +1,156 @@
+"""Small random models of every kind that the scheduler drives, opened once; sessions of them are made for each test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drafts import save_drafts
+from early_exits import save_early_exit
+from fixed_engine import FixedEngine
+
+from intaglio.bundle import Bundle
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.early_exit import EarlyExitSession, exit_outputs
+from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
+from intaglio.runtime.sessions.step import whole_outputs
+
+POSITIONS = 128
+SIZES: dict[str, Any] = {"max_position_embeddings": POSITIONS}
+Made = dict[str, Path]
+
+
+@dataclass(frozen=True)
+class Models:
+    """A pair of models, or one."""
+
+    bundle: Bundle
+    sessions: Callable[[int], tuple[DecoderSession, DecoderSession | None]]  # rows -> large, draft
+    strategies: tuple[str, ...]
+
+    def scheduler(self, rows: int = 3, **options: int) -> Scheduler:
+        """A scheduler with empty caches."""
+        large, draft = self.sessions(rows)
+        return Scheduler(self.bundle, large, draft, SchedulerOptions(**options))
+
+
+def make_bundles(
+    make_decoder: Callable[..., tuple[Path, Path]], make_encoder_decoder: Callable[..., tuple[Path, Path]], folder: Path
+) -> Made:
+    """The bundles, by name."""
+    checkpoint, large = make_decoder("llama", **SIZES)
+    calm, _ = make_decoder("gpt2", n_layer=4, initializer_range=0.015, n_positions=POSITIONS)
+    exiting, _ = make_decoder("llama", **SIZES, num_hidden_layers=3)
+    checkpoints = {
+        "small": noisy(checkpoint, folder / "noisy"),
+        "medusa": save_drafts(checkpoint, folder / "medusa", "medusa"),
+        "hidden-transfer": save_drafts(checkpoint, folder / "hidden-transfer", "hidden-transfer"),
+        "calm": save_early_exit(calm, folder / "calm", "every"),
+        "exit": save_early_exit(exiting, folder / "exit", 1),
+    }
+    bundles = {"large": large, "four": folder / "four-bits"}
+    for name, each in checkpoints.items():
+        bundles[name] = folder / f"{name}-bundle"
+        export(str(each), bundles[name], check=False)
+    compress(large, bundles["four"], "rtn")
+    for name, layers in ("t5", 2), ("small t5", 1):
+        bundles[name] = make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
+    return bundles
+
+
+def noisy(checkpoint: Path, folder: Path) -> Path:
+    """A copy of `checkpoint` with weights that are a little different, which often says the same."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, folder)
+    weights, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(1)
+    for weight in weights.values():
+        if weight.ndim > 1:
+            weight += 0.05 * weight.std() * torch.randn(weight.shape, generator=generator)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@contextmanager
+def open_models(made: Made) -> Iterator[dict[str, Models]]:
+    """What is driven, by name."""
+    drafting = ("greedy", "sample", "bild", "speculative", "ngram", "auto")
+    with ExitStack() as opened:
+
+        def engine(name: str, **options: Any) -> OnnxRuntimeEngine:
+            given = OnnxRuntimeEngine(Bundle.open(made[name]), threads=1, spinning=False, **options)
+            return opened.enter_context(given)
+
+        def pair(large: str, small: str | None, kind: Callable[[Engine], Engine] = lambda engine: engine) -> Any:
+            engines = [(engine(name), decoder(made[name])) for name in (large, small) if name]
+            return lambda rows: (
+                *(DecoderSession(kind(each), of, rows) for each, of in engines),
+                *([] if small else [None]),
+            )
+
+        yield {
+            "float": Models(Bundle.open(made["large"]), pair("large", "small"), drafting),
+            "four bits": Models(Bundle.open(made["four"]), pair("four", "small"), drafting),
+            "fixed": Models(
+                Bundle.open(made["large"]), pair("large", "small", lambda each: FixedEngine(each, 100, 24)), drafting
+            ),
+            **{
+                kind: Models(Bundle.open(made[kind]), pair(kind, None), (kind, "greedy", "sample", "ngram", "auto"))
+                for kind in ("medusa", "hidden-transfer")
+            },
+            "fixed trees": Models(
+                Bundle.open(made["hidden-transfer"]),
+                pair("hidden-transfer", None, lambda each: FixedEngine(each, 112, 24)),
+                ("hidden-transfer", "greedy", "sample"),
+            ),
+            "calm": Models(Bundle.open(made["calm"]), pair("calm", None), ("calm", "greedy", "sample", "ngram")),
+            "exit": Models(
+                Bundle.open(made["exit"]),
+                exits(made["exit"], engine),
+                ("greedy", "sample", "bild", "speculative"),
+            ),
+            "t5": Models(Bundle.open(made["t5"]), encoder_decoders(made, opened), drafting),
+        }
+
+
+def decoder(bundle: Path) -> Any:
+    return Bundle.open(bundle).manifest.decoder
+
+
+def exits(bundle: Path, engine: Callable[..., OnnxRuntimeEngine]) -> Any:
+    """Sessions of a model and its early exit."""
+    first = engine("exit", outputs=exit_outputs(decoder(bundle)))
+    whole = engine("exit", outputs=whole_outputs(decoder(bundle)))
+
+    def sessions(rows: int) -> tuple[DecoderSession, DecoderSession]:
+        large = DecoderSession(whole, decoder(bundle), rows)
+        return large, EarlyExitSession(first, large)
+
+    return sessions
+
+
+def encoder_decoders(made: Made, opened: ExitStack) -> Any:
+    """Sessions of two encoder-decoders."""
+    parts = []
+    for name in ("t5", "small t5"):
+        bundle = Bundle.open(made[name])
+        encoder = bundle.manifest.encoder
+        assert encoder is not None
+        engines = [
+            open_engine(bundle, threads=1, spinning=False, graph=graph) for graph in ("model.onnx", encoder.file)
+        ]
+        parts.append(([opened.enter_context(each) for each in engines], bundle.manifest.decoder, encoder))
+    return lambda rows: tuple(
+        EncoderDecoderSession(*engines, of, encoder, rows, POSITIONS) for engines, of, encoder in parts
+    )
