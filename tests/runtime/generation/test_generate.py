@@ -19,7 +19,7 @@ from intaglio.exporters import export
 from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.sessions import decoder
+from intaglio.runtime.sessions import limits
 from intaglio.runtime.tokenizer import read_backend
 
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]
@@ -53,7 +53,7 @@ def test_greedy_tokens_are_those_of_transformers(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, bundle = make_decoder(family)
-    monkeypatch.setattr(decoder, "PREFILL_TOKENS", 16)  # the longest prompt is read in three pieces
+    monkeypatch.setattr(limits, "PREFILL_TOKENS", 16)  # the longest prompt is read in three pieces
     monkeypatch.setattr(decoder, "CAPACITY_STEP", 8)  # and the cache grows while writing
     tokenizer = read_backend(Bundle.open(bundle))
     for prompt, result in zip(PROMPTS, generate(bundle, PROMPTS, max_new_tokens=20), strict=True):
