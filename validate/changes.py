@@ -42,8 +42,8 @@ class Changes:
         """What the bounds were chosen by, in words."""
         if self.passes:
             named, more = self.passes[:NAMED], len(self.passes) - NAMED
-            return f"{self.effect.value} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
-        return f"{self.effect.value} in {self.precision}"
+            return f"{self.effect.description} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
+        return f"{self.effect.description} in {self.precision}"
 
 
 def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
