@@ -18,5 +18,5 @@ def check(model: ir.Model, what: str, way_out: str = "Re-export it.", shapes: bo
         CheckerPass(full_check=shapes)(model)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ir.passes.PassError) as error:
         cause = error.__cause__ or error
-        reason = one_line(cause, 300)
+        reason = one_line(cause, 300).rstrip(".")
         raise GraphError(f"{what} a graph that ONNX's checker refuses: {reason}. {way_out}") from error

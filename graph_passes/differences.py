@@ -13,19 +13,14 @@ from intaglio.graph_passes.graphs import all_graphs, all_nodes
 def differences(before: ir.Model, after: ir.Model) -> dict[str, int]:
     """How many nodes of each type were added, removed and changed, and how many weights: "Relu added" -> 2.
 
-    A node is the same one if its outputs have the same names, and changed if its operator, inputs or attributes are
-    others. A weight is changed if one of the same name has other numbers.
+    A node is the same one if it has the same operator and its outputs the same names, and changed if its inputs or
+    attributes are others. A weight is changed if one of the same name has other numbers.
     """
     old, new = _nodes(before), _nodes(after)
-    found: Counter[str] = Counter()
-    for outputs, node in new.items():
-        if outputs not in old:
-            found[f"{node.op_type} added"] += 1
-        elif _content(old[outputs]) != _content(node):
-            found[f"{node.op_type} changed"] += 1
-    for outputs, node in old.items():
-        if outputs not in new:
-            found[f"{node.op_type} removed"] += 1
+    found = Counter(f"{node.op_type} added" for key, node in new.items() if key not in old)
+    found += Counter(f"{node.op_type} removed" for key, node in old.items() if key not in new)
+    both = old.keys() & new.keys()
+    found += Counter(f"{old[key].op_type} changed" for key in both if _content(old[key]) != _content(new[key]))
     old_weights, new_weights = weights(before), weights(after)
     kinds = {
         "weights added": new_weights.keys() - old_weights.keys(),
@@ -56,15 +51,14 @@ def equal(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
     return left.tobytes() == right.tobytes()
 
 
-def _nodes(model: ir.Model) -> dict[tuple[str, ...], ir.Node]:
-    return {tuple(str(value.name or "") for value in node.outputs): node for node in all_nodes(model)}
+def _nodes(model: ir.Model) -> dict[Hashable, ir.Node]:
+    return {(*node.op_identifier(), *(value.name for value in node.outputs)): node for node in all_nodes(model)}
 
 
-def _content(node: ir.Node) -> Hashable:
-    """What makes a node what it is; the nodes of graphs among its attributes count by themselves."""
-    inputs = tuple(None if value is None else value.name for value in node.inputs)
-    attributes = tuple(sorted((name, _attribute(each)) for name, each in node.attributes.items()))
-    return node.domain, node.op_type, inputs, attributes
+def _content(node: ir.Node) -> tuple[list[str | None], dict[str, str]]:
+    """What a node takes; the nodes of graphs among its attributes count by themselves."""
+    inputs = [None if value is None else value.name for value in node.inputs]
+    return inputs, {name: _attribute(each) for name, each in node.attributes.items()}
 
 
 def _attribute(attribute: ir.Attr) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -191,7 +192,7 @@ def _with_option(recipe: str, passes: Sequence[Pass], option: str, value: Any) -
 
 
 def _has(graph_pass: Pass, option: str) -> bool:
-    return any(field.name == option for field in dataclasses.fields(graph_pass))  # type: ignore[arg-type]
+    return any(field.name == option for field in dataclasses.fields(graph_pass))
 
 
 def _read(path: Path) -> list[Any]:
@@ -255,6 +256,9 @@ def _parse_pass(entry: Any, where: str) -> Pass:
 def _expected(kind: type, said: str) -> str:
     """The values that the option named in the message may have, where they can be listed."""
     for option, hint in get_type_hints(kind).items():
-        if said.endswith(f"`{option}`") and (choices := get_args(hint)) and get_origin(hint) is Literal:
+        choices: list[Any] = list(get_args(hint)) if get_origin(hint) is Literal else []
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            choices = [member.value for member in hint]
+        if choices and said.endswith(f"`{option}`"):
             return f"Expected one of: {', '.join(map(str, choices))}."
     return "Fix the value."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,7 +83,7 @@ def _changed(model: ir.Model, function: UserFunction) -> ir.Model:
             "onnx-graphsurgeon can take. Put it after a pass that stores them in fewer bits."
         )
     message = ir.serde.serialize_model(_in_memory(model))
-    with redirect_stdout(sys.stderr):  # where its log goes otherwise
+    with redirect_stdout(StringIO()):  # its log, which says again what its exceptions do
         graph = surgeon.import_onnx(message)
     returned = function(graph)
     if returned is not None and not isinstance(returned, surgeon.Graph):
@@ -92,7 +92,7 @@ def _changed(model: ir.Model, function: UserFunction) -> ir.Model:
             "it changed the one it was given. Return the graph."
         )
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(StringIO()):
             exported: Any = surgeon.export_onnx(graph if returned is None else returned)
         return ir.serde.deserialize_model(exported)
     except Exception as error:  # whatever a graph that makes no sense can come to

@@ -75,7 +75,7 @@ def split(name: str) -> tuple[str, str]:
     module, separator, function = name.partition(":")
     parts = [*module.split("."), function]
     if not separator or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise GraphError(f"got the function {name!r}, expected module:function, such as my_changes:rewrite.")
+        raise GraphError(f"function {name!r}: expected module:function, such as my_changes:rewrite.")
     return module, function
 
 
@@ -92,16 +92,17 @@ def _from_file(name: str, file: Path) -> tuple[ModuleType, Path, str]:
 
 def _from_path(name: str, module: str, beside: Path) -> tuple[ModuleType, Path, str]:
     """A module that Python finds; `beside` is where else it was looked for."""
-    with _one_line_errors(name, beside):
+    with _one_line_errors(name, beside):  # the packages that it is in are run
         try:
             spec = importlib.util.find_spec(module)
         except (ModuleNotFoundError, ValueError):
             spec = None
-        if spec is None:
-            raise UsageError(f"{name}: there is no {beside}, and no module {module} on the Python path. Put it there.")
-        file = Path(spec.origin or "")
-        if file.suffix != ".py":
-            raise UsageError(f"{name}: the module {module} has no source file to record. Name one that is a .py file.")
+    if spec is None:
+        raise UsageError(f"{name}: there is no {beside}, and no module {module} on the Python path. Put it there.")
+    file = Path(spec.origin or "")
+    if file.suffix != ".py":
+        raise UsageError(f"{name}: the module {module} has no source file to record. Name one that is a .py file.")
+    with _one_line_errors(name, file):
         return importlib.import_module(module), file, sha256(file.read_bytes()).hexdigest()
 
 

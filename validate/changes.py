@@ -9,6 +9,7 @@ import msgspec
 
 from intaglio.bundle import Manifest, PassRecord
 from intaglio.effect import Effect
+from intaglio.errors import GraphError
 from intaglio.graph_passes.recipes import PASSES
 
 ORDER = list(Effect)  # from none to most
@@ -70,7 +71,7 @@ def effect_of(record: PassRecord) -> Effect:
         return Effect.REPLACED
     try:
         effect: Effect = msgspec.convert(record.options, kind).effect
-    except msgspec.ValidationError:  # options of another version
+    except (msgspec.ValidationError, GraphError):  # options of another version
         return Effect.REPLACED
     return effect
 
