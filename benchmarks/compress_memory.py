@@ -111,15 +111,15 @@ def _compress(
     bundle: Path, output: Path, recipe: str, text: Path, sensitivity: Path, samples: int
 ) -> tuple[float, int, int]:
     from intaglio.graph_passes import compress
-    from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
+    from intaglio.graph_passes.contract import Need
     from intaglio.graph_passes.recipes import load_recipe
 
     path = output.with_suffix(".yaml")
     options = "" if recipe == "rtn" else f": {{samples: {samples}}}"
     path.write_text(f"passes: [{recipe.replace('-', '_')}{options}]\n")
-    _, passes = load_recipe(path)
-    calibration = text if any(map(needs_calibration, passes)) else None
-    weighting = sensitivity if any(map(needs_sensitivities, passes)) else None
+    needs = {need for each in load_recipe(path)[1] for need in each.needs}
+    calibration = text if Need.CALIBRATION in needs else None
+    weighting = sensitivity if Need.SENSITIVITY in needs else None
     start, begin = _memory("VmRSS"), time.perf_counter()
     compress(bundle, output, path, force=True, calibration=calibration, sensitivity=weighting)
     return time.perf_counter() - begin, start, _memory("VmHWM")

@@ -22,7 +22,7 @@ from damage import KINDS, damaged
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.graph_passes.contract import needs_calibration, needs_sensitivities
+from intaglio.graph_passes.contract import Need
 from intaglio.graph_passes.recipes import load_recipe
 from intaglio.progress import step
 from intaglio.training import sensitivity
@@ -96,8 +96,8 @@ def rows_of(name: str, model: Model, recipes: tuple[str, ...], folder: Path) -> 
     weights = None
     rows = []
     for recipe in recipes:
-        passes = load_recipe(recipe)[1]
-        if weights is None and any(map(needs_sensitivities, passes)):
+        needs = {need for each in load_recipe(recipe)[1] for need in each.needs}
+        if weights is None and Need.SENSITIVITY in needs:
             weights = folder / f"{name}.sensitivity"
             sensitivity(original, weights, model.calibration)
         with step(f"{name}, {recipe}"):
@@ -106,8 +106,8 @@ def rows_of(name: str, model: Model, recipes: tuple[str, ...], folder: Path) -> 
                 folder / "compressed",
                 recipe,
                 force=True,
-                calibration=model.calibration if any(map(needs_calibration, passes)) else None,
-                sensitivity=weights if any(map(needs_sensitivities, passes)) else None,
+                calibration=model.calibration if Need.CALIBRATION in needs else None,
+                sensitivity=weights if Need.SENSITIVITY in needs else None,
             )
             found = judged(folder / "compressed", original, text, folder)
             verdicts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,10 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.files import scratch_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
-from intaglio.graph_passes.calibration import IDS, CalibrationData, count_tokens
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.calibration import IDS, count_tokens
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
+from intaglio.graph_passes.observing import ObservingPass
 from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.thresholds import Method, threshold
 from intaglio.model_file import save
@@ -42,7 +43,7 @@ QUANTISED = {
 
 
 @dataclass(frozen=True)
-class Calibrate:
+class Calibrate(ObservingPass):
     """Runs the graph on calibration data and leaves `Statistics` in `meta` of the values it saw; rewrites nothing.
 
     1. Observed: the floating-point inputs of the graph, and whatever its nodes give that depends on an input.
@@ -57,25 +58,20 @@ class Calibrate:
 
     name: ClassVar[str] = "calibrate"
     effect: ClassVar[Effect] = Effect.EXACT
-    needs_calibration: ClassVar[Literal[True]] = True
     method: Method = "absmax"
     percentile: float = 99.99
     bins: int = 2048
-    samples: int = 128
-    batch: int = 8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.percentile <= 100:
             raise GraphError(f"calibrate: percentile {self.percentile}: expected more than 0, at most 100.")
         if self.bins not in (256, 512, 1024, 2048, 4096, 8192, 16384):
             raise GraphError(f"calibrate: bins {self.bins}: expected a power of two from 256 to 16384.")
-        for option in ("samples", "batch"):
-            if getattr(self, option) < 1:
-                raise GraphError(f"calibrate: {option} {getattr(self, option)}: expected at least 1.")
 
-    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
-        """Observe `model` on `data`."""
-        counts = Counts()
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+        """Observe `model` on the calibration data."""
+        counts, data = Counts(), inputs.calibration
         _refuse_quantised(model)
         infer_shapes(model)
         _refuse_float16(model)
@@ -96,7 +92,7 @@ class Calibrate:
             counts.add("tokens", tokens)
         if 0 < tokens < FEW_TOKENS:
             counts.leave(f"{tokens} tokens are few, and what others reach will be cut off: give some 64 paragraphs")
-        if data.bundle.manifest.decoder is None:  # its chunks of text have no padding
+        if inputs.manifest is None or inputs.manifest.decoder is None:  # its chunks of text have no padding
             _note_padding(mask_axes(model), counts)
         return model, counts
 

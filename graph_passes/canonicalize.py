@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import Names, add_initializer, all_nodes, infer_shapes, opset, replace_value
 from intaglio.graph_passes.rewrites.gelu import GELU
 from intaglio.graph_passes.rewrites.layer_norm import LAYER_NORM
@@ -19,7 +19,7 @@ REWRITES = [GELU, LAYER_NORM, SOFTMAX]
 
 
 @dataclass(frozen=True)
-class Canonicalize:
+class Canonicalize(Pass):
     """Replaces, in the graph and in the bodies of If and Loop:
 
     1. x/2 · (1 + erf(x/√2)) and its tanh approximation by Gelu,
@@ -34,7 +34,7 @@ class Canonicalize:
     name: ClassVar[str] = "canonicalize"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         infer_shapes(model)

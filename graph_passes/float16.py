@@ -14,7 +14,7 @@ from onnx_ir.passes.common import InlinePass
 
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import (
     Names,
     all_graphs,
@@ -33,7 +33,7 @@ FLOAT_BY_DEFAULT = {"SequenceEmpty": "dtype"}  # the standard says so in words o
 
 
 @dataclass(frozen=True)
-class Float16:
+class Float16(Pass):
     """Converts float32 to float16 everywhere: initializers, Constants, tensors and dtypes in attributes, values.
 
     1. Finite weights beyond ±65504 are clamped, numbers too close to 0 raised to the smallest that is not 0.
@@ -54,7 +54,7 @@ class Float16:
     keep: tuple[str, ...] = ()
     keep_io: bool = False
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         if any(value.name == EXIT_THRESHOLDS.name for value in model.graph.inputs):

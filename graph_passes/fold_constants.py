@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import (
     Array,
     add_constant_before,
@@ -35,7 +35,7 @@ NOT_FOLDED = RANDOM | QUANTIZED | {"Constant", "Dropout"}
 
 
 @dataclass(frozen=True)
-class FoldConstants:
+class FoldConstants(Pass):
     """Replaces, in the graph and in the bodies of If and Loop:
 
     1. a node whose inputs are all constants by its result, computed by onnx.reference,
@@ -55,7 +55,7 @@ class FoldConstants:
     effect: ClassVar[Effect] = Effect.EXACT
     max_bytes: int = 1 << 20
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         before = -1

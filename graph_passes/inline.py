@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.inlining import inline
@@ -18,7 +18,7 @@ BODIES = {"integer": FunctionBody, "float": FloatBody}
 
 
 @dataclass(frozen=True)
-class Inline:
+class Inline(Pass):
     """Replaces every operator of ours by its body; a graph without them stays as it is.
 
     `arithmetic` is what the bodies compute in: "integer" gives the operators' integers to the bit, with MatMulInteger
@@ -34,7 +34,7 @@ class Inline:
         """The integer bodies are exact; the float ones compute in float16."""
         return Effect.EXACT if self.arithmetic == "integer" else Effect.FLOAT16
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts(dict(inline(model, body=BODIES[self.arithmetic])))
         if not counts.rewritten:

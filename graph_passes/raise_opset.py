@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import Names, add_constant_before, all_nodes, infer_shapes, opset, rank, replace_value
 
 OLDEST = 11
@@ -23,7 +23,7 @@ Adapt = Callable[[ir.Node, Names], None]
 
 
 @dataclass(frozen=True)
-class RaiseOpset:
+class RaiseOpset(Pass):
     """Raises the standard opset of the graph, its subgraphs and its functions to `version`.
 
     Between 11 and today most versions of an operator only added types, inputs and attributes, and the node stays as
@@ -35,7 +35,7 @@ class RaiseOpset:
     effect: ClassVar[Effect] = Effect.EXACT
     version: int = 23
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         if not OLDEST <= self.version <= NEWEST:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,7 @@ import yaml
 from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
-from intaglio.graph_passes.contract import GraphPass, Pass
+from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.inline import Inline
@@ -36,6 +37,7 @@ from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
 from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
 from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
 from intaglio.graph_passes.raise_opset import RaiseOpset
+from intaglio.graph_passes.surgeon import Surgeon
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
@@ -47,7 +49,7 @@ from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
 from intaglio.graph_passes.weights.prune_rows import PruneRows
 from intaglio.graph_passes.weights.rtn import Rtn
 
-PASSES: dict[str, type] = {
+PASSES: dict[str, type[Pass]] = {
     "raise_opset": RaiseOpset,
     "fold_constants": FoldConstants,
     "canonicalize": Canonicalize,
@@ -81,12 +83,13 @@ PASSES: dict[str, type] = {
     "prune_magnitude": PruneMagnitude,
     "prune_rows": PruneRows,
     "inline": Inline,
+    "surgeon": Surgeon,
 }
 
 CANONICAL: list[Pass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
 
 # From a calibrated floating-point graph to integer operators.
-LOWERING: list[GraphPass] = [
+LOWERING: list[Pass] = [
     IntegerEmbedding(),
     QuantizeWeights(),
     QuantizeActivations(),
@@ -157,6 +160,7 @@ def load_recipe(recipe: str | Path, options: Mapping[str, Any] | None = None) ->
         passes:
           - canonicalize
           - float16: {keep: [Softmax]}
+          - surgeon: my_changes:rewrite
 
     Raises `GraphError` with one line for whatever is wrong with it, `UsageError` for an option that no pass has.
     """
@@ -184,14 +188,11 @@ def _with_option(recipe: str, passes: Sequence[Pass], option: str, value: Any) -
         names = ", ".join(name for name, listed in RECIPES.items() if any(_has(each, option) for each in listed))
         flag = f"--{option.replace('_', '-')}"
         raise UsageError(f"{flag} {value}: no pass of recipe {recipe} takes it. Recipes that do: {names}.")
-    return [
-        dataclasses.replace(each, **{option: value}) if _has(each, option) else each  # type: ignore[type-var]
-        for each in passes
-    ]
+    return [dataclasses.replace(each, **{option: value}) if _has(each, option) else each for each in passes]
 
 
 def _has(graph_pass: Pass, option: str) -> bool:
-    return any(field.name == option for field in dataclasses.fields(graph_pass))  # type: ignore[arg-type]
+    return any(field.name == option for field in dataclasses.fields(graph_pass))
 
 
 def _read(path: Path) -> list[Any]:
@@ -226,7 +227,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse_pass(entry: Any, where: str) -> Pass:
-    """A pass from `name` or `{name: {option: value}}`."""
+    """A pass from `name`, `{name: {option: value}}`, or `{name: value}` for one that has a main option."""
     if isinstance(entry, dict) and len(entry) == 1:
         ((name, options),) = entry.items()
     else:
@@ -234,6 +235,8 @@ def _parse_pass(entry: Any, where: str) -> Pass:
     if not isinstance(name, str) or name not in PASSES:
         raise GraphError(f"{where}: got {reprlib.repr(name)}, expected one of {', '.join(PASSES)}.")
     options = {} if options is None else options
+    if isinstance(options, str) and PASSES[name].main_option is not None:
+        options = {PASSES[name].main_option: options}
     fields = [field.name for field in dataclasses.fields(PASSES[name])]
     known = ", ".join(fields) or "none"
     if not isinstance(options, dict):
@@ -253,6 +256,9 @@ def _parse_pass(entry: Any, where: str) -> Pass:
 def _expected(kind: type, said: str) -> str:
     """The values that the option named in the message may have, where they can be listed."""
     for option, hint in get_type_hints(kind).items():
-        if said.endswith(f"`{option}`") and (choices := get_args(hint)) and get_origin(hint) is Literal:
+        choices: list[Any] = list(get_args(hint)) if get_origin(hint) is Literal else []
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            choices = [member.value for member in hint]
+        if choices and said.endswith(f"`{option}`"):
             return f"Expected one of: {', '.join(map(str, choices))}."
     return "Fix the value."

@@ -1,17 +1,58 @@
-"""The verb `compress`, with the sensitivities that a recipe goes by computed where they are not given."""
+"""The verb `compress`: a bundle and a recipe become a new bundle.
+
+It stands above the stages `graph_passes`, which has the passes, and `training`, which has the sensitivities that some
+of them go by. `intaglio.compress` and `intaglio.graph_passes.compress` are this function.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
+from intaglio.bundle import Bundle, PassRecord, create
+from intaglio.errors import UsageError
 from intaglio.files import check_output_directory, sibling_directory
-from intaglio.graph_passes.compress import Compressed
-from intaglio.graph_passes.compress import compress as compress_with
-from intaglio.graph_passes.contract import Pass, needs_calibration, needs_sensitivities
+from intaglio.graph_passes.calibration import OPTION as CALIBRATION
+from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.checker import check
+from intaglio.graph_passes.contract import Need, Pass, PassInputs
+from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.run_passes import manifest_after, run_passes
+from intaglio.graph_passes.user_code import UserCode
+from intaglio.graph_passes.weight_share import LeftWeight
+from intaglio.model_file import external_data_files, load, outline, save
+from intaglio.progress import step
+from intaglio.sensitivity_file import OPTION as SENSITIVITY
+from intaglio.sensitivity_file import Sensitivities
 from intaglio.training.sensitivity import sensitivity as compute_sensitivities
+
+ALLOW_CODE = "--allow-code"
+
+
+class Compressed(msgspec.Struct):
+    """What `compress` did: the passes with their counts, and the bytes of graphs and weights before and after.
+
+    `untouched` are the graphs that the recipe left as they are: the encoder of an encoder-decoder.
+
+    Of the graph that the recipe went over, `share_compressed` is the part of the elements of its linear layers' weights
+    and its embedding tables that is compressed, `left` what is not, and `left_unasked` the part of the linear layers'
+    weights alone that is not although no option of a pass says so. None for recipes that compress no weights.
+    """
+
+    bundle: str
+    recipe: str
+    passes: list[PassRecord]
+    bytes_before: int
+    bytes_after: int
+    untouched: list[str] = []
+    share_compressed: float | None = None
+    left: list[LeftWeight] = []
+    left_unasked: float | None = None
 
 
 def compress(
@@ -25,31 +66,121 @@ def compress(
     bits: int | None = None,
     group_size: int | None = None,
     threads: int | None = None,
+    allow_code: bool = False,
 ) -> Compressed:
-    """Apply the passes of `recipe` to `bundle`, and write the result to `output`: `intaglio.graph_passes.compress`.
+    """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
-    Where the recipe goes by sensitivities, and only `calibration` is given, a text, they are computed from it first.
+    The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph. Of an
+    encoder-decoder the passes go over the decoder, and its encoder is taken over as it is.
+    `calibration` is what passes observe activations on: a UTF-8 file with one text per line, or an .npz file of
+    arrays by input name. `sensitivity` is the file that `intaglio.training.sensitivity` made of this bundle, or of
+    another one of the same checkpoint; where a pass needs one and none is given, it is made from `calibration`, a text.
+    Each must be given if and only if a pass of the recipe needs it. `allow_float` leaves what an integer-only recipe
+    cannot make integer in floating point, instead of stopping there. `bits` and `group_size` stand for the options of
+    these names of every pass that has them. `threads`: the most that the passes take, by default all processors that
+    this process may use. `allow_code` lets a recipe run the functions of the user's own that it names.
+    Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
-    passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})[1]
-    with _data(Path(output), bundle, passes, calibration, sensitivity, force, threads) as (text, weights):
-        return compress_with(bundle, output, recipe, force, text, allow_float, weights, bits, group_size, threads)
+    name, passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})
+    if allow_float:
+        passes = _allowing_float(name, passes)
+    _check_code(name, passes, allow_code)
+    _check_data(name, passes, calibration, sensitivity)
+    check_output_directory(Path(output), force)
+    needs = {need for each in passes for need in each.needs}
+    with step("reading"):
+        source = Bundle.open(bundle)
+        data = CalibrationData.open(calibration, source) if calibration and Need.CALIBRATION in needs else None
+    with _sensitivities(source, Path(output), needs, calibration, sensitivity, threads) as weighting:
+        with step("reading"):
+            model = load(source.model_path, mapped=True)
+            check(model, f"{source.model_path} holds")
+            before = _model_bytes(source.graph_paths)
+        code = UserCode(Path(recipe).parent) if Need.CODE in needs else None
+        done = run_passes(passes, model, PassInputs(source.manifest, data, weighting, code), threads)
+    with step("writing"), create(output, force) as draft:
+        draft.copy_companions(source)
+        draft.manifest = manifest_after(source.manifest, done.model, done.records)
+        save(done.model, draft.model_path, beside=source.encoder_data)
+        after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
+    untouched = [graph.file for graph in source.manifest.graphs[1:]]
+    result = Compressed(str(output), name, done.records, before, after, untouched)
+    if done.share is not None:
+        result.share_compressed, result.left = done.share.compressed, done.share.left
+        result.left_unasked = done.share.left_unasked
+    return result
+
+
+def _allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
+    """The passes, where the one that proves a graph integer-only only reports. Raises `UsageError` without one."""
+    if not any(isinstance(graph_pass, AuditIntegerOnly) for graph_pass in passes):
+        raise UsageError(f"--allow-float: recipe {recipe} is not integer-only anyway. Leave the option out.")
+    return [
+        dataclasses.replace(each, allow_float=True) if isinstance(each, AuditIntegerOnly) else each for each in passes
+    ]
+
+
+def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:
+    """Raise `UsageError` for code of the recipe's own that was not allowed, and for leave to run none."""
+    running = [graph_pass for graph_pass in passes if Need.CODE in graph_pass.needs]
+    if running and not allow_code:
+        names = ", ".join(str(getattr(graph_pass, "function", graph_pass.name)) for graph_pass in running)
+        raise UsageError(
+            f"recipe {recipe}: runs code that is not part of intaglio: {names}. Read it, and if you trust it give "
+            f"{ALLOW_CODE} (in Python allow_code=True)."
+        )
+    if allow_code and not running:
+        raise UsageError(f"{ALLOW_CODE}: recipe {recipe} runs no code of its own. Leave the option out.")
+
+
+def _check_data(
+    recipe: str, passes: Sequence[Pass], calibration: str | Path | None, sensitivity: str | Path | None
+) -> None:
+    """Raise `UsageError` where a pass lacks data, or no pass takes those that were given."""
+    observing = [graph_pass.name for graph_pass in passes if Need.CALIBRATION in graph_pass.needs]
+    weighting = [graph_pass.name for graph_pass in passes if Need.SENSITIVITY in graph_pass.needs]
+    if observing and calibration is None:
+        raise UsageError(
+            f"recipe {recipe}: pass {observing[0]} needs real text. Give {CALIBRATION} FILE (one text per line)."
+        )
+    if weighting and calibration is None and sensitivity is None:
+        raise UsageError(
+            f"recipe {recipe}: pass {weighting[0]} needs to know how sensitive the loss is to each weight. Give "
+            f"{CALIBRATION} FILE, a text to measure it on, or {SENSITIVITY} FILE, a file of intaglio sensitivity."
+        )
+    if calibration is not None and not observing and not (weighting and sensitivity is None):
+        raise UsageError(f"{CALIBRATION} {calibration}: no pass of recipe {recipe} needs it. Leave it out.")
+    if sensitivity is not None and not weighting:
+        raise UsageError(f"{SENSITIVITY} {sensitivity}: no pass of recipe {recipe} needs it. Leave it out.")
 
 
 @contextmanager
-def _data(
+def _sensitivities(
+    source: Bundle,
     output: Path,
-    bundle: str | Path,
-    passes: Sequence[Pass],
+    needs: set[Need],
     calibration: str | Path | None,
-    sensitivity: str | Path | None,
-    force: bool,
+    given: str | Path | None,
     threads: int | None,
-) -> Iterator[tuple[str | Path | None, str | Path | None]]:
-    """What the passes get for `calibration` and `sensitivity`; what is missing of the second lasts for the block."""
-    if calibration is None or sensitivity is not None or not any(map(needs_sensitivities, passes)):
-        yield calibration, sensitivity
-        return
-    check_output_directory(output, force)
-    with sibling_directory(output) as folder:
-        compute_sensitivities(bundle, folder / "sensitivity", calibration, threads=threads)
-        yield calibration if any(map(needs_calibration, passes)) else None, folder / "sensitivity"
+) -> Iterator[Sensitivities | None]:
+    """How sensitive the loss is to each weight, where a pass needs it: as given, or computed for as long as the block.
+
+    Raises `UsageError` for a file of another model.
+    """
+    if Need.SENSITIVITY not in needs:
+        yield None
+    elif given is not None:
+        found = Sensitivities.open(given)
+        found.check(source.manifest.source)
+        yield found
+    else:
+        assert calibration is not None, "_check_data comes first"
+        with sibling_directory(output) as folder:
+            compute_sensitivities(source.path, folder / "sensitivity", calibration, threads=threads)
+            yield Sensitivities.open(folder / "sensitivity")
+
+
+def _model_bytes(paths: Sequence[Path]) -> int:
+    """The size of the ONNX files of one folder with their external data."""
+    files = {name for path in paths for name in (path.name, *external_data_files(outline(path)))}
+    return sum((paths[0].parent / name).stat().st_size for name in files)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Self
 
 
 class Effect(Enum):
-    """From none to most; the value is how reports call it."""
+    """From none to most. The value is how recipe files and manifests call it, `description` how reports do."""
 
-    EXACT = "the same computation"  # equal but for the order of summation
-    FLOAT16 = "float16 arithmetic"
-    WEIGHTS_8 = "8-bit weights"
-    WEIGHTS_4 = "4-bit weights"
-    WEIGHTS_3 = "weights of 3 bits or fewer"
-    INT8 = "8-bit weights and activations"
-    REPLACED = "parts removed, replaced or trained"
+    EXACT = "exact", "the same computation"  # equal but for the order of summation
+    FLOAT16 = "float16", "float16 arithmetic"
+    WEIGHTS_8 = "weights-8", "8-bit weights"
+    WEIGHTS_4 = "weights-4", "4-bit weights"
+    WEIGHTS_3 = "weights-3", "weights of 3 bits or fewer"
+    INT8 = "int8", "8-bit weights and activations"
+    REPLACED = "replaced", "parts removed, replaced or trained"
+
+    description: str
+
+    def __new__(cls, value: str, description: str) -> Self:
+        """A member of this value."""
+        member = object.__new__(cls)
+        member._value_, member.description = value, description
+        return member
 
     @classmethod
     def of_bits(cls, bits: int) -> Effect:

@@ -9,6 +9,7 @@ import msgspec
 
 from intaglio.bundle import Manifest, PassRecord
 from intaglio.effect import Effect
+from intaglio.errors import GraphError
 from intaglio.graph_passes.recipes import PASSES
 
 ORDER = list(Effect)  # from none to most
@@ -42,8 +43,8 @@ class Changes:
         """What the bounds were chosen by, in words."""
         if self.passes:
             named, more = self.passes[:NAMED], len(self.passes) - NAMED
-            return f"{self.effect.value} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
-        return f"{self.effect.value} in {self.precision}"
+            return f"{self.effect.description} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
+        return f"{self.effect.description} in {self.precision}"
 
 
 def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
@@ -70,7 +71,7 @@ def effect_of(record: PassRecord) -> Effect:
         return Effect.REPLACED
     try:
         effect: Effect = msgspec.convert(record.options, kind).effect
-    except msgspec.ValidationError:  # options of another version
+    except (msgspec.ValidationError, GraphError):  # options of another version
         return Effect.REPLACED
     return effect
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.check_encoder import encoder_region
 from intaglio.graph_passes.integer.region import is_normalization
 
@@ -17,7 +17,7 @@ SHOWN = 3  # nodes that an error names
 
 
 @dataclass(frozen=True)
-class AuditIntegerOnly:
+class AuditIntegerOnly(Pass):
     """Looks at the dtype of every tensor that the encoder computes; rewrites nothing.
 
     1. The encoder reaches from the embedding tables to the last normalisation; a DequantizeLinear after that is where
@@ -31,7 +31,7 @@ class AuditIntegerOnly:
     effect: ClassVar[Effect] = Effect.EXACT
     allow_float: bool = False
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Check `model`."""
         counts = Counts()
         region = encoder_region(model)

@@ -9,18 +9,18 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.region import is_embedding, is_normalization, model_region
 
 
 @dataclass(frozen=True)
-class CheckEncoder:
+class CheckEncoder(Pass):
     """Looks for an encoder of token ids; rewrites nothing. Raises as `encoder_region` does."""
 
     name: ClassVar[str] = "check_encoder"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Check `model`."""
         region = encoder_region(model)
         return model, Counts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.graph_passes.calibrate import observe
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.observing import ObservingPass
 from intaglio.progress import track
 
 KEY = "float_means"  # in `ir.Node.meta` of an IntLinear
@@ -31,7 +31,7 @@ class FloatMeans:
 
 
 @dataclass(frozen=True)
-class CorrectBiases:
+class CorrectBiases(ObservingPass):
     """Shifts the bias of every IntLinear so that its outputs are right on average, channel by channel.
 
     Rounding, clipping and i-GELU are a little off in one direction; what that adds to a layer's output on average can
@@ -44,17 +44,14 @@ class CorrectBiases:
 
     name: ClassVar[str] = "correct_biases"
     effect: ClassVar[Effect] = Effect.INT8
-    needs_calibration: ClassVar[Literal[True]] = True
-    samples: int = 128
-    batch: int = 8
 
-    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`, observing it on `data`."""
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on the calibration data."""
         counts = Counts()
         nodes = [node for node in model.graph if node.op_type == "IntLinear" and _correctable(node, counts)]
         if not nodes:
             return model, counts
-        batches, _ = data.load(self.samples, self.batch)
+        batches, _ = inputs.calibration.load(self.samples, self.batch)
         levels = _levels(nodes)
         for layers in track(levels, self.name, total=len(levels)):
             probes = _probes(model, layers)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.integer.region import model_region
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Equalize:
+class Equalize(Pass):
     """x·W = (x / s)·(s·W), with s per channel so that x / s has no channel much larger than the others.
 
     1. Every activation that MatMuls in the encoder multiply with constant weights [channels, outputs] gets one Mul
@@ -41,7 +41,7 @@ class Equalize:
             if not 0 <= getattr(self, option) <= 1:
                 raise GraphError(f"equalize: {option} {getattr(self, option)}: expected 0 to 1.")
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

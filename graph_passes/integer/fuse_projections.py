@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.plugins import DOMAIN
@@ -21,7 +21,7 @@ CONSTANTS = ("weight", "bias", "multiplier", "shift")  # of an IntLinear, its in
 
 
 @dataclass(frozen=True)
-class FuseProjections:
+class FuseProjections(Pass):
     """Three IntLinear → IntAttention become one IntLinear, as wide as the three → IntAttention, which reads its thirds.
 
     The integers are the same to the bit. One product instead of three reads its input once, divides better among
@@ -34,7 +34,7 @@ class FuseProjections:
     name: ClassVar[str] = "fuse_projections"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import remove_if_dead
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
@@ -18,7 +18,7 @@ RESIDUAL = 5  # the first of IntLayerNorm's inputs that a residual needs
 
 
 @dataclass(frozen=True)
-class FuseResidual:
+class FuseResidual(Pass):
     """IntAdd → IntLayerNorm becomes one IntLayerNorm with a residual, which computes the same to the bit.
 
     1. The sum has one factor for each term, and nothing but the normalisation takes it; both terms have the same shape,
@@ -29,7 +29,7 @@ class FuseResidual:
     name: ClassVar[str] = "fuse_residual"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         for node in list(model.graph):

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, take_over
 from intaglio.graph_passes.integer.quantized import Writer
 
@@ -17,7 +17,7 @@ SLOPE = 1.702  # of the sigmoid that is close to the error function, I-BERT equa
 
 
 @dataclass(frozen=True)
-class HGelu:
+class HGelu(Pass):
     """Gelu(x) becomes x·min(max(1.702·x + 3, 0), 6) / 6, in floating point.
 
     1. Every Gelu of the graph of float32, of either form.
@@ -27,7 +27,7 @@ class HGelu:
     name: ClassVar[str] = "h_gelu"
     effect: ClassVar[Effect] = Effect.REPLACED
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import Quantized, Quantizer, Writer, quantized, quantizers
 from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
-class IntegerAdd:
+class IntegerAdd(Pass):
     """Add(DQ(x), DQ(y)) → Q becomes IntAdd.
 
     1. x and y have one scale or one per channel, 8 or 16 bits, and broadcast as they did.
@@ -27,7 +27,7 @@ class IntegerAdd:
     name: ClassVar[str] = "integer_add"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantizers
 from intaglio.graph_passes.integer.region import model_region
@@ -20,7 +20,7 @@ DEPTH_SECOND = (0, 2, 3, 1)  # of the keys: [batch, heads, depth, length]
 
 
 @dataclass(frozen=True)
-class IntegerAttention:
+class IntegerAttention(Pass):
     """Softmax(factor·q·kᵀ + mask)·v → Q becomes IntAttention.
 
     1. q, k, v are int8 with one scale each, split into heads by Reshape and Transpose, and joined the same way.
@@ -32,7 +32,7 @@ class IntegerAttention:
     name: ClassVar[str] = "integer_attention"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantize_weights import FLOATS, quantize_columns
 from intaglio.graph_passes.integer.quantized import Writer
@@ -16,7 +16,7 @@ from intaglio.graph_passes.integer.region import is_embedding, model_region
 
 
 @dataclass(frozen=True)
-class IntegerEmbedding:
+class IntegerEmbedding(Pass):
     """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)), so that only rows that are read are scaled.
 
     1. `where="encoder"`: every Gather from a constant float32 table of two axes that the encoder begins with. A table
@@ -29,7 +29,7 @@ class IntegerEmbedding:
     effect: ClassVar[Effect] = Effect.WEIGHTS_8
     where: Literal["encoder", "everywhere"] = "encoder"
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -9,14 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.emit import emit_gelu, share
 from intaglio.graph_passes.integer.quantized import Quantizer, Writer, quantized, quantizers
 from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
-class IntegerGelu:
+class IntegerGelu(Pass):
     """DQ → Gelu → Q becomes IntGelu; both forms of Gelu do, as i-GELU is as close to either.
 
     1. The input has one scale and 8 or 16 bits.
@@ -27,7 +27,7 @@ class IntegerGelu:
     name: ClassVar[str] = "integer_gelu"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.integer.emit import share
 from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Writer, give, quantized, quantizers
@@ -22,7 +22,7 @@ BIAS_BITS = 24
 
 
 @dataclass(frozen=True)
-class IntegerLayerNorm:
+class IntegerLayerNorm(Pass):
     """DQ → LayerNormalization → Q's becomes one IntLayerNorm, with an 8-bit and a 16-bit result.
 
     1. The input has one scale; weight and bias are constants of one axis (a missing bias is 0).
@@ -34,7 +34,7 @@ class IntegerLayerNorm:
     name: ClassVar[str] = "integer_layer_norm"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

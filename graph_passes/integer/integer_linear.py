@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.graph_passes.activation_statistics import statistics_of
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
 from intaglio.graph_passes.integer.emit import emit, emit_gelu
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class IntegerLinear:
+class IntegerLinear(Pass):
     """DQ(x)·DQ(W) [+ bias] → Q, and → Q → DQ → Gelu → Q, become one IntLinear each.
 
     1. W is a constant int8 [inputs, outputs] with a scale per column or one for all; x has one scale.
@@ -34,7 +34,7 @@ class IntegerLinear:
     name: ClassVar[str] = "integer_linear"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

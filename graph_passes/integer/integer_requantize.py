@@ -8,13 +8,13 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
 from intaglio.graph_passes.integer.region import model_region
 
 
 @dataclass(frozen=True)
-class IntegerRequantize:
+class IntegerRequantize(Pass):
     """DQ(x) → Q becomes Requantize(x), with a factor per channel where either scale has one.
 
     1. Every DequantizeLinear in the encoder that only QuantizeLinear nodes take.
@@ -23,7 +23,7 @@ class IntegerRequantize:
     name: ClassVar[str] = "integer_requantize"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

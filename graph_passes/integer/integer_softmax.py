@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.emit import emit, share
 from intaglio.graph_passes.integer.quantize_activations import scalar_factor
@@ -19,7 +19,7 @@ from intaglio.graph_passes.integer.scores import scores_of
 
 
 @dataclass(frozen=True)
-class IntegerSoftmax:
+class IntegerSoftmax(Pass):
     """Matrix products of two activations, and Softmax, each by an operator of its own.
 
     1. Layout nodes and products with one number after a DequantizeLinear go before it, so they move integers.
@@ -31,7 +31,7 @@ class IntegerSoftmax:
     name: ClassVar[str] = "integer_softmax"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import statistics_of
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, channel_factors, quantized
 from intaglio.graph_passes.integer.region import is_embedding, model_region
@@ -25,7 +25,7 @@ EXACT = {"Softmax", "QuantizeLinear", "DequantizeLinear", *LAYOUT}  # what takes
 
 
 @dataclass(frozen=True)
-class QuantizeActivations:
+class QuantizeActivations(Pass):
     """Puts QuantizeLinear → DequantizeLinear, with static symmetric scales, on the activations of the encoder.
 
     1. 8 bits before every matrix product, on both sides where both are activations.
@@ -45,7 +45,7 @@ class QuantizeActivations:
     effect: ClassVar[Effect] = Effect.INT8
     where: Literal["everything", "products"] = "everything"
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

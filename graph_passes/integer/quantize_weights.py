@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.integer.region import model_region
@@ -23,7 +23,7 @@ LIMIT = 127  # symmetric: -128 is not used
 
 
 @dataclass(frozen=True)
-class QuantizeWeights:
+class QuantizeWeights(Pass):
     """MatMul(x, W) becomes MatMul(x, DequantizeLinear(integers, scales)), W of shape [inputs, outputs].
 
     1. `where="encoder"`: the weights from the embedding tables to the last normalisation; "everywhere": all.
@@ -37,7 +37,7 @@ class QuantizeWeights:
     where: Literal["encoder", "everywhere"] = "encoder"
     smallest: int = 0
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
+from intaglio.graph_passes.observing import ObservingPass
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.fold import Fold, find_fold
-from intaglio.graph_passes.weights.group_layers import check_groups, count, emit, grouped_layers, own_weights
+from intaglio.graph_passes.weights.group_layers import count, emit, grouped_layers, own_weights
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
+from intaglio.graph_passes.weights.options import GroupPass
 from intaglio.graph_passes.weights.stream import Stream
-from intaglio.graph_passes.weights.uniform import Floats, fit
+from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.progress import track
 from intaglio.threads import in_parallel
 
@@ -29,7 +29,7 @@ SMALLEST = 1e-4  # of a factor, as in the published code: channels that are almo
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(GroupPass, ObservingPass):
     """x·Wᵀ = (x / s)·(W·s)ᵀ, with s for each input channel so that W·s loses least when it is rounded to groups.
 
     Lin et al., "AWQ: Activation-aware Weight Quantization" (arXiv:2306.00978), section 3.2: s = mean|x|^a, with a of
@@ -41,40 +41,25 @@ class Awq:
     2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
-    `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights or activations
-    that are NaN or infinite, `UsageError` for too little text.
+    Raises `GraphError` for weights or activations that are NaN or infinite, `UsageError` for too little text.
     """
 
     name: ClassVar[str] = "awq"
-    needs_calibration: ClassVar[Literal[True]] = True
-    bits: int = 4
-    group_size: int = 128
-    symmetric: bool = False
     steps: int = 20
-    samples: int = 128
-    batch: int = 8
-    activation_bits: Literal[16, 32] = 16
-    skip: tuple[str, ...] = ()
-    tied: bool = False
-
-    @property
-    def effect(self) -> Effect:
-        """What rounding to so many bits does to the numbers."""
-        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
-        check_groups(self.name, self.bits, self.group_size)
+        super().__post_init__()
         if self.steps < 2:
             raise GraphError(f"awq: steps {self.steps}: expected at least 2.")
 
-    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`, observing it on `data`."""
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on the calibration data."""
         counts = Counts()
         usable = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         layers = {layer.node: layer for layer in usable}
         if not layers:
             return model, counts
-        batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
+        batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         found: list[tuple[Fold, list[LinearLayer], Floats]] = []
         with Stream(model, batches) as stream:
             levels = stream.levels(layers.values())
@@ -99,7 +84,7 @@ class Awq:
                 matrix *= columns[node]
             if node in rows:
                 matrix *= rows[node][:, None]
-            grid = fit(matrix, self.bits, self.group_size, self.symmetric)
+            grid = self.grid(matrix)
             codes = grid.encode(matrix)
             count(counts, layer, matrix, codes, grid)
             emit(writer, [layer], codes, grid, self.activation_bits)
@@ -115,7 +100,7 @@ class Awq:
 
             def error(factors: Floats, matrix: Floats = matrix) -> float:
                 scaled = matrix * factors
-                grid = fit(scaled, self.bits, self.group_size, self.symmetric)
+                grid = self.grid(scaled)
                 rounded = grid.decode(grid.encode(scaled)) / factors
                 return float(np.square(sample @ (rounded - matrix).T).sum(dtype=np.float64))
 

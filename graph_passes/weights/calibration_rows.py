@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intaglio.bundle import Calibration
-from intaglio.errors import GraphError, UsageError
+from intaglio.errors import UsageError
 from intaglio.graph_passes.calibration import OPTION, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
 from intaglio.runtime.engines.engine import Array
@@ -17,11 +17,8 @@ def load_batches(
 ) -> tuple[list[dict[str, Array]], Calibration]:
     """The batches of feeds for the pass `name`, and what the manifest says of them.
 
-    Raises `GraphError` for options out of range, `UsageError` for less text than can be learnt from.
+    Raises `UsageError` for less text than can be learnt from.
     """
-    for option, value in (("samples", samples), ("batch", batch_size)):
-        if value < 1:
-            raise GraphError(f"{name}: {option} {value}: expected at least 1.")
     batches, used = data.load(samples, batch_size)
     tokens = count_tokens(batches)
     if tokens < LEAST_TOKENS:

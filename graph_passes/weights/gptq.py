@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
+from intaglio.graph_passes.observing import ObservingPass
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.gptq_solver import Solver
 from intaglio.graph_passes.weights.group_layers import (
-    check_groups,
     count,
     emit,
     grouped_layers,
@@ -25,8 +23,9 @@ from intaglio.graph_passes.weights.group_layers import (
     set_weight,
 )
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
+from intaglio.graph_passes.weights.options import GroupPass
 from intaglio.graph_passes.weights.stream import Stream
-from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
 from intaglio.progress import track
 from intaglio.threads import in_parallel
 
@@ -34,10 +33,8 @@ COLUMNS = 256  # of a block of second moments
 
 
 @dataclass(frozen=True)
-class Gptq:
+class Gptq(GroupPass, ObservingPass):
     """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
-
-    Groups are of `group_size` weights (0: a row), or of the next smaller multiple of 32 that divides the row.
 
     Grids are those of rtn; which of their numbers a weight becomes is chosen by GPTQ (`gptq_solver`) from the inputs
     that a layer gets on calibration text, with the layers before it rounded already. With `act_order` the columns are
@@ -47,41 +44,26 @@ class Gptq:
     2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
-    `activation_bits`: how many bits of x the CPU kernels keep. `samples`: the most texts, or chunks of a text, that are
-    read. `damping`: of the Hessian, as a part of the mean of its diagonal. Raises `GraphError` for weights or
-    activations that are NaN or infinite, `UsageError` for too little text.
+    `damping`: of the Hessian, as a part of the mean of its diagonal. Raises `GraphError` for weights or activations
+    that are NaN or infinite, `UsageError` for too little text.
     """
 
     name: ClassVar[str] = "gptq"
-    needs_calibration: ClassVar[Literal[True]] = True
-    bits: int = 4
-    group_size: int = 128
-    symmetric: bool = False
     act_order: bool = True
     damping: float = 0.01
-    samples: int = 128
-    batch: int = 8
-    activation_bits: Literal[16, 32] = 16
-    skip: tuple[str, ...] = ()
-    tied: bool = False
-
-    @property
-    def effect(self) -> Effect:
-        """What rounding to so many bits does to the numbers."""
-        return Effect.of_bits(self.bits)
 
     def __post_init__(self) -> None:
-        check_groups(self.name, self.bits, self.group_size)
+        super().__post_init__()
         if not 0 < self.damping <= 1:
             raise GraphError(f"gptq: damping {self.damping}: expected more than 0, at most 1.")
 
-    def __call__(self, model: ir.Model, data: CalibrationData) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`, observing it on `data`."""
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+        """Rewrite `model`, observing it on the calibration data."""
         counts = Counts()
         layers = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         if not layers:
             return model, counts
-        batches, model.meta[RECORD] = load_batches(self.name, data, self.samples, self.batch, counts)
+        batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         writer = LayerWriter(model)
         rounded: list[tuple[LinearLayer, Codes, Grid]] = []
         with Stream(model, batches) as stream:
@@ -99,7 +81,7 @@ class Gptq:
     def _round(self, layer: LinearLayer, solver: Solver, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
         """The layer's codes; its weight becomes what they stand for, unless it is a table of embeddings too."""
         matrix = layer.matrix()
-        grid = fit(matrix, self.bits, self.group_size, self.symmetric)
+        grid = self.grid(matrix)
         codes = solver.round(matrix, grid)
         count(counts, layer, matrix, codes, grid)
         if not layer.tied:

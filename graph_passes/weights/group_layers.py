@@ -10,22 +10,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio import interrupts
-from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, usable_group_size
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track
-
-BITS = (2, 3, 4, 8)
-
-
-def check_groups(name: str, bits: int, group_size: int) -> None:
-    """Raise `GraphError` for bits or a group size that GroupMatMul does not have; `name` is the pass."""
-    if bits not in BITS:
-        raise GraphError(f"{name}: bits {bits}: expected one of {', '.join(map(str, BITS))}.")
-    if group_size < 0 or group_size % WORD:
-        raise GraphError(f"{name}: group_size {group_size}: expected a multiple of {WORD}, or 0 for whole rows.")
 
 
 def grouped_layers(

@@ -8,34 +8,27 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.effect import Effect
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
+from intaglio.graph_passes.weights.options import Int8Pass
 from intaglio.graph_passes.weights.uniform import Floats, Grid, usable
 
 LIMIT = 127  # of "Exploring Methods for Efficient Large Language Model Inference", section 2.1: -128 is not used
 
 
 @dataclass(frozen=True)
-class Int8Absmax:
+class Int8Absmax(Int8Pass):
     """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·q with scale = max|W| / 127 and q of -127 to 127.
 
-    1. `per="channel"`: a scale for each output of a layer; "tensor": one for all of them, as the study has it.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and heads tied to the
-       embeddings unless `tied`.
+    The study has one scale for all of a layer, `per="tensor"`. Left: layers that a pattern of `skip` names, those whose
+    rows are no multiple of 32, and heads tied to the embeddings unless `tied`.
 
-    `activation_bits`: how many bits of x the CPU kernels keep. Raises `GraphError` for weights that are NaN or
-    infinite, and for a pattern that names no layer.
+    Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """
 
     name: ClassVar[str] = "int8_absmax"
-    effect: ClassVar[Effect] = Effect.WEIGHTS_8
-    per: Literal["channel", "tensor"] = "channel"
-    activation_bits: Literal[16, 32] = 16
-    skip: tuple[str, ...] = ()
-    tied: bool = False
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         layers = grouped_layers(model, counts, self.skip, 0, self.tied, branches=True)

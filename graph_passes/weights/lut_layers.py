@@ -12,20 +12,19 @@ import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.bundle import Calibration
-from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.compensation import Compensation
 from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.group_layers import own_weights, set_weight
-from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight
+from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
+from intaglio.graph_passes.weights.options import TablePass
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
 from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
-from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Sensitivities
@@ -35,7 +34,6 @@ Floats = npt.NDArray[np.float32]
 
 Batches: TypeAlias = list[dict[str, Array]]
 
-BITS = (2, 3, 4)
 BATCH = 4  # chunks of calibration text that run at a time
 
 
@@ -47,17 +45,6 @@ class Method:
     table_bits: TableBits = "auto"
     sensitive: float = 0.0
     outliers: float = 0.0
-
-    def check(self, name: str) -> None:
-        """Raise `GraphError` for options of the pass `name` that are out of range."""
-        if self.bits not in BITS:
-            raise GraphError(f"{name}: bits {self.bits}: expected one of {', '.join(map(str, BITS))}.")
-        for option in ("sensitive", "outliers"):
-            if not 0 <= getattr(self, option) <= 0.5:
-                raise GraphError(
-                    f"{name}: {option} {getattr(self, option)}: expected a part of all weights from 0 to 0.5, "
-                    "such as 0.0005."
-                )
 
 
 @dataclass(frozen=True)
@@ -94,15 +81,6 @@ class Compressed:
             rows = np.repeat(np.arange(len(weight)), np.diff(offsets))
             weight[rows, self.sparse.columns[within]] += self.sparse.values[within]
         return weight
-
-
-def given_sensitivities(name: str, sensitivities: Sensitivities | None, unweighted: bool) -> Sensitivities | None:
-    """What the pass `name` is to use. Raises `GraphError` where it has none and is not told to do without."""
-    if unweighted:
-        return None
-    if sensitivities is None:
-        raise GraphError(f"{name}: has no sensitivities. Give a file of intaglio sensitivity, or set unweighted: true.")
-    return sensitivities
 
 
 def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) -> Floats:
@@ -228,24 +206,17 @@ def compensated_levels(
             yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
 
 
-def compensating(
-    name: str,
-    compensate: bool,
-    layers: list[LinearLayer],
-    data: CalibrationData | None,
-    samples: int,
-    model: ir.Model,
-    counts: Counts,
+def layers_and_batches(
+    model: ir.Model, options: TablePass, inputs: PassInputs, counts: Counts, branches: bool = False
 ) -> tuple[list[LinearLayer], Batches | None]:
-    """Those of `layers` that the pass `name` can compensate errors of, and the text for it.
+    """The layers that the pass with these options takes, and the text that it compensates errors on, or None.
 
-    All of them, and None, where it is told not to. Raises `GraphError`.
+    `branches`: as of `linear_layers`.
     """
-    if not compensate:
+    layers = linear_layers(model, counts, options.skip, WORD, options.tied, branches)
+    if not options.compensate:
         return layers, None
-    if data is None:
-        raise GraphError(f"{name}: has no calibration text. Give one, or set compensate: false.")
-    batches, model.meta[RECORD] = load_batches(name, data, samples, BATCH, counts)
+    batches, model.meta[RECORD] = load_batches(options.name, inputs.calibration, options.samples, BATCH, counts)
     return own_weights(layers, counts), batches
 
 

@@ -5,30 +5,26 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.compensation import Compensation
-from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight, linear_layers
+from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight
 from intaglio.graph_passes.weights.lut_layers import (
-    BITS,
     Batches,
     Method,
     Rewriting,
     compensated_levels,
-    compensating,
     compressed,
-    given_sensitivities,
+    layers_and_batches,
     sensitivities_of,
 )
-from intaglio.graph_passes.weights.tables import TableBits
-from intaglio.plugins.bit_packing import WORD
+from intaglio.graph_passes.weights.options import TABLE_BITS, SparsePass, TablePass
 from intaglio.progress import track
 from intaglio.sensitivity_file import Sensitivities
 
@@ -43,7 +39,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(TablePass, SparsePass):
     """Each layer as by `lut` with 2, 3 or 4 bits, as by `lut_sparse` with these, or left as it is.
 
     1. The budget is `bits_per_weight` on average over the layers that can be compressed, tables and sparse matrices
@@ -57,35 +53,13 @@ class Mixed:
 
     name: ClassVar[str] = "mixed"
     effect: ClassVar[Effect] = Effect.WEIGHTS_3
-    takes_sensitivities: ClassVar[Literal[True]] = True
     bits_per_weight: float = 3.5
     megabytes: float | None = None
-    sensitive: float = 0.0005
-    outliers: float = 0.004
-    table_bits: TableBits = "auto"
-    activation_bits: Literal[16, 32] = 16
-    skip: tuple[str, ...] = ()
-    tied: bool = False
-    compensate: bool = True
-    samples: int = 128
 
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether it has to see real inputs."""
-        return self.compensate
-
-    def __post_init__(self) -> None:
-        for method in self._methods():
-            method.check(self.name)
-
-    def __call__(
-        self, model: ir.Model, sensitivities: Sensitivities | None = None, data: CalibrationData | None = None
-    ) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
-        sensitivities = given_sensitivities(self.name, sensitivities, unweighted=False)
-        counts = Counts()
-        layers = linear_layers(model, counts, self.skip, WORD, self.tied)
-        layers, batches = compensating(self.name, self.compensate, layers, data, self.samples, model, counts)
+        counts, sensitivities = Counts(), inputs.sensitivities
+        layers, batches = layers_and_batches(model, self, inputs, counts)
         groups = by_weight(layers)
         measured = self._measured(model, groups, sensitivities, batches)
         choices = [measured[group[0].weight] for group in groups]
@@ -115,7 +89,7 @@ class Mixed:
         self,
         model: ir.Model,
         groups: Sequence[Sequence[LinearLayer]],
-        sensitivities: Sensitivities | None,
+        sensitivities: Sensitivities,
         batches: Batches | None,
     ) -> dict[ir.Value, list[Choice]]:
         """The ways to store each weight, with their errors."""
@@ -132,13 +106,13 @@ class Mixed:
         return found
 
     def _methods(self) -> list[Method]:
-        plain = [Method(bits, self.table_bits) for bits in BITS]
+        plain = [Method(bits, self.table_bits) for bits in TABLE_BITS]
         if not (self.sensitive or self.outliers):
             return plain
-        return plain + [Method(bits, self.table_bits, self.sensitive, self.outliers) for bits in BITS]
+        return plain + [Method(bits, self.table_bits, self.sensitive, self.outliers) for bits in TABLE_BITS]
 
     def _choices(
-        self, layer: LinearLayer, sensitivities: Sensitivities | None, compensation: Compensation | None
+        self, layer: LinearLayer, sensitivities: Sensitivities, compensation: Compensation | None
     ) -> list[Choice]:
         tensor = layer.weight.const_value
         assert tensor is not None

@@ -10,12 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio import interrupts
-from intaglio.effect import Effect
-from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
+from intaglio.graph_passes.weights.options import PruningPass
 from intaglio.graph_passes.weights.smallest import Threshold, of_all, of_one
 from intaglio.graph_passes.weights.sparse import Sparse, gather
 from intaglio.graph_passes.weights.uniform import Floats
@@ -23,7 +22,7 @@ from intaglio.progress import track
 
 
 @dataclass(frozen=True)
-class PruneMagnitude:
+class PruneMagnitude(PruningPass):
     """A `fraction` of the weights becomes 0: those of the smallest magnitude.
 
     1. `threshold="layer"`: the fraction of each layer, as "Exploring Methods for Efficient Large Language Model
@@ -36,16 +35,10 @@ class PruneMagnitude:
     """
 
     name: ClassVar[str] = "prune_magnitude"
-    effect: ClassVar[Effect] = Effect.REPLACED
-    fraction: float = 0.5
     threshold: Literal["layer", "global"] = "layer"
     sparse: Literal["where smaller", "never"] = "where smaller"
-    skip: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        check_fraction(self.name, self.fraction)
-
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
         infer_shapes(model)
@@ -78,12 +71,6 @@ class PruneMagnitude:
             return
         counts.add("layers in sparse rows")
         emit_sparse(writer, layers, sparse)
-
-
-def check_fraction(name: str, fraction: float) -> None:
-    """Raise `GraphError` for a fraction that is none, or would leave nothing; `name` is the pass."""
-    if not 0 <= fraction < 1:
-        raise GraphError(f"{name}: fraction {fraction}: expected 0 to below 1, such as 0.5.")
 
 
 def compressed_rows(matrix: Floats) -> Sparse:

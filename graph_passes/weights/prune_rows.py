@@ -10,13 +10,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio import interrupts
-from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, Need, PassInputs
 from intaglio.graph_passes.weights.feed_forward import FeedForward, find_feed_forward
 from intaglio.graph_passes.weights.linear_layers import LinearLayer, linear_layers
 from intaglio.graph_passes.weights.lut_layers import sensitivities_of
-from intaglio.graph_passes.weights.prune_magnitude import check_fraction
+from intaglio.graph_passes.weights.options import PruningPass
 from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.progress import track
 from intaglio.sensitivity_file import Sensitivities
@@ -25,7 +24,7 @@ Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class PruneRows:
+class PruneRows(PruningPass):
     """A `fraction` of the hidden channels of each feed-forward network is removed: the shapes in the file shrink.
 
     A channel is a row of the first matrix (of gate and up in SwiGLU), a number of their biases, and a column of the
@@ -42,28 +41,23 @@ class PruneRows:
     """
 
     name: ClassVar[str] = "prune_rows"
-    effect: ClassVar[Effect] = Effect.REPLACED
-    takes_sensitivities: ClassVar[Literal[True]] = True
     fraction: float = 0.25
     score: Literal["magnitude", "sensitivity"] = "magnitude"
     multiple: int = 32
-    skip: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_fraction(self.name, self.fraction)
+        super().__post_init__()
         if self.multiple < 1:
             raise GraphError(f"prune_rows: multiple {self.multiple}: expected at least 1.")
 
     @property
-    def unweighted(self) -> bool:
-        """Whether no sensitivities are needed."""
-        return self.score == "magnitude"
+    def needs(self) -> frozenset[Need]:
+        """Sensitivities, if they are the score."""
+        return frozenset({Need.SENSITIVITY} if self.score == "sensitivity" else ())
 
-    def __call__(self, model: ir.Model, sensitivities: Sensitivities | None = None) -> tuple[ir.Model, Counts]:
+    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
-        if not self.unweighted and sensitivities is None:
-            raise GraphError("prune_rows: has no sensitivities. Give a file of intaglio sensitivity, or another score.")
-        weighted = None if self.unweighted else sensitivities
+        weighted = inputs.sensitivities if self.score == "sensitivity" else None
         counts = Counts()
         layers = {layer.node: layer for layer in linear_layers(model, counts, self.skip, branches=True)}
         found = [find_feed_forward(layer, layers) for layer in layers.values()]

@@ -10,7 +10,7 @@ import click
 from intaglio.cli.output import counted, force_option, json_option, percent, print_json, print_table, size
 
 if TYPE_CHECKING:
-    from intaglio.graph_passes.compress import Compressed
+    from intaglio.compression import Compressed
     from intaglio.graph_passes.weight_share import LeftWeight
 
 NOTICEABLE = 0.1  # part of the linear layers' weights: when more is left unasked, that deserves a warning
@@ -33,6 +33,10 @@ A pass that needs calibration data observes the activations on them:
   passes:
     - canonicalize
     - calibrate: {method: percentile, percentile: 99.99, samples: 128}
+\b
+A function of your own over onnx-graphsurgeon, in my_changes.py beside the recipe; it runs with --allow-code:
+  passes:
+    - surgeon: my_changes:rewrite
 \b
 Lookup tables for the weights of a decoder, placed where its loss is sensitive:
   intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt
@@ -61,6 +65,7 @@ Weights of a decoder in groups, with fewer bits than the recipe has:
 @click.option("--group-size", type=int, help="Weights of a group, for the passes that have it: a multiple of 32, or 0.")
 @click.option("--threads", type=int, help="The most that the passes take. By default all processors.")
 @click.option("--allow-float", is_flag=True, help="Leave in floating point what an integer-only recipe cannot take.")
+@click.option("--allow-code", is_flag=True, help="Run the functions of your own that the recipe names (surgeon: ...).")
 @force_option
 @json_option
 def compress_command(
@@ -73,6 +78,7 @@ def compress_command(
     group_size: int | None,
     threads: int | None,
     allow_float: bool,
+    allow_code: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -83,7 +89,19 @@ def compress_command(
     """
     from intaglio.compression import compress
 
-    result = compress(bundle, output, recipe, force, calibration, allow_float, sensitivity, bits, group_size, threads)
+    result = compress(
+        bundle,
+        output,
+        recipe,
+        force=force,
+        calibration=calibration,
+        allow_float=allow_float,
+        sensitivity=sensitivity,
+        bits=bits,
+        group_size=group_size,
+        threads=threads,
+        allow_code=allow_code,
+    )
     _warn_of_what_is_left(result)
     if as_json:
         print_json(result)

@@ -12,6 +12,8 @@ import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.cli import compress, sensitivity
+from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.surgeon import Surgeon
 from intaglio.sensitivity_file import Sensitivities
 
 Run = Callable[..., tuple[int, str, str]]
@@ -64,13 +66,15 @@ def test_the_examples_of_the_encoders_recipes_run(typed: Callable[[list[str]], N
     shutil.copytree(tiny_bundle, "minilm")
     shutil.copy("text.txt", "texts.txt")
     written = recipes(compress.EPILOG)
-    assert len(written) == 2
+    assert len(written) == 3
     Path("mine.yaml").write_text(written[0])
     for arguments in commands(compress.EPILOG):
         if "gpt2" not in arguments:
             typed(arguments)
     Path("observing.yaml").write_text(written[1])
     typed(["compress", "bundle", "-o", "observed", "--recipe", "observing.yaml", "--calibration", "texts.txt"])
+    Path("own.yaml").write_text(written[2])
+    assert load_recipe("own.yaml")[1] == [Surgeon("my_changes:rewrite")]
 
 
 def test_an_option_that_does_not_fit_is_refused_before_any_work(intaglio: Run, tmp_path: Path) -> None:

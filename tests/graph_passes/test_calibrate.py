@@ -19,6 +19,7 @@ from intaglio.graph_passes import calibrate, compress
 from intaglio.graph_passes.activation_statistics import Statistics, statistics_of
 from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.contract import PassInputs
 from intaglio.graph_passes.graphs import replace_value
 from intaglio.graph_passes.thresholds import threshold
 from intaglio.model_file import load, save
@@ -43,10 +44,14 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+def inputs(data: Path, bundle: Bundle) -> PassInputs:
+    return PassInputs(bundle.manifest, CalibrationData.open(data, bundle))
+
+
 def observe(bundle: Path, data: Path, **options: Any) -> tuple[ir.Model, dict[str, Statistics]]:
     opened = Bundle.open(bundle)
     model = load(opened.model_path)
-    model, _ = Calibrate(**options)(model, CalibrationData.open(data, opened))
+    model, _ = Calibrate(**options)(model, inputs(data, opened))
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     return model, {str(value.name): found for value in values if (found := statistics_of(value)) is not None}
 
@@ -261,7 +266,7 @@ def test_bodies_and_unknown_dtypes_are_left_with_a_reason(parse: Parse, tmp_path
     )
     np.savez(tmp_path / "x.npz", x=np.ones((1, 2), np.float32), c=np.array(True))
     bundle = Bundle.open(pack(model, tmp_path / "bundle"))
-    model, counts = Calibrate()(load(bundle.model_path), CalibrationData.open(tmp_path / "x.npz", bundle))
+    model, counts = Calibrate()(load(bundle.model_path), inputs(tmp_path / "x.npz", bundle))
     assert counts.rewritten["activations observed"] == 3
     assert counts.reasons[0] == "the values inside If '' are not observed"
     assert "no input attention_mask" in counts.reasons[1]
@@ -293,7 +298,7 @@ def test_few_tokens_are_told_of(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "many.txt").write_text("\n".join(["one text that is a little longer than the other one was"] * 128))
     bundle = Bundle.open(tiny_bundle)
     said = [
-        Calibrate(samples=512)(load(bundle.model_path), CalibrationData.open(tmp_path / name, bundle))[1].reasons
+        Calibrate(samples=512)(load(bundle.model_path), inputs(tmp_path / name, bundle))[1].reasons
         for name in ("few.txt", "many.txt")
     ]
     assert any("tokens are few" in reason for reason in said[0])

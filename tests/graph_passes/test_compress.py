@@ -154,7 +154,7 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, exported: Path) -> None:
 
 
 def test_refusal_of_the_checker_is_one_line() -> None:
-    from intaglio.graph_passes.compress import check
+    from intaglio.graph_passes.checker import check
 
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 23]> g (float[2] x) => (float[2] y) { y = Relu(x) }'

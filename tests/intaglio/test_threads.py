@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_info
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
+from intaglio.graph_passes.contract import PassInputs
 from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.gptq_solver import inverse_factor
 from intaglio.graph_passes.weights.rtn import Rtn
@@ -69,13 +70,13 @@ def test_passes_run_with_one_thread_in_blas(
     tiny_decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    rewrite = Rtn.__call__
+    rewrite = Rtn.rewrite
 
-    def watched(self: Rtn, model: ir.Model) -> Any:
+    def watched(self: Rtn, model: ir.Model, inputs: PassInputs) -> Any:
         seen.extend([*blas_threads(), usable_threads()])
-        return rewrite(self, model)
+        return rewrite(self, model, inputs)
 
-    monkeypatch.setattr(Rtn, "__call__", watched)
+    monkeypatch.setattr(Rtn, "rewrite", watched)
     compress(tiny_decoder, tmp_path / "out", "rtn", threads=5)
     assert set(seen[:-1]) == {1} and seen[-1] == 5
 

@@ -63,12 +63,29 @@ def test_bits_decide_what_rounding_counts_as(bits: int, effect: str) -> None:
 
 
 def test_every_pass_says_what_it_does() -> None:
-    assert {name for name, kind in PASSES.items() if not isinstance(msgspec.convert({}, kind).effect, Effect)} == set()
+    required = {"function": "module:function"}  # the option of surgeon that has no default
+    made = {name: msgspec.convert(required, kind) for name, kind in PASSES.items()}
+    assert {name for name, each in made.items() if not isinstance(each.effect, Effect)} == set()
 
 
-@pytest.mark.parametrize("record", [PassRecord("train_int8_only"), PassRecord("rtn", {"bits": "many"})])
+@pytest.mark.parametrize(
+    "record",
+    [
+        PassRecord("train_int8_only"),
+        PassRecord("rtn", {"bits": "many"}),
+        PassRecord("rtn", {"bits": 5}),
+        PassRecord("surgeon", {"function": "a:b", "effect": "none"}),
+    ],
+)
 def test_a_pass_of_another_version_counts_as_the_most(record: PassRecord) -> None:
     assert effect_of(record) is Effect.REPLACED
+
+
+@pytest.mark.parametrize(("stated", "effect"), [({}, "REPLACED"), ({"effect": "exact"}, "EXACT")])
+def test_a_function_of_the_users_own_counts_as_the_most_unless_its_author_says_so(
+    stated: dict[str, str], effect: str
+) -> None:
+    assert effect_of(PassRecord("surgeon", {"function": "a:b", "sha256": "0", **stated})) is Effect[effect]
 
 
 def test_passes_that_both_sides_had_do_not_count() -> None:

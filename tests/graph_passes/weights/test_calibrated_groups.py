@@ -14,7 +14,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.fold import Fold, find_fold
 from intaglio.graph_passes.weights.gptq import Gptq
@@ -43,7 +43,7 @@ def first_layer_error(bundle: Path, graph_pass: Any, data: CalibrationData, fold
     names = [str(layer.node.outputs[0].name) for layer in layers if layer.x is layers[0].x]
     batches, _ = data.load(128, 8)
     before = outputs(model, names, batches, folder)
-    model, _ = graph_pass(model) if isinstance(graph_pass, Rtn) else graph_pass(model, data)
+    model, _ = graph_pass(model, PassInputs(calibration_data=data))
     after = outputs(model, names, batches, folder)
     return float(np.mean([np.square(a - b).mean() for a, b in zip(before, after, strict=True)]))
 
@@ -80,7 +80,7 @@ def test_awq_of_8_bits_changes_next_to_nothing(
     model = load(bundle.model_path)
     (before,) = outputs(model, ["logits"], batches, tmp_path)
     model, counts = Awq(bits=8, group_size=32, skip=("lm_head",) if family == "llama" else ())(
-        model, CalibrationData.open(text, bundle)
+        model, PassInputs(calibration_data=CalibrationData.open(text, bundle))
     )
     assert counts.rewritten["inputs scaled"] >= 4, counts.reasons
     (after,) = outputs(model, ["logits"], batches, tmp_path)
@@ -107,7 +107,7 @@ def test_rows_that_the_group_size_does_not_divide_are_rounded_in_smaller_groups(
     batches, _ = data.load(2, 2)
     model = load(bundle.model_path)
     (before,) = outputs(model, ["logits"], batches, tmp_path)
-    model, counts = kind(bits=8)(model, data)
+    model, counts = kind(bits=8)(model, PassInputs(calibration_data=data))
     assert counts.rewritten["layers"] == 8
     assert "of 6 layers, which have smaller groups: 96 for 96 inputs" in "".join(counts.reasons)
     (after,) = outputs(model, ["logits"], batches, tmp_path)

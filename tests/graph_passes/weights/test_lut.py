@@ -17,6 +17,7 @@ from intaglio.cli import cli
 from intaglio.errors import GraphError, UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
+from intaglio.graph_passes.contract import PassInputs
 from intaglio.graph_passes.weights.lut import Lut
 from intaglio.graph_passes.weights.lut_sparse import LutSparse
 from intaglio.graph_passes.weights.mixed import Mixed
@@ -80,7 +81,7 @@ def test_graph_computes_with_the_stored_weights(
     x = np.random.default_rng(2).standard_normal((5, COLUMNS)).astype(np.float32)
     bias = np.arange(ROWS, dtype=np.float32)
     options = {} if kind is Lut else {"sensitive": 0.01, "outliers": 0.02}
-    model, counts = kind(bits=bits, compensate=False, **options)(model, weighting)
+    model, counts = kind(bits=bits, compensate=False, **options)(model, PassInputs(sensitivity_file=weighting))
     assert counts.rewritten["layers"] == 2
     assert sorted(model.graph.initializers)[0].startswith("a.")
     assert not {"a.weight_transposed", "b.weight"} & set(model.graph.initializers)
@@ -94,7 +95,7 @@ def test_counts_say_bits_and_error_of_every_layer(model: ir.Model, weighting: Se
     tensor = model.graph.initializers["b.weight"].const_value
     assert tensor is not None
     matrix, weight = tensor.numpy().copy(), weighting.read("b.weight", (ROWS, 32))
-    model, counts = Lut(bits=3, compensate=False)(model, weighting)
+    model, counts = Lut(bits=3, compensate=False)(model, PassInputs(sensitivity_file=weighting))
     measured = counts.layers["b"]
     error = (weight.astype(np.float64) * (matrix - weights_of(model)["b"]) ** 2).sum()
     assert measured["error"] == pytest.approx(error, rel=1e-5)
@@ -109,8 +110,9 @@ def test_sensitivities_are_turned_as_the_weight_is(model: ir.Model, weighting: S
     matrix = tensor.numpy().T.copy()
     weight = weighting.read("a.weight_transposed", (COLUMNS, 32)).T
     errors = []
+    inputs = PassInputs(sensitivity_file=weighting)
     for unweighted in (False, True):
-        made, _ = Lut(bits=2, unweighted=unweighted, compensate=False)(model.clone(), weighting)
+        made, _ = Lut(bits=2, unweighted=unweighted, compensate=False)(model.clone(), inputs)
         errors.append((weight * (matrix - weights_of(made)["a"]) ** 2).sum())
     assert errors[0] < 0.9 * errors[1]
 
@@ -118,7 +120,7 @@ def test_sensitivities_are_turned_as_the_weight_is(model: ir.Model, weighting: S
 def test_float16_graph_keeps_its_dtype(parse: Callable[..., ir.Model]) -> None:
     weight = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float16)
     model = parse("(float16[A, 32] x) => (float16[A, 8] y) { y = MatMul(x, w) }", {"w": weight})
-    model, _ = Lut(unweighted=True, compensate=False)(model, None)
+    model, _ = Lut(unweighted=True, compensate=False)(model)
     assert [value.dtype for node in model.graph for value in node.outputs] == [ir.DataType.FLOAT16]
     np.testing.assert_allclose(weights_of(model)["w"], weight.T.astype(np.float32), atol=0.2)
 
@@ -135,13 +137,13 @@ def test_one_weight_of_two_layers_is_stored_once(parse: Callable[..., ir.Model])
 def test_without_sensitivities_the_pass_has_to_be_told(model: ir.Model) -> None:
     for kind in (Lut, LutSparse, Mixed):
         with pytest.raises(GraphError, match="has no sensitivities"):
-            kind()(model, None)
+            kind()(model)
 
 
 def test_without_calibration_text_the_pass_has_to_be_told(model: ir.Model, weighting: Sensitivities) -> None:
     for kind in (Lut, LutSparse, Mixed):
         with pytest.raises(GraphError, match="has no calibration text"):
-            kind()(model, weighting)
+            kind()(model, PassInputs(sensitivity_file=weighting))
 
 
 @pytest.mark.parametrize(
@@ -162,15 +164,15 @@ def test_options_out_of_range_are_refused_when_the_recipe_is_read(make: Callable
 
 def test_mixed_keeps_its_budget_and_says_the_least(model: ir.Model, weighting: Sensitivities) -> None:
     size = 32 * COLUMNS + 32 * ROWS
-    counts = Mixed(bits_per_weight=11, compensate=False)(model.clone(), weighting)[1]
+    counts = Mixed(bits_per_weight=11, compensate=False)(model.clone(), PassInputs(sensitivity_file=weighting))[1]
     assert counts.rewritten["bytes"] <= 11 * size / 8
     assert counts.rewritten["layers"] == 2
-    counts = Mixed(megabytes=1, compensate=False)(model.clone(), weighting)[1]
+    counts = Mixed(megabytes=1, compensate=False)(model.clone(), PassInputs(sensitivity_file=weighting))[1]
     assert counts.reasons == ["a: left as it is, within the budget", "b: left as it is, within the budget"]
     with pytest.raises(
         GraphError, match=r"budget of 352 bytes, the layers take at least \d+ \(\d\.\d+ bits per weight"
     ):
-        Mixed(bits_per_weight=1, compensate=False)(model, weighting)
+        Mixed(bits_per_weight=1, compensate=False)(model, PassInputs(sensitivity_file=weighting))
 
 
 # --- bundles ---------------------------------------------------------------------------------------------------------
@@ -217,8 +219,11 @@ def test_sensitivities_that_are_missing_superfluous_or_of_another_model_are_refu
 ) -> None:
     given = folder / "sensitivity"
     text = folder / "text.txt"
+    (tmp_path / "plain.yaml").write_text("passes: [{lut: {compensate: false}}]")
     with pytest.raises(UsageError, match="pass lut needs to know how sensitive the loss is"):
-        compress(folder / "bundle", tmp_path / "out", "lut", calibration=text)
+        compress(folder / "bundle", tmp_path / "out", tmp_path / "plain.yaml")
+    with pytest.raises(UsageError, match=r"no pass of recipe .* needs it"):
+        compress(folder / "bundle", tmp_path / "out", tmp_path / "plain.yaml", calibration=text, sensitivity=given)
     with pytest.raises(UsageError, match="pass lut needs real text"):
         compress(folder / "bundle", tmp_path / "out", "lut", sensitivity=given)
     with pytest.raises(UsageError, match="no pass of recipe canonical needs it"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
-from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.linear_layers import linear_layers
 from intaglio.graph_passes.weights.prune_rows import PruneRows
 from intaglio.runtime.sessions.decoder import DecoderSession
@@ -125,7 +125,7 @@ def test_decoders_shrink_and_still_run(
 
 def test_sensitivities_are_asked_for(parse: Callable[..., ir.Model]) -> None:
     with pytest.raises(GraphError, match="prune_rows: has no sensitivities"):
-        PruneRows(score="sensitivity")(make(parse, RELU, small_integers(16, 0)), None)
+        PruneRows(score="sensitivity")(make(parse, RELU, small_integers(16, 0)))
 
 
 def test_channels_that_the_loss_does_not_feel_go_first(parse: Callable[..., ir.Model]) -> None:
@@ -139,8 +139,9 @@ def test_channels_that_the_loss_does_not_feel_go_first(parse: Callable[..., ir.M
             assert felt[name].shape == shape
             return felt[name]
 
-    sensitivities: Any = Given()
-    model, _ = PruneRows(fraction=0.25, score="sensitivity", multiple=4)(make(parse, RELU, weights), sensitivities)
+    felt_by_the_loss: Any = Given()
+    prune = PruneRows(fraction=0.25, score="sensitivity", multiple=4)
+    model, _ = prune(make(parse, RELU, weights), PassInputs(sensitivity_file=felt_by_the_loss))
     kept = np.setdiff1d(np.arange(16), [2, 3, 5, 7])
     (first, second) = (layer.matrix() for layer in linear_layers(model, Counts()))
     np.testing.assert_array_equal(first, weights["a"].T[kept])

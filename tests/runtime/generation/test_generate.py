@@ -19,7 +19,7 @@ from intaglio.exporters import export
 from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.sessions import limits
+from intaglio.runtime.sessions import decoder, limits
 from intaglio.runtime.tokenizer import read_backend
 
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]

@@ -1,0 +1,84 @@
+"""Running the passes of a recipe over a graph, one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import onnx_ir as ir
+
+from intaglio.bundle import Manifest, PassRecord, tensor_spec
+from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.checker import check
+from intaglio.graph_passes.contract import Pass, PassInputs
+from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
+from intaglio.graph_passes.weight_share import WeightShare, weight_share
+from intaglio.plugins import custom_operators
+from intaglio.progress import step
+from intaglio.threads import bounded
+from intaglio.version import __version__
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A graph after the passes, what each of them did, and how much of its weights is compressed.
+
+    `share` is None where no pass compresses weights.
+    """
+
+    model: ir.Model
+    records: list[PassRecord]
+    share: WeightShare | None
+
+
+def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, threads: int | None = None) -> Rewritten:
+    """Rewrite `model` by each of `passes`, in order, and check what they left.
+
+    `inputs` has what any of them needs; `threads`: the most that they take. Raises what they raise, and `GraphError`
+    for a graph that ONNX's checker refuses.
+    """
+    for graph_pass in passes:
+        graph_pass.prepare(inputs)
+    records, asked, share = [], set[str](), None
+    with bounded(threads):
+        for graph_pass in passes:
+            model, counts = graph_pass(model, inputs)
+            options = {**dataclasses.asdict(graph_pass), **counts.facts}
+            records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
+            asked |= counts.asked
+            if graph_pass.compresses_weights:
+                share = weight_share(model, asked)  # before a later pass writes operators out in others
+    with step("checking"):
+        infer_shapes(model)
+        check(model, "the passes left", "Leave a pass out.")
+    return Rewritten(model, records, share)
+
+
+def manifest_after(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manifest:
+    """The manifest of the rewritten graph."""
+    values = {value.name for value in all_values(model)}
+    return msgspec.structs.replace(
+        old,
+        created_by=f"intaglio {__version__}",
+        dtype=_weight_dtype(model) or old.dtype,
+        inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
+        outputs=[tensor_spec(value) for value in model.graph.outputs],
+        layers={path: value for path, value in old.layers.items() if value in values},
+        passes=[*old.passes, *records],
+        custom_operators=custom_operators(all_nodes(model)),
+        calibration=model.meta.get(RECORD, old.calibration),
+        engines=[],
+    )
+
+
+def _weight_dtype(model: ir.Model) -> str | None:
+    """The dtype that most of the weights have, by number of elements: a floating-point one, or int8."""
+    elements: Counter[str] = Counter()
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and (tensor.dtype.is_floating_point() or tensor.dtype == ir.DataType.INT8):
+            elements[tensor.dtype.numpy().name] += tensor.size
+    return max(elements, key=lambda name: elements[name], default=None)
