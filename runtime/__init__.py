@@ -1,10 +1,41 @@
-"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text."""
+"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text.
 
-from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.engine import Engine
-from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.run import run
-from intaglio.runtime.similarity import similarity
+What stands here is imported when it is asked for, so that help texts can read the strategies without ONNX.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from intaglio.runtime.engines.build import build
+    from intaglio.runtime.engines.engine import Engine
+    from intaglio.runtime.engines.opening import open_engine
+    from intaglio.runtime.generation.generate import TextGenerator, generate
+    from intaglio.runtime.run_texts import run
+    from intaglio.runtime.similarities import similarity
 
 __all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run", "similarity"]
+
+# Name -> the module that has it.
+_MODULES = {
+    "Engine": "engines.engine",
+    "TextGenerator": "generation.generate",
+    "build": "engines.build",
+    "generate": "generation.generate",
+    "open_engine": "engines.opening",
+    "run": "run_texts",
+    "similarity": "similarities",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
+
+    def __getattr__(name):
+        """One of `__all__`, whose module is imported when it is first asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return globals().setdefault(name, getattr(import_module(f"{__name__}.{_MODULES[name]}"), name))
+
+
+def __dir__() -> list[str]:
+    """The names of this module, those that are imported later among them."""
+    return sorted({*globals(), *__all__})

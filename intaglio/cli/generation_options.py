@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from intaglio.runtime.strategies import STRATEGIES
+from intaglio.runtime.strategies.options import StrategyOption, options_by_name
 from intaglio.targets import DEFAULT, summary
+
+
+def strategy_options() -> list[Callable[[Any], Any]]:
+    """An option for every name that a strategy has a field of, as its dataclass declares it."""
+    made = []
+    for name, strategies in options_by_name(STRATEGIES).items():
+        kind = next(iter(strategies.values())).kind
+        made.append(click.option(f"--{name.replace('_', '-')}", type=kind, help=_help(strategies)))
+    return made
+
+
+def _help(strategies: Mapping[str, StrategyOption]) -> str:
+    """Which strategies take an option, and what for; those with the same words together, and the default once."""
+    meanings: dict[str, list[str]] = {}
+    for name, each in strategies.items():
+        meanings.setdefault(each.meaning, []).append(name)
+    said = "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
+    defaults = dict.fromkeys(each.default for each in strategies.values() if each.default is not None)
+    return f"{said}.  [default: {', '.join(f'{each:g}' for each in defaults)}]" if defaults else f"{said}."
+
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--strategy",
-        help="greedy, sample, bild, speculative, ngram, hidden-transfer, medusa, calm, auto.  [default: auto with "
-        "--draft or --early-exit; else sample with sampling options, else greedy]",
+        help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; else sample with sampling "
+        "options, else greedy]",
     ),
     click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for auto, bild, speculative."),
     click.option("--early-exit", is_flag=True, help="Instead of it, the model's own first blocks, trained for that."),
-    click.option(
-        "--fallback",
-        type=float,
-        help="bild: fall back to the large model below this confidence.  [default: 0.5]",
-    ),
-    click.option(
-        "--rollback",
-        type=float,
-        help="bild: a token is taken back beyond this distance, in nats; or inf.  [default: 2]",
-    ),
-    click.option("--max-draft", type=int, help="bild: tokens between two reviews of the large model.  [default: 10]"),
-    click.option(
-        "--window", type=int, help="speculative, ngram: tokens drafted at a time.  [default: adaptive; at most 10]"
-    ),
-    click.option(
-        "--ngram",
-        type=int,
-        help="ngram, hidden-transfer, medusa: last tokens to look for in the text before.  [default: 6]",
-    ),
-    click.option("--tree", type=int, help="hidden-transfer, medusa: tokens drafted at a time.  [default: 8]"),
-    click.option(
-        "--least",
-        type=float,
-        help="ngram, hidden-transfer, medusa: minimum probability of a draft.  [default: 0.05]",
-    ),
-    click.option("--origins", type=int, help="hidden-transfer, medusa: draft positions.  [default: 1]"),
-    click.option("--typical", type=float, help="hidden-transfer, medusa: take tokens as likely as this, too."),
-    click.option(
-        "--saturation",
-        type=float,
-        help="calm: how alike a state stays for its token to leave.  [default: 0.9]",
-    ),
-    click.option("--decay", type=float, help="calm: how fast that becomes less strict in a text.  [default: 4]"),
+    *strategy_options(),
     click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most."),
     click.option(
         "--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]"

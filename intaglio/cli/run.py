@@ -16,8 +16,8 @@ from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT, summary
 
 if TYPE_CHECKING:
-    from intaglio.runtime.run import Ran
-    from intaglio.runtime.similarity import Similarity
+    from intaglio.runtime.run_texts import Ran
+    from intaglio.runtime.similarities import Similarity
 
 EPILOG = """\b
 Examples:

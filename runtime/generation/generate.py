@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
@@ -29,43 +29,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-class StrategyOptions(TypedDict, total=False):
-    """The options of strategies, each for those that have a field of its name; None leaves it as it is by default."""
-
-    fallback: float | None
-    rollback: float | None
-    max_draft: int | None
-    window: int | None
-    ngram: int | None
-    tree: int | None
-    least: float | None
-    origins: int | None
-    typical: float | None
-    saturation: float | None
-    decay: float | None
-
-
-class Options(StrategyOptions, total=False):
-    """The options of `generate`, which are those of `TextGenerator`."""
-
-    strategy: str | None
-    draft: str | Path | None
-    early_exit: bool
-    max_new_tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
-    seed: int | None
-    stop: Sequence[str]
-    ignore_eos: bool
-    batch: int
-    target: str
-    threads: int | None
-
-
-def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Unpack[Options]) -> Iterator[Generated]:
+def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any) -> Iterator[Generated]:
     """Write a text after the prompt, or each of the prompts, and yield a `Generated` for each, in order.
 
     A prompt is a text, or a list of `Message`, which the bundle's chat template makes a text of. The options are
@@ -104,7 +68,7 @@ class TextGenerator:
         batch: int = 1,
         target: str = "ort-cpu",
         threads: int | None = None,
-        **options: Unpack[StrategyOptions],
+        **options: float | None,
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 

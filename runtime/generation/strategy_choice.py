@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Strategy
+from intaglio.runtime.strategies.options import options_of
 
 
 def method_of(name: str, options: Mapping[str, object], drafting: str | None) -> Strategy:
@@ -23,7 +23,7 @@ def method_of(name: str, options: Mapping[str, object], drafting: str | None) ->
         )
         raise UsageError(f"strategy {name!r} {said}.")
     given = {option: value for option, value in options.items() if value is not None}
-    known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
+    known = [option.name for option in options_of(kind)]
     if strange := [option for option in given if option not in known]:
         taken = ", ".join(f"--{option.replace('_', '-')}" for option in known) or "none"
         raise UsageError(f"strategy {name!r} takes no --{strange[0].replace('_', '-')}. Its options: {taken}.")

@@ -10,6 +10,7 @@ from intaglio.runtime.generation.sampling import largest_probability, surprise
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.drafting import check_count, check_fits, settle
+from intaglio.runtime.strategies.options import option
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,11 @@ class BigLittleDecoder(Strategy):
     """
 
     needs_draft: ClassVar[bool] = True
-    fallback: float = 0.5  # the small model is unsure where its largest probability is below this (equation 4.2)
-    rollback: float = 2.0  # its token is taken back where -ln p_large(token) exceeds this (equation 4.3)
-    max_draft: int = 10  # tokens between two reviews
+    # The small model is unsure where its largest probability is below this (equation 4.2).
+    fallback: float = option(0.5, "fall back to the large model below this confidence")
+    # Its token is taken back where -ln p_large(token) exceeds this (equation 4.3).
+    rollback: float = option(2.0, "reject a draft token beyond this distance in nats, or inf")
+    max_draft: int = option(10, "maximum draft tokens between two reviews by the large model")
 
     def __post_init__(self) -> None:
         if not 0 <= self.fallback <= 1:

@@ -15,6 +15,7 @@ from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.options import option
 
 AT_ONCE = -2.0  # a threshold that every cosine exceeds: of a row that no pass is run for
 
@@ -30,8 +31,8 @@ class Calm(Strategy):
 
     needs_draft: ClassVar[bool] = False
     whole_passes: ClassVar[bool] = False
-    saturation: float = 0.9  # lambda
-    decay: float = 4.0  # tau: how fast the threshold falls to 0.9 lambda
+    saturation: float = option(0.9, "similarity of a state before and after a block at which its token exits")  # lambda
+    decay: float = option(4.0, "how fast that threshold falls to 0.9 of itself in a text")  # tau
 
     def __post_init__(self) -> None:
         if not 0 <= self.saturation <= 1:

@@ -25,6 +25,7 @@ from intaglio.runtime.sessions.token_tree import depths
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.drafting import check_count, check_probability
+from intaglio.runtime.strategies.options import option
 from intaglio.runtime.strategies.tree_growth import Tree, grow
 
 
@@ -38,17 +39,18 @@ class DraftTree(Strategy):
 
     needs_draft: ClassVar[bool] = False
     kind: ClassVar[str]
-    tree: int = 8  # drafted tokens in a tree at most
-    least: float = 0.05  # chance of a path that is tried
-    origins: int = 1  # tokens of a tree that are drafted after: the likeliest to be the last of the path
-    ngram: int = 6  # last tokens at most that are looked for in the text, for what followed them there; 0: none are
-    typical: float | None = None
+    tree: int = option(8, "maximum draft tokens in a tree")
+    min_draft_prob: float = option(0.05, "minimum draft probability")  # of a path, up to its last token
+    # Those of a tree that are likeliest to be the last of the path.
+    draft_positions: int = option(1, "draft positions: tokens of a tree to draft after")
+    ngram: int = option(6, "longest n-gram to look up in the text so far, 0 for none")
+    typical: float | None = option(None, "accept draft tokens of this probability too, so that the text may differ")
 
     def __post_init__(self) -> None:
         check_count("tree", self.tree)
-        check_count("origins", self.origins)
+        check_count("draft positions", self.draft_positions)
         check_count("ngram", self.ngram, least=0)
-        check_probability("least", self.least)
+        check_probability("min draft prob", self.min_draft_prob)
         if self.typical is not None:
             check_probability("typical", self.typical)
 
@@ -61,8 +63,10 @@ class DraftTree(Strategy):
                 f"Train it (intaglio train {self.kind}), export what that makes, and generate with that bundle."
             )
         most = large.engine.axes.get("drafting", Axis()).maximum
-        if most is not None and self.origins > most:
-            raise UsageError(f"origins {self.origins}: the engine drafts after at most {most} tokens at a time.")
+        if most is not None and self.draft_positions > most:
+            raise UsageError(
+                f"draft positions {self.draft_positions}: the engine drafts after at most {most} tokens at a time."
+            )
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
@@ -77,10 +81,10 @@ class DraftTree(Strategy):
         while True:
             yield Written(token, "large")
             copies.read(text.tokens)
-            most = min(self.tree, text.room - 1, large.tree_room(self.origins) - 1)
-            tree = grow(token, drafts, most, self.least, copies)
+            most = min(self.tree, text.room - 1, large.tree_room(self.draft_positions) - 1)
+            tree = grow(token, drafts, most, self.min_draft_prob, copies)
             tree = tree.first(enough(tree.chances[1:]))
-            origins, start = tree.likely_ends(self.origins), len(text.tokens) - 1
+            origins, start = tree.likely_ends(self.draft_positions), len(text.tokens) - 1
             logits = yield large.append_tree(text.tokens[:start], tree.tokens, tree.parents, origins)
             path, token = self._walk(text, tree, logits)
             large.keep(start, path)

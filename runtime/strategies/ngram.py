@@ -10,6 +10,7 @@ from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.drafting import check_count, check_fits, check_probability, settle, verify
+from intaglio.runtime.strategies.options import option
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class NGram(Strategy):
     """
 
     needs_draft: ClassVar[bool] = False
-    ngram: int = 6  # last tokens that are looked for at most; if they never occurred, fewer are
-    window: int = 10  # tokens drafted at a time, at most
-    least: float = 0.05  # chance that a drafted token is kept, and those before it
+    ngram: int = option(6, "longest n-gram to look up in the text so far")
+    window: int = option(10, "maximum draft tokens at a time")
+    min_draft_prob: float = option(0.05, "minimum draft probability")  # that a token is kept, and those before it
 
     def __post_init__(self) -> None:
         check_count("ngram", self.ngram)
         check_count("window", self.window)
-        check_probability("least", self.least)
+        check_probability("min draft prob", self.min_draft_prob)
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` where the models take no such drafts."""
@@ -36,7 +37,9 @@ class NGram(Strategy):
 
     def write(self, text: Text) -> Steps:
         """See `Strategy`."""
-        return copy_ahead(text, self.ngram, self.window, lambda chances: sum(each >= self.least for each in chances))
+        return copy_ahead(
+            text, self.ngram, self.window, lambda chances: sum(each >= self.min_draft_prob for each in chances)
+        )
 
 
 def copy_ahead(text: Text, ngram: int, most: int, enough: Callable[[Sequence[float]], int]) -> Steps:

@@ -9,6 +9,7 @@ from intaglio.runtime.generation.sampling import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Steps, Strategy, Text
 from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
+from intaglio.runtime.strategies.options import option
 from intaglio.runtime.strategies.windows import AdaptiveWindow, FixedWindow, Window
 
 
@@ -17,7 +18,7 @@ class Speculative(Strategy):
     """Leviathan et al. 2023, algorithm 1, and Chen et al. 2023, algorithm 2: see `verify`."""
 
     needs_draft: ClassVar[bool] = True
-    window: int | None = None  # tokens drafted at a time; None: see `AdaptiveWindow`
+    window: int | None = option(None, "draft tokens at a time, by default adaptive")  # see `AdaptiveWindow`
 
     def __post_init__(self) -> None:
         if self.window is not None:

@@ -8,7 +8,6 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import pytest
 import intaglio
 from intaglio import training
 from intaglio.cli import VERBS, cli
-from intaglio.runtime.generation.generate import StrategyOptions, TextGenerator
+from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
+from intaglio.runtime.strategies.options import options_by_name
 
 REQUIRED = inspect.Parameter.empty
 
@@ -31,7 +31,7 @@ COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
-    "run --similarity": "intaglio.runtime.similarity",
+    "run --similarity": "intaglio.runtime.similarities.similarity",
     "roofline --force": "it guards --picture",
     "tune-decoding --force": "it guards --picture",
     "roofline --picture": "intaglio.validate.roofline_picture.picture",
@@ -75,7 +75,7 @@ def parameters_of(name: str) -> Mapping[str, Any]:
     own = inspect.signature(intaglio.generate).parameters
     options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
     options.pop("options")
-    return {"prompts": own["prompts"].default, **options, **dict.fromkeys(StrategyOptions.__annotations__)}
+    return {"prompts": own["prompts"].default, **options, **dict.fromkeys(options_by_name(STRATEGIES))}
 
 
 def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:
@@ -123,20 +123,6 @@ def test_a_function_has_no_option_that_its_command_lacks(name: str) -> None:
     command = dict(commands())[name]
     known = parameters_of(name)
     assert set(known) == {python_name(each, known) for each in command.params} & set(known)
-
-
-@pytest.mark.parametrize("option", StrategyOptions.__annotations__)
-def test_the_help_says_the_default_that_a_strategy_has(option: str) -> None:
-    defaults = {
-        field.default
-        for kind in STRATEGIES.values()
-        for field in fields(kind)
-        if field.name == option and field.init  # type: ignore[arg-type]
-    }
-    parameter = next(each for each in dict(commands())["generate"].params if each.name == option)
-    said = str(getattr(parameter, "help", None)).partition("[default: ")[2].partition("]")[0]
-    if said and not said.startswith("adaptive"):
-        assert {float(said)} == {float(default) for default in defaults}
 
 
 def test_every_excuse_is_an_option_that_exists() -> None:

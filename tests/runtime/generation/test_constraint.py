@@ -81,7 +81,10 @@ def greedily(models: Models, constraint: Automaton) -> list[int]:
 def test_every_token_of_every_strategy_is_allowed(
     kind: str, name: str, sampled: bool, models: dict[str, Models]
 ) -> None:
-    options = {"medusa": {"tree": 8, "least": 1e-9, "typical": 0.05}, "bild": {"fallback": 0.0, "rollback": np.inf}}
+    options = {
+        "medusa": {"tree": 8, "min_draft_prob": 1e-9, "typical": 0.05},
+        "bild": {"fallback": 0.0, "rollback": np.inf},
+    }
     constraint = Automaton()
     for seed in range(4):
         request = GenerationRequest(

@@ -23,10 +23,10 @@ KINDS = ("float", "four bits", "fixed", "medusa", "hidden-transfer", "fixed tree
 PREFIXES = [np.random.default_rng(seed).integers(0, 250, 60).tolist() for seed in range(2)]
 OPTIONS: dict[str, dict[str, Any]] = {
     "bild": {"fallback": 0.3, "rollback": 1.0, "max_draft": 4},
-    "medusa": {"tree": 6, "least": 1e-9},
-    "hidden-transfer": {"tree": 6, "least": 1e-9},
+    "medusa": {"tree": 6, "min_draft_prob": 1e-9},
+    "hidden-transfer": {"tree": 6, "min_draft_prob": 1e-9},
     "calm": {"saturation": 0.6, "decay": 1.0},
-    "ngram": {"ngram": 2, "window": 4, "least": 1e-3},
+    "ngram": {"ngram": 2, "window": 4, "min_draft_prob": 1e-3},
 }
 
 

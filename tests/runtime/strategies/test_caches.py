@@ -18,10 +18,10 @@ from intaglio.runtime.sessions.decoder import DecoderSession
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
     "speculative": {"strategy": "speculative"},
-    "ngram": {"strategy": "ngram", "least": 1e-3},
+    "ngram": {"strategy": "ngram", "min_draft_prob": 1e-3},
     "early exit": {"strategy": "bild", "early_exit": True, "fallback": 0.0, "rollback": 0.3, "max_draft": 6},
-    "hidden transfer": {"strategy": "hidden-transfer", "least": 0.01},
-    "medusa": {"strategy": "medusa", "least": 0.01},
+    "hidden transfer": {"strategy": "hidden-transfer", "min_draft_prob": 0.01},
+    "medusa": {"strategy": "medusa", "min_draft_prob": 0.01},
 }
 methods = pytest.mark.parametrize("method", METHODS)
 Open = Callable[..., TextGenerator]

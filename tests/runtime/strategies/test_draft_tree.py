@@ -69,7 +69,11 @@ def test_the_trained_model_writes_its_own_text(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts, 40)
-    for options in ({}, {"tree": 3, "least": 0.01}, {"tree": 16, "least": 0.001, "batch": 3, "origins": 5}):
+    for options in (
+        {},
+        {"tree": 3, "min_draft_prob": 0.01},
+        {"tree": 16, "min_draft_prob": 0.001, "batch": 3, "draft_positions": 5},
+    ):
         found = texts(trained_drafting(kind), prompts, 40, strategy=kind, **options)
         assert tokens(found) == tokens(expected)
         assert sum(result.accepted for result in found) > 0
@@ -81,7 +85,7 @@ def test_four_bits_write_their_own_text_too(
 ) -> None:
     compress(trained_drafting("hidden-transfer"), tmp_path / "four", "rtn")
     expected = texts(tmp_path / "four", prompts[:8], 40)
-    found = texts(tmp_path / "four", prompts[:8], 40, strategy="hidden-transfer", least=0.01)
+    found = texts(tmp_path / "four", prompts[:8], 40, strategy="hidden-transfer", min_draft_prob=0.01)
     assert tokens(found) == tokens(expected)
     assert sum(result.accepted for result in found) > 0
 
@@ -94,7 +98,7 @@ def test_every_family_writes_its_own_text(
     plain, drafting = make_drafting(family, kind)
     expected = texts(plain, PROMPTS, 20)
     for batch in (1, 3):
-        found = texts(drafting, PROMPTS, 20, strategy=kind, tree=12, least=1e-9, batch=batch)
+        found = texts(drafting, PROMPTS, 20, strategy=kind, tree=12, min_draft_prob=1e-9, batch=batch)
         assert tokens(found) == tokens(expected)
         assert sum(result.rolled_back for result in found) > 0  # trees were tried, of random drafts
 
@@ -120,7 +124,7 @@ def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, 
 def test_the_capacity_ends_a_text_and_not_a_tree(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
     plain, drafting = make_drafting("gpt2", "hidden-transfer")
     (expected,) = texts(plain, ["A" * 40], 100)
-    (found,) = texts(drafting, ["A" * 40], 100, strategy="hidden-transfer", tree=12, least=1e-9)
+    (found,) = texts(drafting, ["A" * 40], 100, strategy="hidden-transfer", tree=12, min_draft_prob=1e-9)
     assert (found.tokens, found.stopped) == (expected.tokens, "capacity")
     assert expected.stopped == "capacity"
 
@@ -146,7 +150,7 @@ def test_sampled_texts_are_distributed_as_the_models(
 
         add((), 1.0)
     with TextGenerator(
-        drafting, strategy=kind, max_new_tokens=3, tree=6, least=1e-9, seed=0, ignore_eos=True, **options
+        drafting, strategy=kind, max_new_tokens=3, tree=6, min_draft_prob=1e-9, seed=0, ignore_eos=True, **options
     ) as generator:
         sample = [tuple(generator.write("Hello").whole().tokens) for _ in range(1500)]
     assert follows(sample, expected)
@@ -156,8 +160,8 @@ def test_typical_acceptance_takes_more_and_every_token_is_likely(
     trained_drafting: Callable[[str], Path], prompts: list[str]
 ) -> None:
     bundle, typical = trained_drafting("hidden-transfer"), 0.05
-    exact = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01)
-    found = texts(bundle, prompts, 40, strategy="hidden-transfer", least=0.01, typical=typical)
+    exact = texts(bundle, prompts, 40, strategy="hidden-transfer", min_draft_prob=0.01)
+    found = texts(bundle, prompts, 40, strategy="hidden-transfer", min_draft_prob=0.01, typical=typical)
     assert sum(result.accepted for result in found) > sum(result.accepted for result in exact)
     others = 0
     with DecoderSession.open(bundle) as session:
@@ -192,8 +196,8 @@ def test_a_model_that_does_not_draft_so_is_refused(
     ("options", "said"),
     [
         ({"tree": 0}, "tree 0"),
-        ({"least": 0.0}, "least 0.0"),
-        ({"origins": 0}, "origins 0"),
+        ({"min_draft_prob": 0.0}, "min draft prob 0.0"),
+        ({"draft_positions": 0}, "draft positions 0"),
         ({"ngram": -1}, "ngram -1"),
         ({"typical": 1.5}, "typical 1.5"),
         ({"window": 3}, "--window"),
@@ -319,7 +323,7 @@ def test_a_repetition_penalty_counts_the_tokens_of_the_path(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts[:6], 30, repetition_penalty=1.7)
-    found = texts(trained_drafting(kind), prompts[:6], 30, strategy=kind, least=0.01, repetition_penalty=1.7)
+    found = texts(trained_drafting(kind), prompts[:6], 30, strategy=kind, min_draft_prob=0.01, repetition_penalty=1.7)
     assert tokens(found) == tokens(expected)
     assert tokens(found) != tokens(texts(trained_pair[1], prompts[:6], 30))
     assert sum(result.accepted for result in found) > 0
@@ -332,7 +336,7 @@ def test_trees_fit_into_a_cache_of_one_length(
 ) -> None:
     """As TensorRT's: beside a text at its end others go on, with trees as wide as there is room for."""
     plain, drafting = make_drafting("gpt2", kind)
-    strategy = STRATEGIES[kind](tree=12, least=1e-9, origins=2)
+    strategy = STRATEGIES[kind](tree=12, min_draft_prob=1e-9, draft_positions=2)
     prompts = [[1] * 30, [2] * 3, [3] * 12]
     with OnnxRuntimeEngine(Bundle.open(drafting)) as engine:
         session = DecoderSession(FixedEngine(engine, capacity, 7), decoder_of(Bundle.open(drafting)), 3)
@@ -356,5 +360,5 @@ def test_an_engine_that_drafts_after_fewer_tokens_says_so(make_drafting: Callabl
     with OnnxRuntimeEngine(bundle) as engine:
         fixed = FixedEngine(engine, 40, 7)
         fixed.axes["drafting"] = Axis(1, 2)
-        with pytest.raises(UsageError, match="origins 3: the engine drafts after at most 2 tokens at a time"):
-            STRATEGIES["medusa"](origins=3).prepare(DecoderSession(fixed, decoder_of(bundle)), None)
+        with pytest.raises(UsageError, match="draft positions 3: the engine drafts after at most 2 tokens at a time"):
+            STRATEGIES["medusa"](draft_positions=3).prepare(DecoderSession(fixed, decoder_of(bundle)), None)

@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.3, "rollback": 1.0, "max_draft": 6},
     "speculative": {"strategy": "speculative"},
     "ngram": {"strategy": "ngram", "window": 5},
-    "hidden transfer": {"strategy": "hidden-transfer", "least": 0.01, "tree": 16},
+    "hidden transfer": {"strategy": "hidden-transfer", "min_draft_prob": 0.01, "tree": 16},
 }
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}
 methods = pytest.mark.parametrize("method", METHODS)

@@ -31,7 +31,7 @@ def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -
         ({"ngram": 0}, "ngram 0: expected 1 to 1024."),
         ({"ngram": 10**9}, "ngram 1000000000: expected 1 to 1024."),
         ({"window": -2}, "window -2: expected 1 to 1024"),
-        ({"least": 2.0}, "least 2.0: expected a probability"),
+        ({"min_draft_prob": 2.0}, "min draft prob 2.0: expected a probability"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
@@ -45,7 +45,7 @@ def drafted(results: Iterable[Generated]) -> int:
 
 def test_what_is_not_likely_enough_is_not_drafted(trained_pair: tuple[Path, Path], prompts: list[str]) -> None:
     counts = [
-        drafted(generate(trained_pair[1], prompts[:4], strategy="ngram", least=least, max_new_tokens=40))
+        drafted(generate(trained_pair[1], prompts[:4], strategy="ngram", min_draft_prob=least, max_new_tokens=40))
         for least in (1e-6, 0.2, 1.0)
     ]
     assert counts[0] > counts[1] > counts[2] == 0
@@ -54,8 +54,8 @@ def test_what_is_not_likely_enough_is_not_drafted(trained_pair: tuple[Path, Path
 def test_where_copies_prove_wrong_no_more_are_drafted(tiny_decoder: Path) -> None:
     """Of random tokens, of which each has occurred before: at first one of three is thought to go on as before."""
     with TextGenerator(
-        tiny_decoder, strategy="ngram", ngram=1, least=0.3, max_new_tokens=50, temperature=50.0, top_k=12, seed=0,
-        ignore_eos=True,
+        tiny_decoder, strategy="ngram", ngram=1, min_draft_prob=0.3, max_new_tokens=50, temperature=50.0, top_k=12,
+        seed=0, ignore_eos=True,
     ) as generator:  # fmt: skip
         result = generator.write("Hello").whole()
     assert drafted([result]) > 0

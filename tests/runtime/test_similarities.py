@@ -12,7 +12,7 @@ import pytest
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run, similarity
-from intaglio.runtime.similarity import MOST
+from intaglio.runtime.similarities import MOST
 
 TEXTS = ["A cat sits on the mat.", "Stock markets fell on Monday.", "A kitten rests on a rug."]
 

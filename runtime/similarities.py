@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.run import EMBEDDING_TASKS, run
+from intaglio.runtime.run_texts import EMBEDDING_TASKS, run
 
 MOST = 1000  # texts; of as many there are a million cosines
 
