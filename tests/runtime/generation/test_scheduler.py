@@ -23,7 +23,7 @@ from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
 from intaglio.runtime.generation.text_run import RequestsRun
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.decoder_graph import decoder_of
-from intaglio.runtime.strategies import Auto, Calm, Plain, Speculative, Strategy, Text
+from intaglio.runtime.strategies import Auto, BigLittleDecoder, Calm, Plain, Speculative, Strategy, Text, Written
 from intaglio.runtime.strategies.contract import Steps
 from intaglio.runtime.strategies.cost_model import StepTimes
 
@@ -109,6 +109,57 @@ def test_tokens_that_did_not_go_through_all_blocks_are_not_reused(models: dict[s
     run(scheduler)
     assert second.reused == 30
     assert second.tokens == alone(models["calm"], whole)
+
+
+def test_what_an_early_exit_alone_has_read_is_not_reused(models: dict[str, Models]) -> None:
+    """A pass of the whole model for another row writes over it."""
+    own = models["exit"]
+    scheduler = own.scheduler(3)
+    beside = scheduler.submit(request([1], 60))
+    scheduler.step()
+    strategy = BigLittleDecoder(0.0, 2.0, 4)
+    asked = request(RANDOM[:40], 20, strategy=strategy)
+    first = scheduler.submit(asked)
+    while first.counts.calls.small != 4:
+        scheduler.step()
+    before = len(beside.tokens)
+    while len(beside.tokens) == before:
+        scheduler.step()
+    assert first.counts.calls.large == 0
+    scheduler.cancel(first)
+    second = scheduler.submit(asked)
+    run(scheduler)
+    assert second.result().trace == traced(own, asked)
+
+
+def traced(models: Models, asked: GenerationRequest) -> list[Written]:
+    scheduler = models.scheduler(1)
+    state = scheduler.submit(asked)
+    run(scheduler)
+    return state.result().trace
+
+
+def test_a_draft_in_the_place_of_the_last_token_is_not_reused(models: dict[str, Models]) -> None:
+    """The next prompt goes on after a token that ended the text in the place of one that was drafted."""
+    own, found = models["float"], 0
+    for start in range(0, 400, 20):
+        prompt = RANDOM[start : start + 20]
+        free = traced(own, request(prompt, 12, strategy=Speculative()))
+        rejected = [place for place, each in enumerate(free[:-1]) if each.rolled_back and free[place + 1].by == "large"]
+        if not rejected:
+            continue
+        end = free[rejected[0] + 1].token
+        scheduler = own.scheduler(1)
+        asked = request(prompt, 12, strategy=Speculative(), end_tokens=frozenset([end]))
+        first = scheduler.submit(asked)
+        run(scheduler)
+        found += first.result().trace[-2].rolled_back if len(first.result().trace) > 1 else 0
+        later = request([*prompt, *first.tokens, 5], 6, strategy=Speculative())
+        second = scheduler.submit(later)
+        run(scheduler)
+        assert second.reused == len(prompt) + len(first.tokens) - 1
+        assert second.tokens == alone(own, later)
+    assert found > 2
 
 
 def test_a_row_of_its_own_is_taken_before_one_that_may_still_serve(long: Callable[..., Scheduler]) -> None:

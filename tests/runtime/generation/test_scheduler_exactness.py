@@ -47,6 +47,7 @@ class Planned:
     arrives: int
     cancelled: int | None
     follows: int  # it goes on with the text of the plan so many before it, as a conversation does; 0: with none
+    room: int  # tokens that a prompt which is too long leaves
 
 
 def strategy_of(name: str) -> Strategy:
@@ -66,11 +67,12 @@ def planned(draw: st.DrawFn, names: Sequence[str]) -> Planned:
         seed=(3, draw(st.integers(0, 5))),
         strategy=strategy_of(name),
         ignore_eos=True,
+        end_tokens=draw(st.sampled_from([frozenset[int](), frozenset(range(0, 250, 6))])),
         constraint=draw(st.sampled_from([None, None, Odd()])),
         priority=draw(st.integers(0, 2)),
     )
     cancelled = draw(st.one_of(st.none(), st.none(), st.integers(0, 12)))
-    return Planned(request, draw(st.integers(0, 20)), cancelled, draw(st.integers(0, 2)))
+    return Planned(request, draw(st.integers(0, 20)), cancelled, draw(st.integers(0, 2)), draw(st.integers(1, 16)))
 
 
 def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
@@ -84,7 +86,7 @@ def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
             before = made[number - plan.follows]
             prompt = [*before.request.prompt, *alone(models, before.request), *prompt[-3:]]
             arrives += before.arrives
-        request = replace(plan.request, prompt=prompt[: limit - 1])
+        request = replace(plan.request, prompt=prompt[: limit - plan.room])
         made.append(replace(plan, request=request, arrives=arrives))
     return made
 
@@ -141,6 +143,6 @@ def test_a_request_is_given_what_it_is_given_alone(
             assert state.tokens == expected
         else:
             assert state.tokens == expected[: len(state.tokens)]
-        assert state.result().stopped in ("length", "capacity", "interrupted")
+        assert state.result().stopped in ("eos", "length", "capacity", "interrupted")
         if plan.request.constraint is not None:
             assert all(token % 2 and token < 250 for token in state.tokens[1::2])
