@@ -26,6 +26,7 @@ from intaglio.runtime.sessions.decoder_graph import decoder_of
 from intaglio.runtime.strategies import Auto, BigLittleDecoder, Calm, Plain, Speculative, Strategy, Text, Written
 from intaglio.runtime.strategies.contract import Steps
 from intaglio.runtime.strategies.cost_model import StepTimes
+from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
 
 RANDOM = np.random.default_rng(0).integers(0, 250, 2000).tolist()
 
@@ -256,6 +257,30 @@ def test_rows_write_between_the_chunks_of_a_long_prompt(long: Callable[..., Sche
         read = late.counts.processed.large - before[1]
         assert (written, read) == (([0, 0], 50) if steps % 2 else ([1, 1], 1 if late.tokens else 0))
     assert steps == 12  # six chunks, and a token of each of the others after each
+
+
+@pytest.mark.parametrize("first", [5, 25, 40, 50])
+@pytest.mark.parametrize("second", [5, 30, 45, 58])
+def test_trees_beside_rows_near_the_end_of_a_cache_of_one_length(
+    first: int, second: int, models: dict[str, Models]
+) -> None:
+    """What does not fit into one pass takes two; what gave way meanwhile is read again."""
+    own = models["fixed trees"]
+    scheduler = own.scheduler(3)
+    tree = DRAFT_TREES["hidden-transfer"](tree=12, least=1e-9)
+    asked = [
+        request(RANDOM[:first], 30, strategy=tree),
+        request(RANDOM[100 : 100 + second], 3),
+        request(RANDOM[200 : 200 + second], 30, strategy=tree),
+    ]
+    states = []
+    for each in asked:
+        states.append(scheduler.submit(each))
+        for _ in range(2):
+            scheduler.step()
+    assert not any(isinstance(event, Failed) for event in run(scheduler))
+    for each, state in zip(asked, states, strict=True):
+        assert state.tokens == alone(own, each)
 
 
 def test_a_row_is_filled_again_while_others_are_written(models: dict[str, Models]) -> None:
