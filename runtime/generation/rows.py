@@ -93,9 +93,8 @@ class Rows:
         self._freed += 1
         row.freed = self._freed
         self._large.exit_thresholds[row.number] = AT_ONCE
-        self._large.truncate(row.number, count)
-        if self._draft is not None:  # what an early exit read alone, passes of the whole model may write over
-            self._draft.truncate(row.number, min(count, self._large.lengths[row.number]))
+        for session in filter(None, (self._large, self._draft)):
+            session.truncate(row.number, count)
 
     def forget(self) -> None:
         """Forget what the caches hold: nobody knows it."""
@@ -130,7 +129,7 @@ class Rows:
         if not state.request.reuse_prefix:
             return 0
         held = session.lengths[row.number]
-        if isinstance(session, EarlyExitSession):
+        if isinstance(session, EarlyExitSession):  # passes of the whole model write over what the exit read alone
             held = min(held, self._large.lengths[row.number])
         tokens, known = row.known()
         return shared_tokens(tokens, min(held, known), state.start)

@@ -103,7 +103,7 @@ def open_models(made: Made) -> Iterator[dict[str, Models]]:
             "float": Models(Bundle.open(made["large"]), pair("large", "small"), drafting),
             "four bits": Models(Bundle.open(made["four"]), pair("four", "small"), drafting),
             "fixed": Models(
-                Bundle.open(made["large"]), pair("large", "small", lambda each: FixedEngine(each, 100, 24)), drafting
+                Bundle.open(made["large"]), pair("large", "small", lambda each: FixedEngine(each, 64, 24)), drafting
             ),
             **{
                 kind: Models(Bundle.open(made[kind]), pair(kind, None), (kind, "greedy", "sample", "ngram", "auto"))
@@ -111,7 +111,7 @@ def open_models(made: Made) -> Iterator[dict[str, Models]]:
             },
             "fixed trees": Models(
                 Bundle.open(made["hidden-transfer"]),
-                pair("hidden-transfer", None, lambda each: FixedEngine(each, 112, 24)),
+                pair("hidden-transfer", None, lambda each: FixedEngine(each, 64, 24)),
                 ("hidden-transfer", "greedy", "sample"),
             ),
             "calm": Models(Bundle.open(made["calm"]), pair("calm", None), ("calm", "greedy", "sample", "ngram")),

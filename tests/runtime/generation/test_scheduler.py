@@ -23,9 +23,10 @@ from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
 from intaglio.runtime.generation.text_run import RequestsRun
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import Auto, Calm, Plain, Speculative, Strategy, Text
+from intaglio.runtime.strategies import Auto, BigLittleDecoder, Calm, Plain, Speculative, Strategy, Text, Written
 from intaglio.runtime.strategies.contract import Steps
 from intaglio.runtime.strategies.cost_model import StepTimes
+from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
 
 RANDOM = np.random.default_rng(0).integers(0, 250, 2000).tolist()
 
@@ -109,6 +110,57 @@ def test_tokens_that_did_not_go_through_all_blocks_are_not_reused(models: dict[s
     run(scheduler)
     assert second.reused == 30
     assert second.tokens == alone(models["calm"], whole)
+
+
+def test_what_an_early_exit_alone_has_read_is_not_reused(models: dict[str, Models]) -> None:
+    """A pass of the whole model for another row writes over it."""
+    own = models["exit"]
+    scheduler = own.scheduler(3)
+    beside = scheduler.submit(request([1], 60))
+    scheduler.step()
+    strategy = BigLittleDecoder(0.0, 2.0, 4)
+    asked = request(RANDOM[:40], 20, strategy=strategy)
+    first = scheduler.submit(asked)
+    while first.counts.calls.small != 4:
+        scheduler.step()
+    before = len(beside.tokens)
+    while len(beside.tokens) == before:
+        scheduler.step()
+    assert first.counts.calls.large == 0
+    scheduler.cancel(first)
+    second = scheduler.submit(asked)
+    run(scheduler)
+    assert second.result().trace == traced(own, asked)
+
+
+def traced(models: Models, asked: GenerationRequest) -> list[Written]:
+    scheduler = models.scheduler(1)
+    state = scheduler.submit(asked)
+    run(scheduler)
+    return state.result().trace
+
+
+def test_a_draft_in_the_place_of_the_last_token_is_not_reused(models: dict[str, Models]) -> None:
+    """The next prompt goes on after a token that ended the text in the place of one that was drafted."""
+    own, found = models["float"], 0
+    for start in range(0, 400, 20):
+        prompt = RANDOM[start : start + 20]
+        free = traced(own, request(prompt, 12, strategy=Speculative()))
+        rejected = [place for place, each in enumerate(free[:-1]) if each.rolled_back and free[place + 1].by == "large"]
+        if not rejected:
+            continue
+        end = free[rejected[0] + 1].token
+        scheduler = own.scheduler(1)
+        asked = request(prompt, 12, strategy=Speculative(), end_tokens=frozenset([end]))
+        first = scheduler.submit(asked)
+        run(scheduler)
+        found += first.result().trace[-2].rolled_back if len(first.result().trace) > 1 else 0
+        later = request([*prompt, *first.tokens, 5], 6, strategy=Speculative())
+        second = scheduler.submit(later)
+        run(scheduler)
+        assert second.reused == len(prompt) + len(first.tokens) - 1
+        assert second.tokens == alone(own, later)
+    assert found > 2
 
 
 def test_a_row_of_its_own_is_taken_before_one_that_may_still_serve(long: Callable[..., Scheduler]) -> None:
@@ -205,6 +257,30 @@ def test_rows_write_between_the_chunks_of_a_long_prompt(long: Callable[..., Sche
         read = late.counts.processed.large - before[1]
         assert (written, read) == (([0, 0], 50) if steps % 2 else ([1, 1], 1 if late.tokens else 0))
     assert steps == 12  # six chunks, and a token of each of the others after each
+
+
+@pytest.mark.parametrize("first", [5, 25, 40, 50])
+@pytest.mark.parametrize("second", [5, 30, 45, 58])
+def test_trees_beside_rows_near_the_end_of_a_cache_of_one_length(
+    first: int, second: int, models: dict[str, Models]
+) -> None:
+    """What does not fit into one pass takes two; what gave way meanwhile is read again."""
+    own = models["fixed trees"]
+    scheduler = own.scheduler(3)
+    tree = DRAFT_TREES["hidden-transfer"](tree=12, least=1e-9)
+    asked = [
+        request(RANDOM[:first], 30, strategy=tree),
+        request(RANDOM[100 : 100 + second], 3),
+        request(RANDOM[200 : 200 + second], 30, strategy=tree),
+    ]
+    states = []
+    for each in asked:
+        states.append(scheduler.submit(each))
+        for _ in range(2):
+            scheduler.step()
+    assert not any(isinstance(event, Failed) for event in run(scheduler))
+    for each, state in zip(asked, states, strict=True):
+        assert state.tokens == alone(own, each)
 
 
 def test_a_row_is_filled_again_while_others_are_written(models: dict[str, Models]) -> None:

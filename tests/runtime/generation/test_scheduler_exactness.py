@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class Planned:
     request: GenerationRequest
     arrives: int
     cancelled: int | None
+    follows: int  # it goes on with the text of the plan so many before it, as a conversation does; 0: with none
+    room: int  # tokens that a prompt which is too long leaves
 
 
 def strategy_of(name: str) -> Strategy:
@@ -65,10 +67,28 @@ def planned(draw: st.DrawFn, names: Sequence[str]) -> Planned:
         seed=(3, draw(st.integers(0, 5))),
         strategy=strategy_of(name),
         ignore_eos=True,
+        end_tokens=draw(st.sampled_from([frozenset[int](), frozenset(range(0, 250, 6))])),
         constraint=draw(st.sampled_from([None, None, Odd()])),
         priority=draw(st.integers(0, 2)),
     )
-    return Planned(request, draw(st.integers(0, 20)), draw(st.one_of(st.none(), st.none(), st.integers(0, 12))))
+    cancelled = draw(st.one_of(st.none(), st.none(), st.integers(0, 12)))
+    return Planned(request, draw(st.integers(0, 20)), cancelled, draw(st.integers(0, 2)), draw(st.integers(1, 16)))
+
+
+def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
+    """The plans with prompts that go on with texts of others, and none longer than the models take."""
+    made: list[Planned] = []
+    limit = models.scheduler(1).limit
+    for number, plan in enumerate(plans):
+        prompt = list(plan.request.prompt)
+        arrives = plan.arrives
+        if 0 < plan.follows <= number:
+            before = made[number - plan.follows]
+            prompt = [*before.request.prompt, *alone(models, before.request), *prompt[-3:]]
+            arrives += before.arrives
+        request = replace(plan.request, prompt=prompt[: limit - plan.room])
+        made.append(replace(plan, request=request, arrives=arrives))
+    return made
 
 
 def alone(models: Models, request: GenerationRequest) -> list[int]:
@@ -116,13 +136,13 @@ def test_a_request_is_given_what_it_is_given_alone(
 ) -> None:
     """207 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks."""
     own = models[kind]
-    plans = data.draw(st.lists(planned(own.strategies), min_size=1, max_size=6))
+    plans = follow_ups(own, data.draw(st.lists(planned(own.strategies), min_size=1, max_size=6)))
     for plan, state in zip(plans, drive(own, plans, rows, chunk), strict=True):
         expected = alone(own, plan.request)
         if plan.cancelled is None:
             assert state.tokens == expected
         else:
             assert state.tokens == expected[: len(state.tokens)]
-        assert state.result().stopped in ("length", "capacity", "interrupted")
+        assert state.result().stopped in ("eos", "length", "capacity", "interrupted")
         if plan.request.constraint is not None:
             assert all(token % 2 and token < 250 for token in state.tokens[1::2])

@@ -276,3 +276,26 @@ def test_prompts_and_sessions_that_make_no_sense_are_refused(tiny_decoder: Path,
         DecoderSession.open(tiny_decoder, batch=0)
     with pytest.raises(BundleError, match="its task is 'embed', not 'generate'"):
         DecoderSession.open(tiny_bundle)
+
+
+def test_a_copied_row_goes_on_as_the_one_that_was_read(mistral: Path) -> None:
+    with DecoderSession.open(mistral, batch=3) as session:
+        session.prefill([TEXT[:40], TEXT[40:50], TEXT[30:55]])
+        session.copy(0, 2, 30)
+        assert session.lengths == [40, 10, 30]
+        found = session.append([[], TEXT[50:53], [7, 8]], [0, 1, 1])
+        np.testing.assert_allclose(found[2][0], one_at_a_time(mistral, [*TEXT[:30], 7, 8])[-1], **CLOSE)
+        np.testing.assert_allclose(found[1][0], one_at_a_time(mistral, TEXT[40:53])[-1], **CLOSE)
+        with pytest.raises(UsageError, match="copy of 41 tokens: row 0 of the cache holds 40"):
+            session.copy(0, 1, 41)
+
+
+def test_rows_without_tokens_give_way_in_a_cache_of_one_length(mistral: Path, engine: OnnxRuntimeEngine) -> None:
+    with DecoderSession(FixedEngine(engine, 32, 7), decoder_of(Bundle.open(mistral)), 2) as session:
+        session.prefill([TEXT[:31], TEXT[:4]])
+        found = session.append([[], TEXT[4:10]], [0, 1])
+        assert session.lengths == [26, 10]
+        np.testing.assert_allclose(found[1][0], one_at_a_time(mistral, TEXT[:10])[-1], **CLOSE)
+        session.append([TEXT[26:31], []], [1, 0])
+        found = session.append([[TEXT[31]], []], [1, 0])
+        np.testing.assert_allclose(found[0][0], one_at_a_time(mistral, TEXT[:32])[-1], **CLOSE)

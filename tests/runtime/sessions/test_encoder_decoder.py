@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fixed_engine import FixedEngine
 
@@ -130,3 +131,28 @@ def test_sources_are_checked(pair: tuple[Path, Path, Path]) -> None:
         for sources, said in ([[]], "at least 1 token"), ([[1]] * 3, "expected 1 to 2"), ([[100_000]], "token ids"):
             with pytest.raises(UsageError, match=said):
                 session.read(sources)
+
+
+def test_a_row_is_read_without_disturbing_the_others(pair: tuple[Path, Path, Path]) -> None:
+    """Sources of lengths that need more room than there was, and less; each row goes on as if it were alone."""
+    _, bundle, _ = pair
+    lengths = [3, 40, 10, 200, 70, 5]
+    sources = [[(number * 31 + place * 7) % 250 for place in range(length)] for number, length in enumerate(lengths)]
+    with EncoderDecoderSession.open(bundle, batch=3) as session, EncoderDecoderSession.open(bundle) as alone:
+        written: list[tuple[list[int], list[int]]] = [(sources[0], [])] * 3
+        for number, source in enumerate(sources):
+            row = number % 3
+            session.read_row(row, source)
+            written[row] = source, []
+            assert session.lengths[row] == 0
+            for token in (7, 8):
+                logits = session.append([[token + row]] * 3, [1] * 3)
+                for each, (own, tokens) in enumerate(written[: number + 1]):
+                    tokens.append(token + row)
+                    if len(tokens) == session.lengths[each]:
+                        alone.read([own])
+                        expected = alone.append([tokens], [1])[0]
+                        np.testing.assert_allclose(logits[each], expected, atol=1e-4, rtol=1e-4)
+        for wrong, said in ([], "at least 1"), ([100_000], "token ids"):
+            with pytest.raises(UsageError, match=said):
+                session.read_row(0, wrong)
