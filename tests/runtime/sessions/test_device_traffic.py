@@ -32,7 +32,7 @@ from intaglio.runtime.sessions import decoder as module
 from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_inputs import drafted
-from intaglio.runtime.sessions.step import decoder_of, emptycache.buffers, step_feeds
+from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 
 PROMPT = "the cache stays"
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -190,7 +190,7 @@ def test_arrays_of_the_host_go_up_and_come_down(models: Models, tmp_path: Path) 
     """`run`, which binds nothing, gives the caches back as new arrays, and leaves those it was given as they are."""
     bundle = Bundle.open(built(models.large, tmp_path, 64))
     feeds = step_feeds(decoder_of(bundle), np.array([[1, 2, 3]]), capacity=64)
-    feeds |= emptycache.buffers(bundle.manifest.inputs, 1, 64)
+    feeds |= empty_caches(bundle.manifest.inputs, 1, 64)
     with open_engine(bundle) as engine:
         expected = engine.run(feeds)
     with gpu(), open_engine(bundle, "tensorrt-rtx") as engine:
