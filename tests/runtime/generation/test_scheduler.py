@@ -267,7 +267,7 @@ def test_trees_beside_rows_near_the_end_of_a_cache_of_one_length(
     """What does not fit into one pass takes two; what gave way meanwhile is read again."""
     own = models["fixed trees"]
     scheduler = own.scheduler(3)
-    tree = DRAFT_TREES["hidden-transfer"](tree=12, least=1e-9)
+    tree = DRAFT_TREES["hidden-transfer"](tree=12, min_draft_prob=1e-9)
     asked = [
         request(RANDOM[:first], 30, strategy=tree),
         request(RANDOM[100 : 100 + second], 3),
@@ -372,7 +372,7 @@ def test_a_failure_of_the_engine_ends_what_it_was_writing_and_nothing_stale_is_r
 ) -> None:
     own = models["float"]
     large, draft = own.sessions(2)
-    large.engine = Failing(large.engine, 4)
+    large = DecoderSession(Failing(large.engine, 4), large.decoder, 2)
     scheduler = Scheduler(own.bundle, large, draft)
     asked = [request(RANDOM[start : start + 40]) for start in (0, 40, 0)]
     states = [scheduler.submit(each) for each in asked]

@@ -286,16 +286,19 @@ def test_a_copied_row_goes_on_as_the_one_that_was_read(mistral: Path) -> None:
         found = session.append([[], TEXT[50:53], [7, 8]], [0, 1, 1])
         np.testing.assert_allclose(found[2][0], one_at_a_time(mistral, [*TEXT[:30], 7, 8])[-1], **CLOSE)
         np.testing.assert_allclose(found[1][0], one_at_a_time(mistral, TEXT[40:53])[-1], **CLOSE)
-        with pytest.raises(UsageError, match="copy of 41 tokens: row 0 of the cache holds 40"):
+        with pytest.raises(UsageError, match="copy of 41 tokens: row 0 holds 40"):
             session.copy(0, 1, 41)
 
 
 def test_rows_without_tokens_give_way_in_a_cache_of_one_length(mistral: Path, engine: OnnxRuntimeEngine) -> None:
-    with DecoderSession(FixedEngine(engine, 32, 7), decoder_of(Bundle.open(mistral)), 2) as session:
-        session.prefill([TEXT[:31], TEXT[:4]])
-        found = session.append([[], TEXT[4:10]], [0, 1])
-        assert session.lengths == [26, 10]
-        np.testing.assert_allclose(found[1][0], one_at_a_time(mistral, TEXT[:10])[-1], **CLOSE)
-        session.append([TEXT[26:31], []], [1, 0])
-        found = session.append([[TEXT[31]], []], [1, 0])
-        np.testing.assert_allclose(found[0][0], one_at_a_time(mistral, TEXT[:32])[-1], **CLOSE)
+    """Those between rows that get tokens: a step covers no others."""
+    with DecoderSession(FixedEngine(engine, 32, 7), decoder_of(Bundle.open(mistral)), 4) as session:
+        session.prefill([TEXT[:4], TEXT[:31], TEXT[:4], TEXT[:31]])
+        found = session.append([TEXT[4:10], [], TEXT[4:10], []], [1, 0, 1, 0])
+        assert session.lengths == [10, 26, 10, 31]
+        for row in (0, 2):
+            np.testing.assert_allclose(found[row][0], one_at_a_time(mistral, TEXT[:10])[-1], **CLOSE)
+        session.append([[], TEXT[26:31], [], []], [0, 1, 0, 0])
+        found = session.append([[], [TEXT[31]], [], [TEXT[31]]], [0, 1, 0, 1])
+        for row in (1, 3):
+            np.testing.assert_allclose(found[row][0], one_at_a_time(mistral, TEXT[:32])[-1], **CLOSE)
