@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import check_prompt
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
 from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
 from intaglio.runtime.generation.text_run import BatchRun, RequestsRun, TextRun
 from intaglio.runtime.sessions.decoder import DecoderSession
@@ -110,7 +111,8 @@ class TextGenerator:
                 self._draft = opened.enter_context(open_session(smaller, target, batch, few))
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
-            self.scheduler = Scheduler(self._bundle, self._model, self._draft)
+            unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)  # it asks for a batch
+            self.scheduler = Scheduler(self._bundle, self._model, self._draft, unbounded)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.narrow(self._draft.limit, self._draft.vocabulary)

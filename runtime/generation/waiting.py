@@ -19,7 +19,7 @@ class WaitingRequests:
         self._changed = threading.Condition()
         self._queue: list[tuple[int, int, RequestState]] = []  # a heap of: priority, negated; number; request
         self._tokens = 0
-        self._ending: list[RequestState] = []  # cancelled, or refused, since they were last taken
+        self._ending: list[RequestState] = []
         self._arrivals = 0
 
     def __bool__(self) -> bool:
@@ -42,20 +42,20 @@ class WaitingRequests:
             self._changed.notify_all()
 
     def end(self, state: RequestState) -> None:
-        """Let a request end, wherever it is, when `ending` is looked at."""
+        """Let a request end when `ending` is looked at, wherever it is; if it waited, it does no longer."""
         with self._changed:
+            left = [entry for entry in self._queue if entry[2] is not state]
+            if len(left) < len(self._queue):
+                heapq.heapify(left)
+                self._queue = left
+                self._tokens -= len(state.prompt.tokens)
             self._ending.append(state)
             self._changed.notify_all()
 
     def ending(self) -> list[RequestState]:
-        """Those that are to end since this was last asked; they wait no longer."""
+        """Those that are to end since this was last asked: cancelled, or refused."""
         with self._changed:
             ending, self._ending = self._ending, []
-            gone = {id(state) for state in ending}
-            if any(id(entry[2]) in gone for entry in self._queue):
-                self._queue = [entry for entry in self._queue if id(entry[2]) not in gone]
-                heapq.heapify(self._queue)
-                self._tokens = sum(len(entry[2].prompt.tokens) for entry in self._queue)
             return ending
 
     def take(self, may_begin: Callable[[RequestState], bool]) -> RequestState | None:

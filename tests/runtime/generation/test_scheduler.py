@@ -192,11 +192,13 @@ def test_a_cancelled_row_serves_another_request_in_the_next_pass(models: dict[st
 
 
 def test_a_request_that_waits_can_be_cancelled(models: dict[str, Models]) -> None:
-    scheduler = models["float"].scheduler(1, max_waiting=2)
+    """Another may wait in its place at once."""
+    scheduler = models["float"].scheduler(1, max_waiting=2, max_waiting_tokens=2)
     states = [scheduler.submit(request([1], 3)) for _ in range(2)]
     scheduler.cancel(states[1])
+    states.append(scheduler.submit(request([2], 3)))
     assert {event.state for event in run(scheduler) if isinstance(event, Finished)} == set(states)
-    assert (len(states[0].tokens), states[1].tokens) == (3, [])
+    assert [len(state.tokens) for state in states] == [3, 0, 3]
 
 
 class Watched(Plain):
