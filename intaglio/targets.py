@@ -24,7 +24,7 @@ class Target:
     takes_gpus: bool  # it builds for GPUs that are named, present or not
     summary: str
     opens: str
-    builds: str
+    builds: str | None  # None: it runs graphs as they are
 
 
 _ONNX_RUNTIME = {"opens": "onnxruntime_engine:open_target", "builds": "onnxruntime_builder:build_target"}

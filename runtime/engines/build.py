@@ -43,6 +43,8 @@ def build(
         raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
+    if chosen.builds is None:
+        raise UsageError(f"target {target}: it runs graphs as they are, there is nothing to build.")
     request = BuildRequest(gpus, asked, force)
     with storage_errors(opened.path), temporary_directory(opened.path, ".build-") as folder:
         built: Built = function_at(chosen.builds)(opened, chosen, request, folder)

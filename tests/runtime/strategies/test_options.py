@@ -2,67 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import click
 import pytest
 
 from intaglio.cli import generation_options
 from intaglio.errors import UsageError
-from intaglio.runtime.generation import generate as verb
 from intaglio.runtime.generation import request, strategy_choice
-from intaglio.runtime.strategies import STRATEGIES
-from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.strategies import STRATEGIES, NGram, Strategy, contract
+from intaglio.runtime.strategies.drafting import settle, verify
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
 
 
-@dataclass(frozen=True)
-class Stutter(Strategy):
-    """Every token several times."""
-
-    needs_draft: ClassVar[bool] = False
-    repeats: int = option(2, "how often each token is written")
-
-    def write(self, text: Text) -> Steps:
-        """See `Strategy`."""
-        while True:
-            logits = yield text.large.follow(text.tokens)
-            token = text.sampler.choose(logits[-1], text.tokens)
-            for _ in range(self.repeats):
-                yield Written(token, "large")
+def documented() -> type[Strategy]:
+    """The strategy that docs/extending.md shows, from its text."""
+    page = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding="utf-8")
+    code = page.split("## A strategy")[1].split("```python\n")[1].split("```")[0]
+    names = {**vars(contract), "verify": verify, "settle": settle, "option": option, "dataclass": dataclass}
+    exec(code, names)  # noqa: S102  it is our own page
+    return names["Repeat"]  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def stutter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The table with one line more."""
-    table = {**STRATEGIES, "stutter": Stutter}
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of strategies with the one line more that the page shows."""
+    longer = {**STRATEGIES, "repeat": documented()}
     for module in (generation_options, strategy_choice, request):
-        monkeypatch.setattr(module, "STRATEGIES", table)
-    yield
+        monkeypatch.setattr(module, "STRATEGIES", longer)
 
 
-@pytest.mark.usefixtures("stutter")
-def test_a_new_strategy_is_a_class_and_a_line_of_the_table(tiny_decoder: Path) -> None:
+@pytest.mark.usefixtures("table")
+def test_the_documented_strategy_is_a_class_and_a_line_of_the_table(tiny_decoder: Path) -> None:
     @click.command()
     def command(**options: object) -> None: ...
 
     for each in generation_options.strategy_options():
         command = each(command)
-    parameter = next(each for each in command.params if each.name == "repeats")
+    parameter = next(each for each in command.params if each.name == "times")
     assert parameter.type is click.INT
-    assert parameter.help == "stutter: how often each token is written.  [default: 2]"
-    with verb.TextGenerator(tiny_decoder, strategy="stutter", repeats=3, max_new_tokens=12, ignore_eos=True) as opened:
-        tokens = opened.write("a").whole().tokens
-    assert len(tokens) == 12 and tokens[::3] == tokens[1::3] == tokens[2::3]
+    assert parameter.help == "repeat: draft tokens at a time.  [default: 2]"  # type: ignore[attr-defined]
+    found = []
+    for options in ({"strategy": "greedy"}, {"strategy": "repeat"}, {"strategy": "repeat", "times": 5}):
+        with TextGenerator(tiny_decoder, **options, max_new_tokens=30, ignore_eos=True) as opened:  # type: ignore[arg-type]
+            found.append(opened.write("a").whole())
+    assert found[0].tokens == found[1].tokens == found[2].tokens
+    assert found[1].accepted + found[1].rolled_back > 0 and found[2].calls.large <= found[1].calls.large <= 30
 
 
-@pytest.mark.usefixtures("stutter")
+@pytest.mark.usefixtures("table")
 def test_an_option_of_another_strategy_lists_those_that_it_takes(tiny_decoder: Path) -> None:
-    with pytest.raises(UsageError, match=r"strategy 'stutter' takes no --window\. Its options: --repeats\."):
-        verb.TextGenerator(tiny_decoder, strategy="stutter", window=3)
+    with pytest.raises(UsageError, match=r"strategy 'repeat' takes no --window\. Its options: --times\."):
+        TextGenerator(tiny_decoder, strategy="repeat", window=3)
 
 
 @pytest.mark.parametrize("strategy", dict.fromkeys(STRATEGIES.values()))
@@ -80,7 +73,7 @@ def test_options_of_one_name_are_of_one_kind() -> None:
 
 def test_a_field_without_a_meaning_is_found() -> None:
     @dataclass(frozen=True)
-    class Silent(Stutter):
+    class Silent(NGram):
         width: int = 3
 
     with pytest.raises(AssertionError, match="Silent: declare width with `option`"):
