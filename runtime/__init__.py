@@ -1,4 +1,4 @@
-"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text."""
+"""Engines (ONNX Runtime, TensorRT): build them, run a bundle on text, and generate text."""
 
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.engine import Engine
