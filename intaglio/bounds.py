@@ -1,9 +1,9 @@
 """The table of bounds: how far a model may be from the one it is compared with. There is no default tolerance.
 
-Two models that do the same computation are held to bounds on every value of their outputs (`BOUNDS`). A model that
-approximates another on purpose is held to what it is for, by the measures of its task (`QUALITY`). Every number carries
-the reason it was chosen for. "Observed" is what the trained models of this repository gave: MiniLM (6 layers, 384 wide)
-on 64 English sentences, padding left out, and the language models of examples/language_models on held-out text.
+Two models that do the same computation must agree in every value of their outputs, within `BOUNDS`. A model that
+approximates another on purpose is judged by the measures of its task (`QUALITY`). Every bound has a reason. "Observed"
+values are those of the trained models of this repository: MiniLM (6 layers, 384 wide) on 64 English sentences, without
+padding, and the language models of examples/language_models on held-out text.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Relative:
 
 @dataclass(frozen=True)
 class Finite:
-    """No value is NaN or infinite where the expected one is not; how far they differ is judged by other measures."""
+    """No value is NaN or infinite where the expected one is finite; other measures judge the differences."""
 
     reason: str
 
     def limit(self, largest: float) -> float:
-        """Largest allowed |error|, whatever the largest |expected| is: any number."""
+        """Largest allowed |error|: any finite number, independent of `largest`."""
         return math.inf
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ Bound = Exact | Absolute | Relative | Finite
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the values of outputs, and those inside the graph, are held to."""
+    """The bounds for the values of outputs, and for those inside the graph."""
 
     output: Bound
     cosine: CosineFloor | None
@@ -96,7 +96,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Limit:
-    """What one measure is held to: at most `value`, or where more is better at least."""
+    """The bound of one measure: at most `value`, or at least `value` where more is better."""
 
     value: float
     reason: str
@@ -104,7 +104,7 @@ class Limit:
 
 INTEGER = Exact("integers and booleans have no rounding")
 
-# By what the two sides compute in.
+# By the precision of the two sides.
 BOUNDS = {
     "float32": Bounds(
         output=Relative(2e-5, "order of summation; observed 9e-7, and 4e-6 on logits of a random T5"),
@@ -123,10 +123,10 @@ BOUNDS = {
     ),
 }
 
-# Of values inside a graph that approximates another: where to look for the cause, not what the verdict rests on.
+# For values inside a graph that approximates another: it helps to find the cause, and does not affect the verdict.
 APPROXIMATE_LAYER = Relative(0.3, "8-bit weights and activations through 6 layers; observed 0.11")
 
-# Measure -> what was done to the model -> what the measure is held to. `MORE_IS_BETTER` says which way it counts.
+# Measure -> effect of the passes -> bound. For measures in `MORE_IS_BETTER` it is a lower bound.
 QUALITY: dict[str, dict[Effect, Limit]] = {
     "mean_cosine": {
         Effect.EXACT: Limit(0.99999, "order of summation"),
@@ -203,7 +203,7 @@ QUALITY: dict[str, dict[Effect, Limit]] = {
 }
 MORE_IS_BETTER = frozenset({"mean_cosine", "min_cosine", "rank_correlation", "label_agreement", "same_top"})
 
-# Bounds that can be given for any comparison, beside those of `QUALITY` that the model's task has.
+# Bounds that can be given for any comparison, in addition to the measures of `QUALITY` for the model's task.
 OF_VALUES = ("max_abs", "relative", "min_cosine", "layer")
 
 
@@ -213,17 +213,17 @@ def given_bounds(
     min_cosine: float | None = None,
     max_perplexity_rise: float | None = None,
 ) -> dict[str, float]:
-    """The bounds that the user gave, by measure; the short forms count where both are given."""
+    """The user's bounds by measure; the short forms take precedence."""
     short = {"max_abs": max_abs, "min_cosine": min_cosine, "perplexity_rise": max_perplexity_rise}
     return {**(bound or {}), **{name: value for name, value in short.items() if value is not None}}
 
 
 def check_given(given: Mapping[str, float], known: Collection[str]) -> None:
-    """Raise `UsageError` for a bound that is not of the `known` measures, and for one that bounds nothing."""
+    """Raise `UsageError` for a bound whose measure is not `known`, or whose value is out of range."""
     for name, value in given.items():
         if name not in known:
             raise UsageError(
-                f"bound {name!r}: expected one of {', '.join(dict.fromkeys(known))}, by which this model can be judged."
+                f"bound {name!r}: expected one of {', '.join(dict.fromkeys(known))}, the measures for this model."
             )
         if name in MORE_IS_BETTER:
             if not -1 <= value <= 1:
@@ -233,19 +233,19 @@ def check_given(given: Mapping[str, float], known: Collection[str]) -> None:
 
 
 def bounds_for(precision: str, given: Mapping[str, float] | None = None) -> Bounds:
-    """The bounds of the same computation in float32, float16 or bfloat16, with what the user gave in their place.
+    """The bounds for the same computation in float32, float16 or bfloat16, replaced by the user's where given.
 
     Raises `UsageError` for a precision without bounds.
     """
     if precision not in BOUNDS:
-        raise UsageError(f"precision {precision!r}: there are bounds for {', '.join(BOUNDS)}.")
+        raise UsageError(f"precision {precision!r}: expected one of {', '.join(BOUNDS)}.")
     return _replaced(BOUNDS[precision], given or {}, "min_cosine")
 
 
 def approximate_bounds(given: Mapping[str, float] | None = None, cosine: str = "") -> Bounds:
-    """What the values of a model are held to that is judged by its task: that they are finite, and what was given.
+    """The bounds for the values of a model that is judged by its task: finite, and those given by the user.
 
-    `cosine`: the name of the given bound that every vector's cosine is held to; "": none.
+    `cosine`: the name of the given bound for every vector's cosine; "": none.
     """
     finite = Finite("an approximation, which is judged by the measures of its task")
     return _replaced(Bounds(finite, None, APPROXIMATE_LAYER), given or {}, cosine)
@@ -265,7 +265,7 @@ def _replaced(bounds: Bounds, given: Mapping[str, float], cosine: str) -> Bounds
 
 
 def quality_limits(effect: Effect, measures: Collection[str], given: Mapping[str, float]) -> dict[str, Limit]:
-    """Measure -> what it is held to: the default for `effect`, or what the user gave."""
+    """Measure -> its bound: the user's, else the default for `effect`."""
     return {
         name: Limit(given[name], "given by the user") if name in given else QUALITY[name][effect] for name in measures
     }

@@ -1,8 +1,8 @@
-"""Running a module of ours in a process of its own that ends when this one does, however that happens.
+"""Run a module of this package in a child process that always ends when this process ends.
 
     python -P -m intaglio.child_process PARENT MODULE [ARGUMENT]...
 
-is `python -P -m MODULE [ARGUMENT]...`, but killed by the kernel once the process PARENT is no more.
+is `python -P -m MODULE [ARGUMENT]...`, but the kernel kills it once the process PARENT has ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def run(module: str, *arguments: str) -> None:
-    """Run `module` to its end. Raises `EngineError` with the last line that it wrote to standard error if it fails."""
+    """Run `module` to its end. If it fails, raises `EngineError` with the last line of its standard error."""
     child = subprocess.run(command(module, *arguments), capture_output=True, text=True, check=False)
     if child.returncode != 0:
         raise EngineError((child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1])
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, the process `parent`, ends; where it can, which is on Linux."""
+    """Let the kernel kill this process when its parent process `parent` ends (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

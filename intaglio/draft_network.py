@@ -1,7 +1,7 @@
-"""Drafts in torch, with a model of `transformers`: what training fits and an export is compared with. Imports torch.
+"""Drafts in torch, on a `transformers` model: used by training, and as the reference of an export. Imports torch.
 
-The model's own blocks compute everything. A hook before each of them puts the pseudo hidden states behind those of the
-tokens, and gives the block a mask and rotations for as many; no family needs code of its own.
+The model's own blocks compute everything. A hook before each of them appends the pseudo hidden states to those of the
+tokens, and extends the block's mask and rotations; no family needs special code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Enter = Callable[[int, Tensor], Tensor]  # (index of a block, states) -> states
 
 
 def matrices(steps: int, width: int) -> nn.ModuleList:
-    """A linear layer of zeros, without bias, for each step ahead."""
+    """One linear layer per step ahead, initialised to zeros, without bias."""
     layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(steps))
     for layer in layers:
         nn.init.zeros_(layer.get_parameter("weight"))
@@ -26,7 +26,7 @@ def matrices(steps: int, width: int) -> nn.ModuleList:
 
 
 def medusa_states(matrix: nn.Module, states: Tensor) -> Tensor:
-    """What the head takes for one step ahead, from the last states [..., width] of the tokens."""
+    """The head's input for one step ahead, from the last states [..., width] of the tokens."""
     drafted: Tensor = states + nn.functional.silu(matrix(states))
     return drafted
 
@@ -45,8 +45,8 @@ def transferred_states(
 ) -> Tensor:
     """The last states [batch, tokens + drafted, width] of the model `base`: the tokens', then the pseudo states'.
 
-    projections      for each step a linear layer; before the block of `layers` the states x of a token become the
-                     pseudo states x + x·W
+    projections      one linear layer per step; before the step's block in `layers`, the pseudo states x + x·W are
+                     computed from the states x of a token
     input_ids        int64 [batch, tokens]; `positions` likewise
     attention_mask   bool [batch, tokens, keys], True where a token attends. The keys are those of a `cache`; without
                      one they are the tokens, and the pseudo states in their order
@@ -87,13 +87,13 @@ def blocks(base: Any) -> nn.ModuleList:
 
 @contextmanager
 def _entered(base: Any, enter: Enter, mask: Tensor, places: Tensor, tokens: int, cached: bool) -> Iterator[None]:
-    """While the block runs, `enter` changes what each of the model's blocks is given.
+    """While this context is active, `enter` changes the input of each of the model's blocks.
 
-    mask    [batch, 1, rows, keys], of which a block takes the rows that there are states, and without cache the keys
+    mask    [batch, 1, rows, keys]; a block uses as many rows as there are states, and without cache as many keys
     places  int64 [batch, rows], for the rotations
 
-    The last block's states get rows of zeros up to a multiple of `tokens`: GPT-2 shapes the last states like its input,
-    so that what has more rows comes out as more texts.
+    The last block's states are padded with zero rows to a multiple of `tokens`: GPT-2 reshapes the last states like its
+    input, so that additional rows come out as additional sequences.
     """
     rotary = getattr(base, "rotary_emb", None)
     handles = []

@@ -1,6 +1,6 @@
-"""A decoder that was trained to predict after its first blocks too, or after each: early_exit.json says which.
+"""A decoder that was trained to predict also after its first blocks, or after every block: early_exit.json.
 
-The file lies beside the checkpoint. Final norm and head are those of the whole model, and nothing else is added.
+The file is in the checkpoint's folder. Final norm and head are those of the whole model; nothing else is added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from intaglio.errors import SourceError, one_line
 RECORD = "early_exit.json"
 EVERY: Literal["every"] = "every"
 PART = 0.25  # of the blocks, before the exit
-NEVER = 2.0  # a threshold of saturation that no cosine exceeds
+NEVER = 2.0  # a saturation threshold that no cosine exceeds
 
 
 class EarlyExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,11 +25,11 @@ class EarlyExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def default_layer(depth: int) -> int:
-    """A quarter of a model of `depth` blocks, and at least one of them."""
+    """A quarter of a model of `depth` blocks, at least one block."""
     return max(1, round(depth * PART))
 
 
-def layer_fault(layer: int | Literal["every"], depth: int) -> str | None:
+def layer_error(layer: int | Literal["every"], depth: int) -> str | None:
     """What is wrong with an exit after `layer` of `depth` blocks, or None."""
     if depth < 2:
         return f"the model has {depth} block, an early exit needs at least 2"
@@ -37,7 +37,7 @@ def layer_fault(layer: int | Literal["every"], depth: int) -> str | None:
 
 
 def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
-    """The exits of the model of `depth` blocks in `folder`, if it has some. Raises `SourceError`."""
+    """The early exits of the model of `depth` blocks in `folder`, or None. Raises `SourceError`."""
     path = folder / RECORD
     if not path.is_file():
         return None
@@ -45,7 +45,7 @@ def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
         record = msgspec.json.decode(path.read_bytes(), type=EarlyExit)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = one_line(error, 120)
-        raise SourceError(f"{path}: no readable record of an early exit ({reason}). Train it again.") from error
-    if fault := layer_fault(record.layer, depth):
-        raise SourceError(f"{path}: {fault}. Train it again.")
+        raise SourceError(f"{path}: cannot be read ({reason}). Train it again.") from error
+    if problem := layer_error(record.layer, depth):
+        raise SourceError(f"{path}: {problem}. Train it again.")
     return record

@@ -1,4 +1,4 @@
-"""What a graph pass does to the numbers that a model computes: what validation chooses its bounds by."""
+"""The effect of a graph pass on the values that a model computes; validation chooses its bounds by it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Effect(Enum):
-    """From none to most. The value is how recipe files and manifests call it, `description` how reports do."""
+    """Effects from none to largest. The value is the name in recipe files and manifests, `description` in reports."""
 
     EXACT = "exact", "the same computation"  # equal but for the order of summation
     FLOAT16 = "float16", "float16 arithmetic"
@@ -27,5 +27,5 @@ class Effect(Enum):
 
     @classmethod
     def of_bits(cls, bits: int) -> Effect:
-        """The effect of weights stored in so many bits."""
+        """The effect of weights stored in `bits` bits."""
         return {8: cls.WEIGHTS_8, 4: cls.WEIGHTS_4}.get(bits, cls.WEIGHTS_3)

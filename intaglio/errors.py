@@ -1,17 +1,17 @@
 """The exceptions of the project, drawn as a tree.
 
     IntaglioError
-    ├── UsageError          an option or argument that makes no sense
+    ├── UsageError          an invalid option or argument
     ├── SourceError         a checkpoint that cannot be exported
     ├── BundleError         a bundle that is missing, damaged, or from a newer version
-    ├── StorageError        the disk said no: full, read-only, no permission
-    ├── GraphError          a graph or a recipe that a pass cannot take
-    ├── EngineError         an engine that does not open, or inputs it does not take
-    ├── BuildError          what an engine builder refused
+    ├── StorageError        a file cannot be written: disk full, read-only, no permission
+    ├── GraphError          a graph or a recipe that a pass does not support
+    ├── EngineError         an engine that does not open or run, or inputs that do not fit it
+    ├── BuildError          a graph that an engine builder rejected
     ├── BusyError           a scheduler whose queue is full
     └── MissingExtraError   a library of an optional extra is not installed
 
-Each message is one line that says what, got, expected, mend. The command line prints it and exits with 2.
+Each message is one line: what, got, expected, fix. The command line prints it and exits with 2.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 
 class IntaglioError(Exception):
-    """Whatever the user can mend. The message is one line: what, got, expected, mend."""
+    """Any error that the user can fix. The message is one line: what, got, expected, fix."""
 
 
 class UsageError(IntaglioError):
-    """An option or an argument that makes no sense."""
+    """An invalid option or argument."""
 
 
 class SourceError(IntaglioError):
@@ -39,19 +39,19 @@ class BundleError(IntaglioError):
 
 
 class StorageError(IntaglioError):
-    """The file system refused: no space, no permission, read-only."""
+    """A file cannot be written: no space, no permission, read-only."""
 
 
 class GraphError(IntaglioError):
-    """A graph or a recipe that a pass cannot take."""
+    """A graph or a recipe that a pass does not support."""
 
 
 class EngineError(IntaglioError):
-    """An engine that does not open, or inputs it does not take."""
+    """An engine that does not open or run, or inputs that do not fit it."""
 
 
 class BuildError(IntaglioError):
-    """What an engine builder refused."""
+    """A graph that an engine builder rejected."""
 
 
 class BusyError(IntaglioError):
@@ -63,24 +63,24 @@ class MissingExtraError(IntaglioError):
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:
-    """The message of a library's exception on one line, cut to `limit` characters."""
+    """The message of a library's exception on one line, truncated to `limit` characters."""
     return " ".join(str(error).split())[:limit]
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the file system's refusals while writing `path` into a `StorageError` with the way to mend it."""
+    """Convert errors of the file system while writing `path` into a `StorageError` that says how to fix it."""
     try:
         yield
     except OSError as error:
-        mend = {
+        fix = {
             errno.ENOSPC: "Free some space, or choose another disk.",
             errno.EDQUOT: "Your quota is used up: free some space, or choose another disk.",
-            errno.EFBIG: "It is larger than this disk, or this account, allows for one file: choose another disk.",
-            errno.EROFS: "Choose a directory that can be written to.",
+            errno.EFBIG: "The file is larger than this disk, or your account, allows: choose another disk.",
+            errno.EROFS: "Choose a writable directory.",
             errno.EACCES: "Choose a directory that you may write to.",
             errno.EPERM: "Choose a directory that you may write to.",
         }.get(error.errno or 0)
-        if mend is None:
+        if fix is None:
             raise
-        raise StorageError(f"cannot write {path}: {error.strerror}. Nothing was left behind. {mend}") from error
+        raise StorageError(f"cannot write {path}: {error.strerror}. Nothing was left behind. {fix}") from error

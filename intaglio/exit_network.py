@@ -1,4 +1,4 @@
-"""An early exit in torch, with a model of `transformers`: what is trained, and what an export is compared with."""
+"""An early exit in torch, on a `transformers` model: used by training, and as the reference of an export."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-# What stands between the last block and the head, below the model without head: as GPT-2 names it, OPT, and LLaMA and
-# the families of its shape. None in a module's place: nothing.
+# The modules between the last block and the head, by their paths in the model without head: in GPT-2, in OPT, and in
+# LLaMA and similar families. If a module is None, there is nothing.
 LAST_MODULES = (("ln_f",), ("decoder.final_layer_norm", "decoder.project_out"), ("norm",))
 
 
 def last_modules(base: Any) -> tuple[str, ...] | None:
-    """The paths in `LAST_MODULES` that the model `base`, without its head, has; None if it has none of them."""
+    """The paths in `LAST_MODULES` that exist in the model `base` (without head), or None."""
     return next((paths for paths in LAST_MODULES if _has(base, paths[0])), None)
 
 
@@ -26,12 +26,12 @@ def _has(base: Any, path: str) -> bool:
 
 
 def before_head(base: Any, states: Tensor) -> Tensor:
-    """What the head takes, of the states [..., width] after any block of the model `base`, which has no head.
+    """The head's input for the states [..., width] after any block of the model `base` (without head).
 
-    No hooks of the modules are called: for them, what the whole model returns is what they return.
+    The modules' hooks are not called: they record only the values of the whole model.
     """
     paths = last_modules(base)
-    assert paths is not None, f"no norm is known of {base.config.model_type}"
+    assert paths is not None, f"unknown final norm of {base.config.model_type}"
     for path in paths:
         parent, _, name = path.rpartition(".")
         module = getattr(base.get_submodule(parent), name, None)

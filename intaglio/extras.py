@@ -1,4 +1,4 @@
-"""Loading the libraries of optional extras when they are needed, and saying which extra brings them."""
+"""Load the libraries of optional extras on demand, and name the extra that installs them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXTRA_OF = {
 def load(module: str) -> Any:
     """Import `module` and return it, or raise `MissingExtraError` with the command that installs it.
 
-    Before torch is, OMP_WAIT_POLICY is set, unless it is already: its threads then sleep while they wait for each
-    other. In a loop they take the processor from those that they wait for, where anything else runs on the machine.
+    Before importing torch, OMP_WAIT_POLICY is set if it is not set already, so that its threads sleep while they wait
+    for each other. Busy waiting would take processor time from the threads they wait for when the machine is loaded.
     """
     if module == "torch":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,8 +1,8 @@
-"""Reading an ONNX file without the weights that lie inside of it.
+"""Read an ONNX file without the weights inside it.
 
-A protobuf message is its fields one after the other, each a key, a length and the content. The large `raw_data` of the
-graph's initializers are passed over; what is left is parsed as usual. Only up to 1 GiB of weights lie in an ONNX file
-(see model_file.py), but reading them takes twice their memory, before anything is done with them.
+A protobuf message is a sequence of fields, each a key, a length and the content. The large `raw_data` of the graph's
+initializers are skipped; the rest is parsed as usual. An ONNX file holds up to 1 GiB of weights inline (see
+model_file.py), but reading them takes twice that memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 
 
 class Field(NamedTuple):
-    """A field of a message: its number and wire type, where it begins, and where its content lies in the file."""
+    """A field of a message: its number and wire type, its start, and the range of its content in the file."""
 
     number: int
     wire: int
@@ -28,9 +28,9 @@ class Field(NamedTuple):
 
 
 def parse_without_weights(path: Path, above: int, located: bool) -> onnx.ModelProto:
-    """The message in `path`, with initializers of more than `above` bytes that have no data.
+    """The message in `path`; initializers of more than `above` bytes have no data.
 
-    `located`: they are external data, which lies in `path` itself. Raises `ValueError` for what is no protobuf message.
+    `located`: they refer to external data in `path` itself. Raises `ValueError` if it is not a protobuf message.
     """
     import onnx
 
@@ -56,7 +56,7 @@ def parse_without_weights(path: Path, above: int, located: bool) -> onnx.ModelPr
 
 
 def _initializer(file: BinaryIO, tensor: Field, above: int) -> tuple[onnx.TensorProto, Field | None]:
-    """A tensor without large `raw_data`, and where that lies."""
+    """A tensor without large `raw_data`, and the location of that data."""
     import onnx
 
     made, place = onnx.TensorProto(), None
@@ -79,7 +79,7 @@ def _locate(tensor: onnx.TensorProto, location: str, place: Field) -> None:
 
 
 def _fields(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message that lies from `start` to `end`."""
+    """The fields of the message from `start` to `end`."""
     while start < end:
         file.seek(start)
         key = _varint(file)
@@ -98,7 +98,7 @@ def _fields(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
         else:
             raise ValueError(f"protobuf wire type {wire} at byte {start}")
         if stop > end:
-            raise ValueError(f"a field of {stop - content} bytes at byte {start}, more than there are")
+            raise ValueError(f"a field of {stop - content} bytes at byte {start}, beyond the end of its message")
         yield Field(key >> 3, wire, start, content, stop)
         start = stop
 
@@ -109,11 +109,11 @@ def _varint(file: BinaryIO) -> int:
     for shift in range(0, 70, 7):
         byte = file.read(1)
         if not byte:
-            raise ValueError("a message that ends in the middle of a number")
+            raise ValueError("the message ends in the middle of a number")
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return value
-    raise ValueError("a number of more than ten bytes")
+    raise ValueError("an integer of more than ten bytes")
 
 
 def _bytes(file: BinaryIO, start: int, end: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Writing without half-written results, hashing, and paths that stay in their directory."""
+"""Atomic writes, hashing, and paths that stay inside their directory."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def sha256(path: Path) -> str:
 
 
 def inside(directory: Path, relative: str, what: str) -> Path:
-    """The path `relative` names below `directory`.
+    """The path `relative` below `directory`.
 
-    Raises `BundleError` when it is absolute, steps up, or leaves the directory through a link; `what` says in
-    the message where the path was found.
+    Raises `BundleError` if it is absolute, contains "..", or leaves the directory through a link; `what` names the
+    origin of the path in the message.
     """
     pure = PurePosixPath(relative)
     named_inside = relative and not pure.is_absolute() and ".." not in pure.parts and "\\" not in relative
     if not named_inside or "\0" in relative or not (directory / pure).resolve().is_relative_to(directory.resolve()):
         raise BundleError(
             f"{what}: got the path {relative!r}, expected one that stays inside {directory}. "
-            "Do not use this bundle; export it anew from a source that you trust."
+            "Do not use this bundle; export it again from a source that you trust."
         )
     return directory / pure
 
 
-BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # what a directory that --force may replace holds
+BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # files that mark a directory as replaceable by --force
 
 
 def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None:
-    """Refuse an output path that exists (without `force`) or cannot be made, before any work is done.
+    """Reject an output path that exists (without `force`) or cannot be created, before any work is done.
 
-    With `force` a directory is replaced that holds the file `holds`, so that nothing else is deleted by mistake.
+    `force` only replaces a directory that contains the file `holds`, so that nothing else is deleted by mistake.
     """
     restore(path)
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {path}: its parent {path.absolute().parent} is not a directory. Create it first.")
     if any((parent / BUNDLE).exists() for parent in path.absolute().parents):
-        raise UsageError(f"output {path}: lies inside another bundle. Choose a path beside it.")
+        raise UsageError(f"output {path}: is inside another bundle. Choose a path outside it.")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"output {path}: exists and is not a directory. Choose another path.")
     if path.is_dir() and any(path.iterdir()):
@@ -61,20 +61,19 @@ def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None
         if not (path / holds).is_file():
             kind = "bundles" if holds == BUNDLE else "checkpoints"
             raise UsageError(
-                f"output {path}: --force replaces {kind} only, and this directory holds no {holds}. "
-                "Choose another path."
+                f"output {path}: --force replaces {kind} only, and this directory has no {holds}. Choose another path."
             )
     with sibling_directory(path):
         pass  # a place that cannot be written to says so now
 
 
 def check_output_file(path: Path, force: bool, option: str) -> None:
-    """Refuse a file that exists (without `force`) or cannot be made, before any work is done.
+    """Reject a file that exists (without `force`) or cannot be created, before any work is done.
 
-    `option` is what the user named it by.
+    `option` is the option that named it.
     """
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {path}: its folder {path.absolute().parent} is not there. Create it first.")
+        raise UsageError(f"{option} {path}: its folder {path.absolute().parent} does not exist. Create it first.")
     if path.is_dir() or (path.exists() and not path.is_file()):
         raise UsageError(f"{option} {path}: exists already and is not a file. Choose another path.")
     if path.exists() and not force:
@@ -85,7 +84,7 @@ def check_output_file(path: Path, force: bool, option: str) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep other processes that lock `directory` waiting while the block runs; nothing is written for it."""
+    """Hold a lock on `directory` while the block runs; other processes that lock it wait. Writes no file."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -96,10 +95,10 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> Iterator[Path]:
-    """Yield a temporary sibling of `target` to fill; on success put it into place in one step, else remove it.
+    """Yield a temporary sibling of `target` to fill; on success rename it atomically to `target`, else remove it.
 
-    An interrupt, a full disk or any other exception leaves what stood at `target` as it was. `force` and `holds` are
-    those of `check_output_directory`.
+    An interrupt, a full disk or any other exception leaves `target` unchanged. `force` and `holds` are those of
+    `check_output_directory`.
     """
     check_output_directory(target, force, holds)
     target = target.absolute()
@@ -116,7 +115,7 @@ def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that then replaces the one at `path` in one step; on failure the old one stands."""
+    """Yield a path to write; the file then atomically replaces the one at `path`. On failure the old file stays."""
     with storage_errors(path), sibling_directory(path) as folder:
         temporary = folder / "file"
         yield temporary
@@ -126,24 +125,24 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Replace the file at `path` by `data` in one step; on failure the old content stands."""
+    """Replace the file at `path` by `data` atomically; on failure the old content stays."""
     with atomic_file(path) as temporary:
         temporary.write_bytes(data)
 
 
 def _sync(path: Path) -> None:
-    """Make the disk hold a file before a rename makes it visible; reports a full disk in time."""
+    """Flush a file to disk before a rename makes it visible; a full disk is reported here."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def _put(temporary: Path, target: Path) -> None:
-    """Put `temporary` at `target`; what stood there is removed after that."""
+    """Move `temporary` to `target`; the previous content is removed afterwards."""
     if not target.exists():
         temporary.rename(target)
     elif not _exchange(temporary, target):
-        # A process killed between these two renames leaves nothing at `target`: `restore` puts the old one back, which
-        # is not to be taken for a dead process's before that.
+        # A process killed between these two renames leaves nothing at `target`. `restore` puts the old directory back;
+        # it must not be removed as a dead process's temporary directory before that.
         aside = _aside(target)
         with locked(target):
             target.rename(aside)
@@ -156,7 +155,7 @@ def _put(temporary: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one step; False where the kernel or the file system cannot."""
+    """Exchange two paths atomically; False if the kernel or the file system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -173,9 +172,9 @@ def _aside(target: Path) -> Path:
 
 
 def restore(target: Path) -> None:
-    """Put back what stood at `target` if a process died while it replaced it, on a file system without exchange."""
+    """Restore `target` after a process died while replacing it, on a file system without atomic exchange."""
     target = target.absolute()
-    if not target.name:  # the root of all
+    if not target.name:  # the root directory
         return
     aside = _aside(target)
     with suppress(OSError), _taken(aside) as dead:
@@ -187,26 +186,26 @@ def restore(target: Path) -> None:
 
 # --- temporary directories --------------------------------------------------------------------------------------------
 
-# Whoever works in a temporary directory holds a lock on it, which the kernel releases when the process ends, however it
-# does. So one that nobody holds belongs to a process that was killed, and the next one that works there removes it.
+# A process that uses a temporary directory holds a lock on it, which the kernel releases when the process ends in any
+# way. So an unlocked one belongs to a process that was killed, and the next process that works there removes it.
 
 SUFFIX = ".intaglio-tmp"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW  # a directory, and no link to one
-_OURS = re.compile(rf"[.a-z].*[a-z0-9_]{{8}}{re.escape(SUFFIX)}", re.DOTALL)  # as `tempfile.mkdtemp` makes them
-_swept: set[Path] = set()  # where this process has looked for what others left
+_OURS = re.compile(rf"[.a-z].*[a-z0-9_]{{8}}{re.escape(SUFFIX)}", re.DOTALL)  # names as `tempfile.mkdtemp` creates them
+_swept: set[Path] = set()  # directories that this process has already cleaned up
 
 
 @contextmanager
 def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new directory in `parent` that is removed at the end, if it is still there, whatever happens.
+    """Yield a new directory in `parent` that is always removed at the end, if it still exists.
 
-    If the process is killed, the next one that makes a temporary directory in `parent` removes it.
+    If the process is killed, the next one that creates a temporary directory in `parent` removes it.
     """
     made: tuple[Path, int] | None = None
     _sweep(parent)
     try:
         with storage_errors(parent), interrupts.uninterrupted():
-            while made is None:  # another process may take it for a dead one's, before it is locked, and remove it
+            while made is None:  # another process may remove it before it is locked
                 made = _made(Path(tempfile.mkdtemp(prefix=prefix, suffix=SUFFIX, dir=parent)))
         yield made[0]
     finally:
@@ -217,17 +216,17 @@ def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def sibling_directory(path: Path) -> AbstractContextManager[Path]:
-    """A `temporary_directory` beside `path`, for what is to be renamed to it."""
+    """A `temporary_directory` next to `path`, for files to be renamed to it."""
     return temporary_directory(path.absolute().parent, f".{path.name[:40]}.")
 
 
 def scratch_directory(purpose: str) -> AbstractContextManager[Path]:
-    """A `temporary_directory` among the system's, called intaglio-`purpose`-*."""
+    """A `temporary_directory` in the system's temporary folder, named intaglio-`purpose`-*."""
     return temporary_directory(Path(tempfile.gettempdir()), f"intaglio-{purpose}-")
 
 
 def _made(directory: Path) -> tuple[Path, int] | None:
-    """A new directory with the descriptor that holds its lock; None where it is gone, or another process's by now."""
+    """Create a directory; return it with the descriptor that holds its lock, or None if another process took it."""
     try:
         descriptor = os.open(directory, _DIRECTORY)
     except FileNotFoundError:
@@ -239,7 +238,7 @@ def _made(directory: Path) -> tuple[Path, int] | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the temporary directories in `parent` that dead processes left, once in the life of this one."""
+    """Remove the temporary directories in `parent` left by dead processes, once per process."""
     parent = parent.absolute()
     if parent in _swept:
         return
@@ -254,10 +253,10 @@ def _sweep(parent: Path) -> None:
 
 @contextmanager
 def _taken(directory: Path) -> Iterator[bool]:
-    """Hold the lock of a directory of this user; False where its owner lives, or nobody can tell."""
+    """Hold the lock of a directory of this user; False if its owner is alive, or that cannot be determined."""
     try:
         descriptor = os.open(directory, _DIRECTORY)
-    except (OSError, ValueError):  # the latter for a name that no file can have
+    except (OSError, ValueError):  # ValueError: not a valid file name
         yield False
         return
     try:
@@ -268,7 +267,7 @@ def _taken(directory: Path) -> Iterator[bool]:
 
 
 def _locked(descriptor: int) -> bool | None:
-    """Lock at once: whether that went, or None where the file system has no locks."""
+    """Try to lock without waiting; return whether that worked, or None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -279,7 +278,7 @@ def _locked(descriptor: int) -> bool | None:
 
 
 def _is(directory: Path, descriptor: int) -> bool:
-    """Whether the path still leads to what is open."""
+    """Whether the path still refers to the open directory."""
     try:
         return os.path.samestat(os.lstat(directory), os.fstat(descriptor))
     except OSError:
@@ -290,18 +289,18 @@ def _is(directory: Path, descriptor: int) -> bool:
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/intaglio`, by default `~/.cache/intaglio`: what it holds can be made again. It may not exist."""
+    """`$XDG_CACHE_HOME/intaglio`, by default `~/.cache/intaglio`: its content can be re-created. It may not exist."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: a relative path is to be ignored.
+    # The XDG base directory specification: ignore relative paths.
     return (Path(cache) if Path(cache).is_absolute() else _home() / ".cache") / "intaglio"
 
 
 def _home() -> Path:
-    """The user's directory; one that does not exist for a user who has none, as in some containers."""
+    """The user's home directory; a nonexistent one for a user without any, as in some containers."""
     try:
         return Path.home()
     except RuntimeError:
-        return Path("/nonexistent")  # what Debian calls it
+        return Path("/nonexistent")  # Debian's name for it
 
 
 def read_text(path: Path, what: str) -> str:
@@ -315,7 +314,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file's content to `target`, making its folder."""
+    """Copy a file's content to `target`, creating its folder."""
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""The verb `inspect`: what a bundle holds."""
+"""The verb `inspect`: the content of a bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Inspected(msgspec.Struct):
-    """A bundle's content. Operators and bytes are those of all its graphs, an encoder's among them."""
+    """A bundle's content. Operators and bytes are those of all its graphs, including an encoder's."""
 
     bundle: str
     source: str
@@ -28,9 +28,9 @@ class Inspected(msgspec.Struct):
     encoder: Encoder | None  # the other graph of an encoder-decoder
     operators: dict[str, int]  # type -> number of nodes, most frequent first
     operators_by_dtype: dict[str, dict[str, int]]  # type -> dtype of the first output -> number
-    parameters: int  # weights of the model that was exported, whatever passes made of them since
-    parameter_bytes: dict[str, int]  # dtype -> bytes of everything that the graph stores: tables, scales, indices, ...
-    bits_per_weight: float  # all of these bytes, over the parameters
+    parameters: int  # weights of the exported model, before any pass
+    parameter_bytes: dict[str, int]  # dtype -> bytes of all constants of the graph: tables, scales, indices, ...
+    bits_per_weight: float  # bits of all these constants / parameters
     bytes: int  # of every file of the bundle
     passes: list[PassRecord]
     engines: list[EngineRecord]
@@ -38,7 +38,7 @@ class Inspected(msgspec.Struct):
 
 
 def inspect(bundle: str | Path) -> Inspected:
-    """Read the bundle at `bundle`, whose hashes are verified, and count what it holds. Raises `BundleError`."""
+    """Read and verify the bundle at `bundle`, and summarise its content. Raises `BundleError`."""
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     models = [load(path) for path in opened.graph_paths]
@@ -75,7 +75,7 @@ def inspect(bundle: str | Path) -> Inspected:
 
 
 def _stored(models: list[ir.Model]) -> Iterator[ir.TensorProtocol]:
-    """The constants of the models, those once that they have in a file together."""
+    """The constants of the models; constants in a shared file only once."""
     import onnx_ir as ir
 
     seen = set()

@@ -1,4 +1,4 @@
-"""Stopping on Ctrl-C, on a request to terminate and on a closed terminal, without leaving anything half-done."""
+"""Stop cleanly on Ctrl-C, on a request to terminate and on a closed terminal."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _asked = False
-_deferring = 0  # blocks of `deferred` that are running
+_deferring = 0  # active blocks of `deferred`
 
 
 class Interrupted(KeyboardInterrupt):
     """The user wants the program to stop.
 
-    A class of its own, as Python ends a program by the signal itself, whatever exit code it asked for, once a plain
-    KeyboardInterrupt has passed through code that was compiled from a string, as libraries do while importing.
+    A separate class: once a plain KeyboardInterrupt has passed through code compiled from a string, as libraries use
+    while importing, Python ends the program by the signal itself and ignores the exit code.
     """
 
     def __init__(self, number: int = signal.SIGINT):
-        """`number`: the signal."""
+        """`number`: the signal's number."""
         super().__init__(number)
         self.number = number
 
 
 def install() -> None:
-    """Let each of `SIGNALS` raise `Interrupted` in the main thread."""
+    """Make each of `SIGNALS` raise `Interrupted` in the main thread."""
     for number in SIGNALS:
         signal.signal(number, _stop)
 
@@ -40,14 +40,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def check() -> None:
-    """Raise `Interrupted` if it was raised before and a library swallowed it; called before a result is kept."""
+    """Raise `Interrupted` if a library swallowed it before; called before a result is kept."""
     if _asked:
         raise Interrupted
 
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Let Ctrl-C end the block, and not the program, which goes on; what else asks it to stop ends it as ever."""
+    """Let Ctrl-C end only the block; the program goes on. Other signals end the program as usual."""
     global _asked
     try:
         yield
@@ -59,10 +59,10 @@ def answered() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let a first signal wait until the block has ended, for work in libraries' C++.
+    """Defer the first signal until the block has ended, for work in libraries' C++ code.
 
-    An exception that arrives there at the wrong moment ends the program at once, and nothing is cleaned up. A
-    second signal does not wait.
+    An exception raised there at the wrong moment ends the program at once, without cleanup. A second signal is not
+    deferred.
     """
     global _deferring
     _deferring += 1
@@ -75,7 +75,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold signals back while the block runs, for what must not be cut short, such as removing temporary files."""
+    """Block signals while the block runs, for work that must complete, such as removing temporary files."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

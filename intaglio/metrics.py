@@ -1,4 +1,4 @@
-"""How far two arrays are apart."""
+"""Distances between two arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def max_abs(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]) -> float:
-    """Largest absolute difference; 0 for empty arrays, infinity where one side alone is not finite."""
+    """Largest absolute difference; 0 for empty arrays, infinity if only one side is NaN or infinite."""
     if actual.size == 0:
         return 0.0
     return float(np.max(difference(actual, expected)))
@@ -25,7 +25,7 @@ def difference(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic
 def cosine(actual: npt.NDArray[np.generic], expected: npt.NDArray[np.generic]) -> float:
     """Smallest cosine between the vectors along the last axis.
 
-    Two zero vectors count as 1, one as 0, a vector that is not finite as -1; empty arrays give 1.
+    Two zero vectors count as 1, one as 0, a vector with NaN or infinity as -1; empty arrays return 1.
     """
     if actual.size == 0:
         return 1.0

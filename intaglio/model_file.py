@@ -1,8 +1,8 @@
-"""Reading and writing ONNX files without holding the weights twice.
+"""Read and write ONNX files without holding the weights twice.
 
 `onnx.save` copies every weight into a protobuf message and that message into a byte string. Here the message is
-made without the large weights, and each of them is streamed into its place in the file, one at a time: the peak
-is the largest single tensor. Above 1 GiB the weights go to `<name>.data` beside the file, as external data.
+built without the large weights, and they are streamed into the file one at a time: the peak memory is that of the
+largest single tensor. Above 1 GiB the weights go to `<name>.data` next to the file, as external data.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf message cannot pass 2 GiB
+EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf message cannot exceed 2 GiB
 STREAMED_ABOVE = 4096  # bytes of one tensor; smaller ones stay in the message
-TYPED_DATA = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")  # but raw_data
+TYPED_DATA = (
+    "float_data",
+    "int32_data",
+    "string_data",
+    "int64_data",
+    "double_data",
+    "uint64_data",
+)  # all fields but raw_data
 ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can be mapped into memory
 
 
 def parse(path: Path) -> onnx.ModelProto:
-    """The protobuf message of an ONNX file, external data left where it is. Raises `BundleError`."""
+    """Parse an ONNX file to its protobuf message, without loading external data. Raises `BundleError`."""
     import onnx
 
     return _checked(path, lambda: onnx.load_model(str(path), load_external_data=False))
 
 
 def outline(path: Path, located: bool = False) -> onnx.ModelProto:
-    """`parse` without the large weights that lie in the file itself, which are not read. Raises `BundleError`.
+    """`parse` without reading the large weights inside the file itself. Raises `BundleError`.
 
-    `located`: they are external data then, in that very file; otherwise they have no data.
+    `located`: they become external data that refers to that same file; otherwise they have no data.
     """
     return _checked(path, lambda: parse_without_weights(path, STREAMED_ABOVE, located))
 
@@ -46,16 +53,16 @@ def _checked(path: Path, read: Callable[[], onnx.ModelProto]) -> onnx.ModelProto
     try:
         model = read()
     except (DecodeError, ValueError, OSError) as error:
-        raise BundleError(f"{path}: not a readable ONNX file ({error}). Make it anew.") from error
+        raise BundleError(f"{path}: not a readable ONNX file ({error}). Re-create it.") from error
     if not model.HasField("graph"):
-        raise BundleError(f"{path}: an ONNX file without a graph. Make it anew.")
+        raise BundleError(f"{path}: an ONNX file without a graph. Re-create it.")
     return model
 
 
 def load(path: Path, mapped: bool = False) -> ir.Model:
-    """Read an ONNX file; external weights are mapped into memory when they are first used. Raises `BundleError`.
+    """Read an ONNX file; external weights are mapped into memory on first use. Raises `BundleError`.
 
-    With `mapped`, so are those that lie in the ONNX file itself, which must not be written to then.
+    With `mapped`, the weights inside the ONNX file are mapped too; the file must then not be written to.
     """
     import onnx_ir as ir
 
@@ -65,13 +72,13 @@ def load(path: Path, mapped: bool = False) -> ir.Model:
         ir.external_data.set_base_dir(model.graph, path.parent)
         for tensor in constants(model):
             _check_data(tensor)
-    except Exception as error:  # whatever a message that makes no sense can come to
+    except Exception as error:  # an inconsistent message can raise anything
         raise BundleError(f"{path}: not a readable ONNX file ({one_line(error, 200)}). Re-export it.") from error
     return model
 
 
 def _check_data(tensor: ir.TensorProtocol) -> None:
-    """Raise for a tensor with other data than its dtype and shape ask for, whose large data is not read."""
+    """Raise `ValueError` if a tensor's data does not fit its dtype and shape; large data is not read."""
     import onnx_ir as ir
 
     if any(length < 0 for length in tensor.shape.numpy()):
@@ -80,12 +87,12 @@ def _check_data(tensor: ir.TensorProtocol) -> None:
         held = max(Path(tensor.path).stat().st_size - (tensor.offset or 0), 0)
         held = held if tensor.length is None else min(held, tensor.length)
         if (tensor.offset or 0) < 0 or held < tensor.nbytes:
-            raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, {tensor.path} has {held} for it")
+            raise ValueError(f"{tensor.name} needs {tensor.nbytes} bytes, {tensor.path} has {held} for it")
     elif isinstance(tensor, ir.TensorProtoTensor):
         if tensor.raw.HasField("raw_data"):
             held = len(tensor.raw.raw_data)
             if held != tensor.nbytes:
-                raise ValueError(f"{tensor.name} takes {tensor.nbytes} bytes, it has {held}")
+                raise ValueError(f"{tensor.name} needs {tensor.nbytes} bytes, it has {held}")
         elif tensor.size > 0 and not any(len(getattr(tensor.raw, name)) for name in TYPED_DATA):
             raise ValueError(f"{tensor.name} has no data")
         else:
@@ -103,7 +110,7 @@ def constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def count_weights(model: ir.Model) -> int:
-    """The elements of the model's weights, which are all of its constants but shapes, indices and masks."""
+    """The number of elements in the model's weights: all constants except shapes, indices and masks."""
     return sum(
         tensor.size
         for tensor in constants(model)
@@ -112,7 +119,7 @@ def count_weights(model: ir.Model) -> int:
 
 
 def external_data_files(model: onnx.ModelProto) -> list[str]:
-    """The distinct locations of external data that a parsed ONNX file names, in order of appearance."""
+    """The distinct locations of external data in a parsed ONNX file, in order of appearance."""
     from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
     locations: dict[str, None] = {}
@@ -131,9 +138,9 @@ def save(
 ) -> None:
     """Write `model` to `path`, and to `path` + ".data" when its weights exceed `external_above` bytes.
 
-    Weights that lie in one of the files `beside`, which the folder of `path` has too, are only referred to.
-    With `consume`, each weight is let go of once it is written, so that a checkpoint that is mapped into memory
-    is never wholly resident; the model is of no use afterwards.
+    Weights stored in one of the files `beside`, which the folder of `path` also has, are only referred to.
+    With `consume`, each weight is released once it is written, so that a checkpoint that is mapped into memory is
+    never completely resident; the model is invalid afterwards.
     """
     import onnx_ir as ir
 
@@ -172,7 +179,7 @@ def save(
 def share(models: Sequence[ir.Model], path: Path) -> None:
     """Write the large weights that all of `models` have under the same name to `path`, once.
 
-    The models refer to it then, and so do files in its folder that they are saved to with `beside`.
+    The models then refer to that file, and so do ONNX files in its folder that are saved with `beside`.
     """
     import onnx_ir as ir
 
@@ -195,7 +202,7 @@ def share(models: Sequence[ir.Model], path: Path) -> None:
 
 @contextmanager
 def _without_data(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> Iterator[None]:
-    """Let the initializers named in `weights` refer to data elsewhere while the block runs."""
+    """Detach the data of the initializers named in `weights` while the block runs."""
     import onnx_ir as ir
 
     for name, tensor in weights.items():
@@ -222,7 +229,7 @@ def _take_out(proto: onnx.ModelProto, names: Container[str]) -> dict[str, onnx.T
 
 
 def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, tensor: ir.TensorProtocol) -> None:
-    """Append one weight, aligned, and note in its message where it lies."""
+    """Append one weight, aligned, and record its location in its message."""
     import onnx
 
     offset = _append(file, tensor)
@@ -232,7 +239,7 @@ def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, te
 
 
 def _append(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
-    """Write a tensor's data behind what `file` holds, aligned; return where it begins."""
+    """Append a tensor's data to `file`, aligned; return its offset."""
     file.write(bytes(-file.tell() % ALIGNMENT))
     offset = file.tell()
     _write_data(file, tensor)
@@ -245,10 +252,10 @@ def _write_inline(
     tensors: list[tuple[onnx.TensorProto, int]],
     next_weight: Callable[[str], ir.TensorProtocol],
 ) -> None:
-    """Write `proto` with `tensors` (message without data, bytes of data) as further initializers of its graph.
+    """Write `proto` with `tensors` (message without data, bytes of data) as additional initializers of its graph.
 
-    A protobuf message is its fields one after the other, each a key, a length and the content, in any order; so
-    the lengths can be stated before the content is at hand.
+    A protobuf message is a sequence of fields in any order, each a key, a length and the content; so the lengths can
+    be written before the content is available.
     """
     import onnx
 
@@ -284,8 +291,8 @@ def _varint(value: int) -> bytes:
 
 
 def _write_data(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
-    """Write a tensor's raw little-endian data; those that lie in a file are copied by the system, not by us."""
-    to_file = getattr(tensor, "tofile", None)  # every tensor of onnx_ir has it, though its protocol lacks it
+    """Write a tensor's raw little-endian data; the system copies data that is already in a file."""
+    to_file = getattr(tensor, "tofile", None)  # every tensor class of onnx_ir has it, but not the protocol
     if to_file is not None:
         to_file(file)
     else:

@@ -35,7 +35,7 @@ def _spinner(description: str) -> Iterator[None]:
 
 @contextmanager
 def fraction(description: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar while the block runs, and yield the function that moves it to a part (0 to 1) of the whole."""
+    """Show a bar while the block runs, and yield the function that sets its fraction (0 to 1)."""
     if not sys.stderr.isatty():
         yield lambda part: None
         return
@@ -48,7 +48,7 @@ def fraction(description: str) -> Iterator[Callable[[float], None]]:
 
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-    """Yield from `items` while a bar shows how many of them are done."""
+    """Yield from `items` while a bar shows how many are done."""
     if not sys.stderr.isatty():
         yield from items
         return

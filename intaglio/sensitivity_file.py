@@ -1,7 +1,7 @@
-"""How sensitive the loss is to each weight, in a file: a safetensors file of float32 arrays, by the weights' names.
+"""Sensitivities of the loss to each weight: a safetensors file of float32 arrays, by the weights' names.
 
-A tensor has the name and the shape of the graph's initializer; its numbers are the diagonal of the Fisher information,
-the mean over calibration texts of the squared gradient of the loss. Texts are added one after the other, a weight at a
+A tensor has the name and the shape of the graph's initializer; its values are the diagonal of the Fisher information,
+the mean over calibration sequences of the squared gradient of the loss. Sequences are added one by one, a weight at a
 time, by plain reads and writes: the arrays of a whole model are never in memory together.
 """
 
@@ -25,23 +25,23 @@ from intaglio.files import atomic_file
 OPTION = "--sensitivity"
 FORMAT = "intaglio sensitivity 1"
 MAX_HEADER = 16 << 20  # bytes; a safetensors header is small
-BLOCK = 1 << 22  # numbers that are read at a time
+BLOCK = 1 << 22  # elements read at a time
 
 Floats = npt.NDArray[np.float32]
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What sensitivities were computed on."""
+    """The model and data that sensitivities were computed on."""
 
-    model: dict[str, str]  # `Source.sha256` of the bundle: what the checkpoint was
-    file: str  # the calibration file's name alone
+    model: dict[str, str]  # `Source.sha256` of the bundle: the checkpoint
+    file: str  # the calibration file's name, without folder
     sha256: str
     samples: int
     tokens: int
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A tensor of the safetensors header; `data_offsets` count from the header's end."""
+    """A tensor of the safetensors header; `data_offsets` are relative to the header's end."""
 
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
@@ -49,7 +49,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a tensor lies: its shape, and the bytes of the file from `start` on."""
+    """The location of a tensor: its shape, and its first byte `start` in the file."""
 
     shape: tuple[int, ...]
     start: int
@@ -65,7 +65,7 @@ class Sensitivities:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Read what the file holds. Raises `UsageError` for one that is missing, cut short or something else."""
+        """Read the file's header. Raises `UsageError` for a file that is missing, truncated or of another kind."""
         path = Path(path)
         try:
             with path.open("rb") as file:
@@ -83,39 +83,39 @@ class Sensitivities:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
             raise UsageError(
                 f"{OPTION} {path}: not a file of sensitivities ({one_line(error, 100)}). "
-                "Make one with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
+                "Create one with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
             ) from error
         return cls(path, observed, places)
 
     def check(self, source: Source) -> None:
-        """Raise `UsageError` unless they are of the checkpoint that a bundle was made from."""
+        """Raise `UsageError` unless the sensitivities belong to the checkpoint of a bundle."""
         if self.observed.model != source.sha256:
             raise UsageError(
                 f"{OPTION} {self.path}: computed on another model than {source.location}. "
-                "Make it from this bundle with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
+                "Create it from this bundle with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
             )
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
     def read(self, name: str, shape: tuple[int, ...]) -> Floats:
-        """The sensitivities of the weight `name` of `shape`. Raises `UsageError` where there are none, or bad ones."""
+        """The sensitivities of the weight `name` of `shape`. Raises `UsageError` if they are missing or invalid."""
         place = self._places.get(name)
         if place is None or place.shape != shape:
             got = "has none" if place is None else f"has {list(place.shape)}"
             raise UsageError(
                 f"{OPTION} {self.path}: {got} for {name}, expected {list(shape)}. "
-                "Make it from this bundle with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
+                "Create it from this bundle with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
             )
         with self.path.open("rb") as file:
             array = _read(file, place)
         if not (np.isfinite(array).all() and array.min(initial=0) >= 0):
-            raise UsageError(f"{OPTION} {self.path}: {name} holds NaN, infinity or negative numbers. Make it anew.")
+            raise UsageError(f"{OPTION} {self.path}: {name} holds NaN, infinity or negative numbers. Re-create it.")
         return array
 
 
 class SensitivityWriter:
-    """A file of sensitivities that squared gradients are added to."""
+    """A sensitivity file to which squared gradients are added."""
 
     def __init__(self, file: BinaryIO, places: Mapping[str, _Place]):
         self._file = file
@@ -124,7 +124,7 @@ class SensitivityWriter:
     @classmethod
     @contextmanager
     def create(cls, path: Path, shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> Iterator[Self]:
-        """A new file, all zero, for weights of these shapes; removed again if the block raises."""
+        """Create a file of zeros for weights of these shapes; it is removed if the block raises."""
         header = _header(shapes, observed)
         start = len(header)
         places = {}
@@ -137,7 +137,7 @@ class SensitivityWriter:
             yield cls(file, places)
 
     def add(self, name: str, numbers: Floats) -> None:
-        """Add `numbers`, of the weight's shape, to what there is of the weight `name`."""
+        """Add `numbers`, of the weight's shape, to the values of the weight `name`."""
         place, flat = self._places[name], numbers.reshape(-1)
         for first in range(0, flat.size, BLOCK):
             part = flat[first : first + BLOCK]
@@ -157,22 +157,22 @@ def _header(shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> bytes:
         entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)  # safetensors wants the data aligned
+    text += b" " * (-len(text) % 8)  # safetensors requires aligned data
     return len(text).to_bytes(8, "little") + text
 
 
 def _places(entries: Mapping[str, _Entry], base: int, size: int) -> dict[str, _Place]:
-    """Where the tensors lie in a file of `size` bytes whose data begins at `base`. Raises `ValueError`."""
+    """The locations of the tensors in a file of `size` bytes whose data begins at `base`. Raises `ValueError`."""
     free = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         start, end = entry.data_offsets
         if entry.dtype != "F32":
             raise ValueError(f"{name} has another dtype than F32")
         if start < free or end - start != 4 * math.prod(entry.shape):
-            raise ValueError(f"{name} {list(entry.shape)} does not lie at {start} to {end}")
+            raise ValueError(f"{name} {list(entry.shape)} does not fit bytes {start} to {end}")
         free = end
     if size < base + free:
-        raise ValueError("cut short")
+        raise ValueError("truncated")
     return {name: _Place(entry.shape, base + entry.data_offsets[0]) for name, entry in entries.items()}
 
 

@@ -1,4 +1,4 @@
-"""The real sentences that ship with the project, for checking an exported model on real input."""
+"""Real sentences that ship with the project, to check an exported model on real input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The one table of targets: what runs a graph, what it needs, and which functions open and build it.
+"""The table of targets: the library that runs a graph, its requirements, and the functions that open and build it.
 
-It is light, so that help texts and completions read it too. Adding a target is adding a row, and the functions that it
-names.
+It is light, so that help texts and completions read it too. To add a target, add a row and the functions that it names.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from intaglio.errors import UsageError
 
 @dataclass(frozen=True)
 class Target:
-    """`opens` and `builds` are "module:function" below `intaglio.runtime.engines`; see there for what they take."""
+    """A row; `opens` and `builds` are "module:function" below `intaglio.runtime.engines`, documented there."""
 
     name: str
-    library: str  # the module that builds and runs
-    extra: str  # pip install 'intaglio[<extra>]' brings it
-    runs_files: bool  # it runs any .onnx file, built or not; else only engines that `intaglio build` made
-    needs_gpu: bool  # to run
-    takes_gpus: bool  # it builds for GPUs that are named, present or not
+    library: str  # the Python module that builds and runs
+    extra: str  # pip install 'intaglio[<extra>]' installs it
+    runs_files: bool  # runs any .onnx file, built or not; else only engines of `intaglio build`
+    needs_gpu: bool  # needs a GPU to run
+    takes_gpus: bool  # builds for GPUs by name, present or not
     summary: str
     opens: str
     builds: str | None  # None: it runs graphs as they are
@@ -43,12 +42,12 @@ DEFAULT = "ort-cpu"
 
 
 def find_target(name: str, others: Collection[str] = ()) -> Target:
-    """The row of the table. Raises `UsageError` with the known names, and `others` that the caller also takes."""
+    """The row of `name`. Raises `UsageError` with the known names, and `others` that the caller also accepts."""
     if name not in TARGETS:
         raise UsageError(f"target {name!r}: expected one of {', '.join([*TARGETS, *others])}.")
     return TARGETS[name]
 
 
 def summary() -> str:
-    """The names with what they are, for a help text."""
+    """The names with their descriptions, for a help text."""
     return ", ".join(f"{target.name} ({target.summary})" for target in TARGETS.values())

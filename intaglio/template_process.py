@@ -1,13 +1,13 @@
-"""Chat templates in a process of their own: a template is a program by whoever made the checkpoint.
+"""Chat templates in a separate process: a template is a program written by the author of the checkpoint.
 
-jinja2's sandbox keeps it from the machine, but not from computing `2 ** 999999999` or writing `'a' * 10**9`. So it runs
-here, where the kernel limits time and memory. The process imports little, so that it starts fast, and stays for the
-other turns of a conversation. It reads JSON lines and answers each by one:
+jinja2's sandbox protects the machine, but does not prevent `2 ** 999999999` or `'a' * 10**9`. So templates run here,
+where the kernel limits time and memory. The process imports little, so that it starts fast, and stays for the later
+turns of a conversation. It reads JSON lines and answers each with one:
 
     {"template": "..."}                  {}             or {"refused": reason} or {"limit": "memory"}
     {"tokens": {...}, "messages": [...]} {"text": ...}  or {"refused": reason} or {"limit": "memory" | "characters"}
 
-Every request has the "seconds" of processor time that it may take; the kernel kills the process that takes more.
+Every request has a limit in "seconds" of processor time; the kernel kills a process that exceeds it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SHOWN = 200  # characters of a template's own error message
 
 
 def _compile(source: str) -> Template:
-    """The template with what `transformers` offers to templates: loop controls, `tojson`, two functions."""
+    """Compile the template with the features of `transformers`: loop controls, `tojson`, two functions."""
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Node
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Reads over the tags that mark the assistant's words, which only training has a use for."""
+        """Ignores the tags that mark the assistant's messages, which only training uses."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -78,32 +78,32 @@ def _render(template: Template, request: dict[str, Any]) -> dict[str, str]:
 
 
 def _answer(template: Template | None, request: dict[str, Any]) -> tuple[Template | None, dict[str, str]]:
-    """The template that is compiled by now, and what to answer."""
+    """Return the compiled template, and the answer to the request."""
     try:
         if template is None:
             return _compile(request["template"]), {}
         return template, _render(template, request)
     except MemoryError:
         return template, {"limit": "memory"}
-    except Exception as error:  # whatever a template's program can come to
+    except Exception as error:  # a template can raise anything
         return template, {"refused": one_line(error, SHOWN)}
 
 
 def _grant(seconds: int) -> None:
-    """Let this process compute for `seconds` more; then the kernel kills it."""
+    """Allow this process `seconds` more of processor time; then the kernel kills it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
     _limit(resource.RLIMIT_CPU, soft)
 
 
 def _limit(what: int, most: int) -> None:
-    """Lower a limit, which may be lower already."""
+    """Lower a limit, unless it is lower already."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MAX_BYTES)
     template = None

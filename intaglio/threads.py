@@ -1,9 +1,9 @@
-"""How many threads the work of this process takes: as many as it has processors, or as few as it is told.
+"""The number of threads of this process: the number of its processors, or fewer on request.
 
-NumPy's BLAS and LAPACK divide single products among threads that wait for each other in loops. On a machine that does
-anything else meanwhile the one that waits takes the processor from the one it waits for: Cholesky factors of 576 rows
-took 60 times as long on two busy processors as with one thread. So heavy work runs in `bounded`, where BLAS has one
-thread, and goes over its own blocks in `in_parallel`, whose threads sleep while they wait.
+NumPy's BLAS and LAPACK divide single products among threads that busy-wait for each other. On a loaded machine, a
+waiting thread takes processor time from the one it waits for: Cholesky factors of 576 rows took 60 times as long on two
+busy processors as with one thread. So heavy work runs in `bounded`, where BLAS has one thread, and processes its own
+blocks in `in_parallel`, whose threads sleep while they wait.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 def usable_threads() -> int:
-    """The threads that work may take: what `bounded` says, or the processors that this process may use."""
+    """The number of threads to use: that of `bounded`, or the number of processors available to this process."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return _most.get() or processors
 
 
 @contextmanager
 def bounded(threads: int | None) -> Iterator[None]:
-    """Let what runs inside take at most `threads`, by default all, and BLAS one in each of them.
+    """Limit the code inside to `threads` threads, by default one per processor, and BLAS to one in each of them.
 
-    Engines that are opened inside take as many. Raises `UsageError` for fewer than one.
+    Engines opened inside use the same number. Raises `UsageError` for fewer than one.
     """
     from threadpoolctl import threadpool_limits
 
@@ -50,7 +50,7 @@ def bounded(threads: int | None) -> Iterator[None]:
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> list[Result]:
-    """What `work`, which spends its time outside of Python (in NumPy, in C), gives for each of `items`, in order.
+    """The results of `work` for each of `items`, in order; `work` should spend its time in NumPy or C, not Python.
 
     `threads`: by default `usable_threads`.
     """

@@ -287,7 +287,7 @@ def layer_norm_constants(
         if not 0 < value < math.inf:
             raise GraphError(f"IntLayerNorm: {name}={value:g}, expected a positive number. Calibrate with other data.")
     if not 0 <= epsilon < math.inf:
-        raise GraphError(f"IntLayerNorm: epsilon={epsilon:g}, expected 0 or a positive number. Mend the model.")
+        raise GraphError(f"IntLayerNorm: epsilon={epsilon:g}, expected 0 or a positive number. Fix the model.")
     half_bits = ((channels - 1).bit_length() + 1) // 2
     fraction = 15 - half_bits
     root = math.floor(math.sqrt(channels) * 2.0 ** (31 - half_bits) + 0.5)

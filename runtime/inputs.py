@@ -90,7 +90,7 @@ def _arrays(
     for batch in feeds:
         check_arrays(specs, bundle.manifest.axes, batch)
     if MASK in arrays and not any(np.any(batch[MASK]) for batch in feeds):
-        raise UsageError(f"{option} {path}: {MASK} is 0 everywhere, expected 1 at every token. Mend it.")
+        raise UsageError(f"{option} {path}: {MASK} is 0 everywhere, expected 1 at every token. Fix it.")
     return feeds, InputsUsed(str(path), sha256(path), used, available, len(feeds))
 
 

@@ -52,7 +52,7 @@ def run(
         raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, run takes {', '.join(TASKS)}.")
     needed, read = TASKS[task]
     if needed not in {spec.name for spec in opened.manifest.outputs}:
-        raise BundleError(f"bundle {bundle}: its graph lacks {needed}, which the task {task!r} reads. Export it anew.")
+        raise BundleError(f"bundle {bundle}: its graph lacks {needed}, which the task {task!r} reads. Re-export it.")
     tokenizer = Tokenizer.open(opened)
     with open_engine(bundle, target) as engine:
         for batch in _batches(texts, batch_size):

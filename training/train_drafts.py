@@ -18,7 +18,7 @@ from intaglio.drafts import (
     RECORD,
     Drafts,
     default_layers,
-    layers_fault,
+    layers_error,
     matrix_path,
 )
 from intaglio.errors import UsageError, storage_errors
@@ -171,8 +171,8 @@ def _record(kind: Any, steps: int, layers: Sequence[int] | None, depth: int) -> 
     if kind == MEDUSA:
         return Drafts(kind, steps)
     chosen = tuple(layers) if layers is not None else default_layers(steps, depth)
-    if fault := layers_fault(chosen, steps, depth):
-        raise UsageError(f"{fault}.")
+    if error := layers_error(chosen, steps, depth):
+        raise UsageError(f"{error}.")
     return Drafts(kind, steps, chosen)
 
 

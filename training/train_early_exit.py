@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from intaglio import interrupts
-from intaglio.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_fault
+from intaglio.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_error
 from intaglio.errors import SourceError, UsageError
 from intaglio.extras import load as load_library
 from intaglio.progress import step, track
@@ -91,8 +91,8 @@ def train_early_exit(
         depth = config.num_hidden_layers
         chosen = default_layer(depth) if layer is None else layer
         record = EarlyExit(EVERY if every_layer else chosen)
-        if fault := layer_fault(record.layer, depth):
-            raise UsageError(f"{fault}.")
+        if error := layer_error(record.layer, depth):
+            raise UsageError(f"{error}.")
         training, held_out = read_windows(source, data, OPTION, min(max_tokens, config.max_position_embeddings))
     torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
     weights = every(depth) if every_layer else both(chosen, depth)

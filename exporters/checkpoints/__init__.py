@@ -1,1 +1,1 @@
-"""What weights and tokenizers are read from."""
+"""The formats from which weights and tokenizers are read."""

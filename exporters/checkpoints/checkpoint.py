@@ -1,4 +1,4 @@
-"""A checkpoint: a local folder, or a hub id that is brought to one; read without executing anything of it."""
+"""A checkpoint: a local folder, or a hub id that is downloaded to one. Reading it never executes code from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HUB_FILES = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's folder, its parsed config.json, and its weight files, whose headers were verified."""
+    """A checkpoint's folder, its parsed config.json, and its weight files, with verified headers."""
 
     folder: Path
     config: dict[str, Any]
@@ -38,7 +38,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, location: str, revision: str | None = None) -> Checkpoint:
-        """Open a local folder, or download a hub id. Raises `SourceError` for what cannot be exported."""
+        """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported."""
         if Path(location).is_dir():
             return cls._read(Path(location), "local", str(Path(location).absolute()), None)
         if Path(location).exists() or not HUB_ID.fullmatch(location):
@@ -49,7 +49,7 @@ class Checkpoint:
         except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError, ValueError) as error:
             reason = one_line(error, 200)
             raise SourceError(
-                f"source {location}: no such directory, and the hub did not give it ({reason}). "
+                f"source {location}: no such directory, and it could not be downloaded from the hub ({reason}). "
                 "Check the name and the connection, or give a local folder."
             ) from error
         return cls._read(folder, "hub", location, folder.name)
@@ -57,7 +57,7 @@ class Checkpoint:
     @classmethod
     def _read(cls, folder: Path, kind: str, location: str, revision: str | None) -> Checkpoint:
         if not (folder / CONFIG).is_file():
-            raise SourceError(f"{folder}: holds no {CONFIG}. Give the folder of a checkpoint as transformers saves it.")
+            raise SourceError(f"{folder}: no {CONFIG}. Give the folder of a checkpoint as transformers saves it.")
         config = read_json(folder / CONFIG)
         weights = _weight_files(folder)
         for path in weights:
@@ -65,13 +65,13 @@ class Checkpoint:
         return cls(folder, config, weights, kind, location, revision)
 
     def source(self) -> Source:
-        """What a bundle's manifest records of this checkpoint; hashes every file that decides what it computes."""
+        """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
         return Source(
             self.kind, self.location, self.revision, {name: sha256(self.folder / name) for name in self.files()}
         )
 
     def files(self) -> list[str]:
-        """The weights and configurations below the folder, the tokenizer's left out: bundles carry their own."""
+        """The weight and configuration files below the folder, without the tokenizer's, which every bundle contains."""
         configurations = [
             CONFIG,
             RECORD,
@@ -91,34 +91,34 @@ class Checkpoint:
         return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
 
     def drafts(self, depth: int) -> Drafts | None:
-        """The drafts that were trained for this model of `depth` blocks, if any. Raises `SourceError`."""
+        """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""
         record = read_drafts(self.folder, depth)
         counted = {f"{matrix_path(step)}.weight" for step in range(record.steps if record else 0)}
         if record and (strange := sorted(self.draft_tensors().keys() - counted)):
             raise SourceError(
-                f"{self.folder}: {MATRICES} holds {strange[0]}, which {RECORD} with its {record.steps} steps does not "
-                "count. Copy the folder whole, or train the drafts again."
+                f"{self.folder}: {MATRICES} has an unexpected tensor {strange[0]}: {RECORD} has {record.steps} steps. "
+                "Copy the whole folder again, or train the drafts again."
             )
         return record
 
     def early_exit(self, depth: int) -> early_exit.EarlyExit | None:
-        """Where this model of `depth` blocks has early exits, if anywhere. Raises `SourceError`."""
+        """The early exits of this model of `depth` blocks, or None. Raises `SourceError`."""
         record = early_exit.read_early_exit(self.folder, depth)
         if record and (self.folder / RECORD).is_file():
             raise SourceError(
-                f"{self.folder}: holds both {early_exit.RECORD} and {RECORD}, and a graph has one of the two. "
-                "Remove the other."
+                f"{self.folder}: has both {early_exit.RECORD} and {RECORD}, but a graph supports only one of them. "
+                "Remove one."
             )
         return record
 
     def draft_tensors(self) -> dict[str, MappedTensor]:
-        """The matrices of the drafts, by name; none where there are no drafts."""
+        """The matrices of the drafts by name; empty without drafts."""
         path = self.folder / MATRICES
         return map_tensors(path) if path.is_file() else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises `SourceError` when it is none."""
+    """The JSON object in `path`. Raises `SourceError` if the file has none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -133,16 +133,16 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-            raise SourceError(f"{folder / INDEX}: has no weight_map of names. Download or copy the file again.")
+            raise SourceError(f"{folder / INDEX}: no weight_map from names to files. Download or copy the file again.")
         return tuple(_shard(folder, name) for name in dict.fromkeys(names.values()))
     for name in PICKLED:
         if (folder / name).is_file():
             raise SourceError(
-                f"{folder}: its weights are in {name}, a pickle, which can run code when it is read; expected "
+                f"{folder}: the weights are in {name}, a pickle, which can run code when it is read; expected "
                 f'{WEIGHTS}. If you trust it, convert it: python -c "from transformers import AutoModel; '
                 f"AutoModel.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
             )
-    raise SourceError(f"{folder}: holds neither {WEIGHTS} nor {INDEX}. Give the folder of a checkpoint.")
+    raise SourceError(f"{folder}: found neither {WEIGHTS} nor {INDEX}. Give the folder of a checkpoint.")
 
 
 def _shard(folder: Path, name: str) -> Path:
@@ -151,5 +151,5 @@ def _shard(folder: Path, name: str) -> Path:
     except BundleError as error:
         raise SourceError(str(error)) from error
     if not path.is_file():
-        raise SourceError(f"{path}: named by {INDEX} but missing. Download or copy the checkpoint whole.")
+        raise SourceError(f"{path}: listed in {INDEX} but missing. Download or copy the whole checkpoint.")
     return path

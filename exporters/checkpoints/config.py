@@ -1,4 +1,4 @@
-"""Reading numbers from a config.json."""
+"""Read numbers from a config.json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from intaglio.errors import SourceError
 
 
 def integer(config: Mapping[str, Any], key: str, minimum: int, default: int | None = None) -> int:
-    """The whole number of at least `minimum` that a config.json has under `key`. Raises `SourceError`."""
+    """The integer of at least `minimum` under `key` of a config.json. Raises `SourceError`."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise SourceError(f"config.json: {key} is {value!r}, expected a whole number of at least {minimum}. Fix it.")
+        raise SourceError(f"config.json: {key} is {value!r}, expected an integer of at least {minimum}. Fix it.")
     return value

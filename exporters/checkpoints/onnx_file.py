@@ -1,4 +1,4 @@
-"""Adopting an ONNX file that another tool made, so that passes, validation and engines can take it."""
+"""Import an ONNX file written by another tool, so that passes, validation and engines can use it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
 
 
 def adopt(path: Path, draft: Draft) -> None:
-    """Fill `draft` with the graph at `path`, its external data, and the tokenizer's files that lie beside it.
+    """Fill `draft` with the graph at `path`, its external data, and the tokenizer files next to it.
 
-    Raises `SourceError` for a file that is not a valid ONNX graph, or whose external data leaves its folder.
+    Raises `SourceError` if the file is not a valid ONNX graph, or its external data is outside its folder.
     """
     import onnx
 
@@ -29,7 +29,7 @@ def adopt(path: Path, draft: Draft) -> None:
         locations = external_data_files(parse(path))
         for location in locations:
             if not inside(path.parent, location, f"{path}: external data").is_file():
-                raise SourceError(f"{path}: its external data {location} is missing. Put the file beside it.")
+                raise SourceError(f"{path}: its external data {location} is missing. Put that file next to it.")
         onnx.checker.check_model(str(path))
         model = load(path)
     except (onnx.checker.ValidationError, BundleError) as error:

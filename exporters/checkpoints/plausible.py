@@ -1,4 +1,4 @@
-"""Numbers of a config.json that no checkpoint with these weights can have, refused before anything is made of them."""
+"""Reject config.json values that are impossible for a checkpoint with these weights, before they are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import read_header
 
-# What the families call the same thing.
+# The keys that different families use for the same quantity.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
 LENGTHS = (
     "vocab_size", "type_vocab_size", "hidden_size", "n_embd", "dim", "d_model", "word_embed_proj_dim",
@@ -17,25 +17,25 @@ LENGTHS = (
     "num_key_value_heads", "n_head", "n_heads", "num_heads", "relative_attention_num_buckets", "n_positions",
 )  # fmt: skip
 POSITIONS = ("max_position_embeddings", "relative_attention_max_distance", "sliding_window")
-MOST_POSITIONS = 1 << 30  # rotary and relative ones stand in no weight
+MOST_POSITIONS = 1 << 30  # rotary and relative positions have no weight to compare with
 
 
 def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
-    """Raise `SourceError` for more layers than there are weights, or a length that is more than any weight has.
+    """Raise `SourceError` for more layers than weights, or a length larger than every axis of every weight.
 
-    Such a number would be believed for a long time: `transformers` makes lists of so many layers. With
-    `learned_positions` the model has a weight with a row for each position.
+    Such a number would otherwise cost a lot of time first: `transformers` creates lists of that many layers. With
+    `learned_positions`, the model has a weight with one row per position.
     """
     shapes = [entry.shape for path in checkpoint.weights for entry in read_header(path)[0].values()]
     longest = max((length for shape in shapes for length in shape), default=0)
-    _check(checkpoint.config, LAYERS, len(shapes), "weights in all")
+    _check(checkpoint.config, LAYERS, len(shapes), "the number of weights")
     lengths = (*LENGTHS, *POSITIONS) if learned_positions else LENGTHS
-    _check(checkpoint.config, lengths, longest, "for the longest axis of a weight")
-    _check(checkpoint.config, POSITIONS, MOST_POSITIONS, "for any model")
+    _check(checkpoint.config, lengths, longest, "the longest axis of any weight")
+    _check(checkpoint.config, POSITIONS, MOST_POSITIONS, "the limit for any model")
 
 
 def _check(config: Mapping[str, Any], keys: Iterable[str], most: int, what: str) -> None:
     for key in keys:
         value = config.get(key)
         if isinstance(value, int | float) and value > most:
-            raise SourceError(f"config.json: {key} is {value}, expected at most {most}, {what}. Fix it.")
+            raise SourceError(f"config.json: {key} is {value}, expected at most {most} ({what}). Fix it.")

@@ -1,8 +1,8 @@
-"""Reading .safetensors files by mapping each tensor into memory on its own.
+"""Read .safetensors files by mapping each tensor into memory separately.
 
 The format: 8 bytes with the header's length, a JSON header (tensor name -> dtype, shape, [begin, end) of its
-data), the data. Nothing in it is ever executed. Each tensor gets a mapping of its own, so that a weight that was
-written out can be dropped from memory while the others stay unread.
+data), the data. Reading never executes anything from it. Each tensor has its own mapping, so that a weight can be
+dropped from memory once it is written out, while the others stay unread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
 LONGEST = (1 << 63) - 1  # of an axis
-MEND = "Download or copy the file again."
+FIX = "Download or copy the file again."
 
 # safetensors dtype -> torch dtype's name, bytes of an element
 DTYPES = {
@@ -41,7 +41,7 @@ DTYPES = {
 
 
 class Entry(msgspec.Struct):
-    """One tensor of the header; `data_offsets` count from the end of the header."""
+    """One tensor of the header; `data_offsets` are relative to the end of the header."""
 
     dtype: str
     shape: list[int]
@@ -49,19 +49,19 @@ class Entry(msgspec.Struct):
 
 
 def read_header(path: Path) -> tuple[dict[str, Entry], int]:
-    """Tensor name -> entry, and the file offset at which the data begins. Raises `SourceError` if damaged."""
+    """Return tensor name -> entry, and the file offset where the data begins. Raises `SourceError` if damaged."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, MAX_HEADER):
-            raise SourceError(f"{path}: truncated: {size} bytes, its header alone should have {8 + length}. {MEND}")
+            raise SourceError(f"{path}: truncated: {size} bytes, expected {8 + length} for the header alone. {FIX}")
         raw = file.read(length)
     try:
         fields = msgspec.json.decode(raw, type=dict[str, Any])
         fields.pop("__metadata__", None)
         entries = msgspec.convert(fields, type=dict[str, Entry])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: damaged header ({error}). {MEND}") from error
+        raise SourceError(f"{path}: damaged header ({error}). {FIX}") from error
     start = 8 + length
     for name, entry in entries.items():
         _check(path, name, entry)
@@ -69,13 +69,13 @@ def read_header(path: Path) -> tuple[dict[str, Entry], int]:
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.data_offsets[0] != covered:
             raise SourceError(
-                f"{path}: tensor {name} begins at {entry.data_offsets[0]}, expected {covered}, where the one before it "
-                f"ends. {MEND}"
+                f"{path}: tensor {name} begins at {entry.data_offsets[0]}, expected {covered}, the end of the previous "
+                f"tensor. {FIX}"
             )
         covered = entry.data_offsets[1]
     if start + covered != size:
-        fault = "truncated" if start + covered > size else "more data than its header names"
-        raise SourceError(f"{path}: {fault}: {size} bytes, expected {start + covered}. {MEND}")
+        problem = "truncated" if start + covered > size else "more data than its header lists"
+        raise SourceError(f"{path}: {problem}: {size} bytes, expected {start + covered}. {FIX}")
     return entries, start
 
 
@@ -87,13 +87,13 @@ def _check(path: Path, name: str, entry: Entry) -> None:
     lengths_fit = all(0 <= length <= LONGEST for length in entry.shape)
     if begin < 0 or not lengths_fit or end - begin != expected:
         raise SourceError(
-            f"{path}: tensor {name} {entry.dtype} {entry.shape} has {end - begin} bytes, expected {expected}. {MEND}"
+            f"{path}: tensor {name} {entry.dtype} {entry.shape} has {end - begin} bytes, expected {expected}. {FIX}"
         )
 
 
 @dataclass(frozen=True)
 class MappedTensor:
-    """A tensor whose data stays in its file, at byte `offset`, until it is used."""
+    """A tensor whose data stays in its file, at byte `offset`, until it is read."""
 
     tensor: torch.Tensor
     path: Path
@@ -101,7 +101,7 @@ class MappedTensor:
 
 
 def map_tensors(path: Path) -> dict[str, MappedTensor]:
-    """Every tensor of the file, mapped privately: a page is read from disk when it is first touched.
+    """Map every tensor of the file privately: a page is read from disk on first access.
 
     Raises `SourceError` for a damaged file, `MissingExtraError` without torch.
     """

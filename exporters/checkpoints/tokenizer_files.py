@@ -1,4 +1,4 @@
-"""Bringing a checkpoint's tokenizer into the bundle, in the one form that the runtime reads."""
+"""Write a checkpoint's tokenizer into the bundle, in the one format that the runtime reads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from intaglio.extras import load
 from intaglio.files import copy_file
 from intaglio.runtime.tokenizer import TOKENIZER
 
-# Files from which transformers makes a tokenizer; without any of them it makes an empty one.
+# Files from which transformers builds a tokenizer; without any of them it builds an empty one.
 VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
 
 
 def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
-    """Write tokenizer.json, padded with the model's own token and never cut, and copy the files beside it.
+    """Write tokenizer.json, with padding by the model's own token and no truncation, and copy the files next to it.
 
-    A checkpoint that has only a vocabulary is converted by `transformers`; one without a tokenizer is refused.
+    A checkpoint with only a vocabulary is converted by `transformers`; one without a tokenizer is rejected.
     """
     tokenizer = _read(checkpoint)
     _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
@@ -31,7 +31,7 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: int) -> None:
-    """Write the tokenizer of a decoder, which is neither padded nor cut, and copy the files beside it.
+    """Write the tokenizer of a decoder, without padding and truncation, and copy the files next to it.
 
     Raises `SourceError` when it does not belong to a model of `vocab_size` tokens.
     """
@@ -46,8 +46,8 @@ def _pad(checkpoint: Checkpoint, tokenizer: Any) -> None:
     token = {identity: token for token, identity in tokenizer.get_vocab().items()}.get(number)
     if token is None:
         raise SourceError(
-            f"{checkpoint.folder}: its tokenizer has no token {number}, which config.json names for padding "
-            "(pad_token_id). Give the tokenizer that the model was trained with."
+            f"{checkpoint.folder}: its tokenizer has no token {number}, the pad_token_id of config.json. "
+            "Give the tokenizer that the model was trained with."
         )
     tokenizer.enable_padding(pad_id=number, pad_token=token)
 
@@ -71,28 +71,26 @@ def _read(checkpoint: Checkpoint) -> Any:
             reason = f"{path}: not a readable tokenizer ({error})"
             raise SourceError(f"{reason}. Download or copy the file again.") from error
     if not any((checkpoint.folder / name).is_file() for name in VOCABULARIES):
-        raise SourceError(
-            f"{checkpoint.folder}: holds no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there."
-        )
+        raise SourceError(f"{checkpoint.folder}: no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there.")
     transformers = load("transformers")
     try:
         folder = str(checkpoint.folder)
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
     except (OSError, ValueError, AttributeError, KeyError, TypeError, ImportError) as error:
         raise SourceError(
-            f"{checkpoint.folder}: holds no tokenizer that can be read ({' '.join(str(error).split())[:200]}). "
+            f"{checkpoint.folder}: no readable tokenizer ({' '.join(str(error).split())[:200]}). "
             f"Put its {TOKENIZER} there."
         ) from error
 
 
 def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None:
-    """Refuse a tokenizer that knows special tokens only, or one of another model, with ids beyond the vocabulary."""
+    """Reject a tokenizer that has special tokens only, or that of another model, with ids beyond the vocabulary."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if len(vocabulary) <= len(tokenizer.get_added_tokens_decoder()):
         raise SourceError(f"{checkpoint.folder}: its tokenizer has no words. Put the {TOKENIZER} of this model there.")
     largest = max(vocabulary.values())
     if largest >= size:
         raise SourceError(
-            f"{checkpoint.folder}: its tokenizer gives ids up to {largest}, the model takes less than {size}. "
+            f"{checkpoint.folder}: its tokenizer returns ids up to {largest}, the model expects ids below {size}. "
             f"Put the {TOKENIZER} of this model there."
         )

@@ -1,1 +1,1 @@
-"""Decoders: one file per family, and the graph they are written with."""
+"""Decoders: one file per family, and the classes that write their graph."""

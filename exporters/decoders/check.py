@@ -1,8 +1,8 @@
-"""Checking an exported decoder against the source model, in a process of its own; see `check`.
+"""Check an exported decoder against the source model, in a separate process; see `check`.
 
-The source model runs each text alone and whole, without a cache. The graph runs the texts in batches, of different
-lengths, through the cache: the beginnings at once, then the rest in steps of one, two and three tokens. So a fault in
-positions, masks, padding or the cache shows as well as one in the weights.
+The source model runs each sequence alone and in one pass, without a cache. The graph runs the sequences in batches of
+mixed lengths, through the cache: first a prefill, then the rest in steps of one, two and three tokens. So the check
+finds bugs in positions, masks, padding and the cache, as well as in the weights.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
-Batch = list[list[int]]  # token ids of every text
+Batch = list[list[int]]  # token ids of each sequence
 Logits = npt.NDArray[np.float32]
-TEXTS, TOGETHER, LONGEST = 8, 4, 24  # texts in all, in a batch, and tokens of a text
-STEPS = (1, 2, 3)  # tokens at a time, again and again, after the first half of the shortest text
+TEXTS, TOGETHER, LONGEST = 8, 4, 24  # sequences in total, per batch, and tokens per sequence
+STEPS = (1, 2, 3)  # tokens per step, repeated, after the first half of the shortest sequence
 
 
 def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
-    """Real sentences as token ids, by the tokenizer that was written to `folder`, in batches of mixed lengths."""
+    """Real sentences as token ids, from the tokenizer in `folder`, in batches of mixed lengths."""
     tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
     longest = min(LONGEST, decoder.max_positions)
     encoded = (tokenizer.encode(text).ids for text in sentences())
@@ -50,7 +50,7 @@ def check_decoder(
 ) -> dict[str, Checked]:
     """Run the ONNX file `model` on `batches` and compare its outputs with `expected`.
 
-    `expected` holds, by the name of the output, float32 [tokens, ..., vocab] for every text of every batch in turn.
+    `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence of each batch in order.
     """
     with scratch_directory("check") as folder:
         (folder / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
@@ -64,7 +64,7 @@ def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:
 
 
 def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:
-    """The logits [tokens, vocab] of every text of a batch, through the cache; `early`: those of the early exit."""
+    """The logits [tokens, vocab] of each sequence of a batch, through the cache; `early`: those of the early exit."""
     collected: list[list[Logits]] = [[] for _ in batch]
     with ExitStack() as opened:
         whole = OnnxRuntimeEngine(model, outputs=whole_outputs(decoder))
@@ -86,7 +86,7 @@ def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = F
 
 
 def pieces(lengths: Sequence[int]) -> list[slice]:
-    """How texts of `lengths` tokens are cut: into half of the shortest, then by `STEPS`."""
+    """The pieces into which sequences of `lengths` tokens are cut: half of the shortest, then by `STEPS`."""
     cuts = [0, (min(lengths) + 1) // 2]
     while cuts[-1] < max(lengths):
         cuts.append(cuts[-1] + STEPS[len(cuts) % len(STEPS)])
@@ -94,7 +94,7 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
 
 
 def _run(model: Path, folder: Path) -> None:
-    """The child: what each output is for every text of texts.json, in order, into a file of its name."""
+    """The child process: write each output, for all sequences of texts.json in order, to a file of its name."""
     decoder, batches = msgspec.json.decode((folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch]])
     outputs: dict[str, list[Logits]] = {"logits": []}
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The drafts of an exported decoder, and those of the source model: of every token of a text."""
+"""The drafts of an exported decoder, and those of the source model, for every token of a sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Logits = npt.NDArray[np.float32]
 
 
 def source_drafts(module: Any, decoder: Decoder, text: list[int]) -> Logits:
-    """The source model's [tokens, drafts, vocab], the text run whole; `module` is a `DraftedModule`."""
+    """The source model's [tokens, drafts, vocab] for a sequence run in one pass; `module` is a `DraftedModule`."""
     import torch
 
     ids = np.array([text])
@@ -37,9 +37,9 @@ def source_drafts(module: Any, decoder: Decoder, text: list[int]) -> Logits:
 
 
 def stepwise_drafts(model: Path, decoder: Decoder, batch: list[list[int]], cuts: list[slice]) -> list[list[Logits]]:
-    """Of every text of a batch the logits [tokens, vocab] and the drafts [tokens, drafts, vocab], through the cache.
+    """The logits [tokens, vocab] and drafts [tokens, drafts, vocab] of each sequence of a batch, through the cache.
 
-    The texts are run piece by piece, by `cuts`; what one piece drafted lies where the next one writes.
+    The sequences run piece by piece, by `cuts`; each piece overwrites the slots in which the previous one drafted.
     """
     longest = max(map(len, batch))
     capacity = 2 * longest + drafted(decoder, longest)

@@ -1,8 +1,8 @@
-"""Decoder graphs that draft: what `drafts.safetensors` adds to the graph that a family writes.
+"""Decoder graphs that draft: the parts that `drafts.safetensors` adds to the graph of a family.
 
-The output `draft_logits` is float32 [batch, drafting, drafts, vocab]: for each of the tokens at `draft_indices`, what
-the tokens after the next one may be. The rows of drafts go through the head together with those that logits are
-wanted of, so that its weight is read once.
+The output `draft_logits` is float32 [batch, drafting, drafts, vocab]: for each of the tokens at `draft_indices`, the
+logits of the tokens after the next one. The rows of drafts go through the head together with the rows of `logits`,
+so that its weight is read once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
 from intaglio.runtime.sessions.step import DRAFT_INDICES, DRAFT_LOGITS, DRAFT_MASK, DRAFT_POSITIONS, logits_spec
 
-END = (1 << 63) - 1  # of a slice: as far as there is something
+END = (1 << 63) - 1  # end of a slice: up to the end of the axis
 
 
 def decoder_graph(
@@ -35,7 +35,7 @@ def decoder_graph(
 
 
 class DraftGraph(DecoderGraph):
-    """What both kinds share."""
+    """The base class of both kinds of drafts."""
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
         self.drafts = drafts
@@ -48,7 +48,7 @@ class DraftGraph(DecoderGraph):
 
     @abstractmethod
     def drafted(self, x: ir.Value, width: int) -> ir.Value:
-        """The states [batch, drafting · steps, width] for the head, those of a token together; `x`: all last states."""
+        """The states [batch, drafting · steps, width] for the head, grouped by token; `x`: all last states."""
 
     def head_input(self, x: ir.Value, width: int) -> ir.Value:
         """See `DecoderGraph`."""
@@ -65,21 +65,21 @@ class DraftGraph(DecoderGraph):
         return [*super().head_outputs(first, matrix), named(drafted, DRAFT_LOGITS, shape)]
 
     def joined(self, parts: list[ir.Value], rows: str, width: int) -> ir.Value:
-        """States [batch, rows, width] of several parts; without a name the sum of their rows would have a new one."""
+        """Concatenate `parts` to states [batch, rows, width], with a name for the axis of their summed rows."""
         states = self.op("Concat", parts, axis=1)
         states.type, states.shape = ir.TensorType(self.dtype), ir.Shape(["batch", rows, width])
         return states
 
     def sliced(self, x: ir.Value, start: ir.Value, end: ir.Value | None = None) -> ir.Value:
-        """Of the second axis the places from `start` up to `end`, which are int64 [1]."""
+        """Slice the second axis from `start` to `end`, which are int64 [1]."""
         return self.op("Slice", [x, start, end or self.constant("end", [END]), self.constant("axis_1", [1])])
 
 
 class HiddenTransferGraph(DraftGraph):
-    """Pseudo hidden states behind those of the tokens, from the transfer layers on: [tokens | step 0 | step 1 | ...].
+    """Pseudo hidden states after those of the tokens, from the transfer layers on: [tokens | step 0 | step 1 | ...].
 
     Masks and rotations grow with them, and the same TensorScatter writes their keys and values: the pseudo state of
-    step s from draft_indices[j] lies in the slot write_start + tokens + s · drafting + j (Hidden Transfer, section 3).
+    step s from draft_indices[j] is in the slot write_start + tokens + s · drafting + j (Hidden Transfer, section 3).
     """
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType, drafts: Drafts):
@@ -88,7 +88,7 @@ class HiddenTransferGraph(DraftGraph):
         super().__init__(decoder, weights, dtype, drafts)
         mask = self.op("Unsqueeze", [self.draft_mask, self.constant("axis_1", [1])])
         self._masks = self._steps(mask, axis=2)
-        self._step_angles: list[list[ir.Value]] = []  # of cosines, of sines: one for each step
+        self._step_angles: list[list[ir.Value]] = []  # cosines, sines: one of each per step
 
     def further_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
@@ -105,7 +105,7 @@ class HiddenTransferGraph(DraftGraph):
         self._step_angles = [self._steps(value, axis=1) for value in drafted]
 
     def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
-        """See `DecoderGraph`; with the pseudo states of the steps that stand before this block."""
+        """See `DecoderGraph`; adds the pseudo states of the steps that begin at this block."""
         steps = [step for step, layer in enumerate(self.drafts.layers) if layer == index]
         if not steps:
             return x
@@ -129,7 +129,7 @@ class HiddenTransferGraph(DraftGraph):
 
 
 class MedusaGraph(DraftGraph):
-    """x + SiLU(x·W) of the last states, with a matrix for each step."""
+    """x + SiLU(x·W) of the last states, with one matrix per step."""
 
     def drafted(self, x: ir.Value, width: int) -> ir.Value:
         """See `DraftGraph`."""

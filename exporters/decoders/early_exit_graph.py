@@ -1,6 +1,6 @@
-"""Decoder graphs with an early exit: the further output `exit_logits`, float32 [batch, positions_wanted, vocab].
+"""Decoder graphs with an early exit: an additional output `exit_logits`, float32 [batch, positions_wanted, vocab].
 
-It is what the final norm and the head make of the states after the first blocks, with the same weights as for `logits`.
+It is the final norm and the head applied to the states after the first blocks, with the same weights as for `logits`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EarlyExitGraph(DecoderGraph):
         """See `DecoderGraph`."""
         returned = dict(self.layers)
         states = self._before_head(self.rows_at(self._exited, self.logit_indices))
-        self.layers = returned  # a module returns what it does for the whole model
+        self.layers = returned  # each module returns its value in the whole model
         early = self.logits_of(states, matrix)
         shape = logits_spec(EXIT_LOGITS, self.decoder).shape
         return [*super().head_outputs(logits, matrix), named(early, EXIT_LOGITS, shape)]

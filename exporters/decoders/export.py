@@ -1,4 +1,4 @@
-"""Exporting a decoder: from its checkpoint to the graph, the manifest, and the comparison with the source model."""
+"""Export a decoder: from its checkpoint to the graph, the manifest, and the comparison with the source model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intaglio.exporters.decoders.draft_check import source_drafts
 from intaglio.exporters.decoders.draft_graph import decoder_graph
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.decoders.graph import DecoderGraph
-from intaglio.exporters.source import build_decoder, source_faults
+from intaglio.exporters.source import build_decoder, source_errors
 from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.extras import load
 from intaglio.model_file import count_weights, save
@@ -34,9 +34,9 @@ GENERATION = "generation_config.json"
 def export_decoder(
     checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
 ) -> dict[str, Checked]:
-    """Fill `draft` with the decoder of `checkpoint`; with `bounds`, hold its logits to the source model's.
+    """Fill `draft` with the decoder of `checkpoint`; with `bounds`, compare its logits with the source model's.
 
-    Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
+    Raises `SourceError` for a checkpoint that is inconsistent or not supported.
     """
     with step("loading the libraries"):
         load("torch")
@@ -60,15 +60,15 @@ def export_decoder(
 
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
-    """config.json with what `transformers` takes for the keys that it leaves out."""
+    """config.json, with the defaults of `transformers` for missing keys."""
     transformers = load("transformers")
-    with source_faults(checkpoint, architecture, Exception):  # the library raises all kinds for odd configurations
+    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
         config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), trust_remote_code=False)
         return dict(config.to_dict())
 
 
 def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
-    """With the ids that begin and end a text: generation_config.json's, or config.json's where it names none."""
+    """`decoder` with its BOS and EOS ids: those of generation_config.json, else those of config.json."""
     path = checkpoint.folder / GENERATION
     named = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
     begin, end = (named.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id"))
@@ -76,8 +76,8 @@ def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) 
     for number in [*ends, *([begin] if begin is not None else [])]:
         if not isinstance(number, int) or not 0 <= number < decoder.vocab_size:
             raise SourceError(
-                f"{checkpoint.folder}: names {number!r} as a token that begins or ends a text, the vocabulary has "
-                f"{decoder.vocab_size}. Mend bos_token_id or eos_token_id in config.json and {GENERATION}."
+                f"{checkpoint.folder}: a BOS or EOS id is {number!r}, the vocabulary has "
+                f"{decoder.vocab_size} tokens. Fix bos_token_id or eos_token_id in config.json and {GENERATION}."
             )
     return msgspec.structs.replace(decoder, bos_token_id=begin, eos_token_ids=tuple(ends))
 
@@ -97,16 +97,16 @@ def _with_exits(decoder: Decoder, exits: EarlyExit | None) -> Decoder:
 def _source_outputs(
     checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, batches: list[Batch]
 ) -> dict[str, list[np.ndarray[Any, Any]]]:
-    """By the name of the output what the source model gives for every text of every batch, run alone and whole.
+    """The source model's outputs by name, for each sequence of each batch, each run alone and in one pass.
 
-    Logits are [tokens, vocab], of an early exit too, those of drafts, if there are any, [tokens, drafts, vocab].
+    Logits are [tokens, vocab], also those of an early exit; those of drafts, if any, are [tokens, drafts, vocab].
     """
     import torch
 
     from intaglio.exporters.decoders.module import EarlyExitModule
 
     texts = [text for batch in batches for text in batch]
-    with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         module = build_decoder(checkpoint, family)
         expected = {"logits": [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
         if decoder.drafts:
@@ -115,7 +115,7 @@ def _source_outputs(
             expected["exit_logits"] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
     if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
         raise SourceError(
-            f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
             "Its weights are damaged: download or copy the checkpoint again."
         )
     return expected
@@ -129,7 +129,7 @@ def _graph(
     dtype: str,
     drafts: Drafts | None,
 ) -> DecoderGraph:
-    """The finished graph, its weights still unread."""
+    """The finished graph, with its weights still unread."""
     tie = bool(config["tie_word_embeddings"])
     weights = DecoderWeights(checkpoint.folder, checkpoint.tensors(), family.base, family.blocks, family.embedding, tie)
     weights.add(checkpoint.draft_tensors())

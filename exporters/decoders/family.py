@@ -1,4 +1,4 @@
-"""What a family of decoders is."""
+"""The description of a family of decoders."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class DecoderFamily:
     """A family of decoders. The configurations are those of `transformers`, with its defaults filled in.
 
     `base` is the path of the model below its head, `blocks` that of the list of Transformer blocks, `embedding` that
-    of the token embedding. `describe` reads what the manifest records and refuses configurations that are not
-    supported; `build` writes the graph.
+    of the token embedding. `describe` reads the manifest's entry and rejects configurations that are not supported;
+    `build` writes the graph.
     """
 
     model_type: str

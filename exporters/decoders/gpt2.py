@@ -14,12 +14,12 @@ from intaglio.exporters.decoders.graph import DecoderGraph
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """What the manifest records. Raises `SourceError` for cross-attention and for widths that no heads share."""
+    """The manifest's entry. Raises `SourceError` for cross-attention and if the heads do not divide the width."""
     width, heads = integer(config, "n_embd", 1), integer(config, "n_head", 1)
     if config["add_cross_attention"]:
-        raise SourceError("config.json: add_cross_attention is true; only decoders that stand alone are supported.")
+        raise SourceError("config.json: add_cross_attention is true, expected false (no encoder).")
     if width % heads:
-        raise SourceError(f"config.json: n_embd {width} is not a multiple of n_head {heads}. Mend it.")
+        raise SourceError(f"config.json: n_embd {width} is not a multiple of n_head {heads}. Fix it.")
     return Decoder(
         layers=integer(config, "n_layer", 1),
         heads=heads,
@@ -49,14 +49,14 @@ def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, index: in
     heads, head_dim, width = graph.decoder.heads, graph.decoder.head_dim, config["n_embd"]
     x = graph.layer_norm(f"{path}.ln_1", x, width, config["layer_norm_epsilon"])
     with graph.module(f"{path}.attn"):
-        joined = graph.linear(f"{path}.attn.c_attn", x, width, 3 * width, turned=True)
+        joined = graph.linear(f"{path}.attn.c_attn", x, width, 3 * width, conv1d=True)
         split = graph.ops("Split", [joined, graph.constant("thirds", [width] * 3)], 3, axis=-1)
         queries, keys, values = (graph.heads(part, heads) for part in split)
         scale = head_dim**-0.5 if config["scale_attn_weights"] else 1.0
         if config["scale_attn_by_inverse_layer_idx"]:
             scale /= index + 1
         attended = graph.attention(queries, keys, values, scale)
-        return graph.linear(f"{path}.attn.c_proj", attended, width, width, turned=True)
+        return graph.linear(f"{path}.attn.c_proj", attended, width, width, conv1d=True)
 
 
 def _feed_forward(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
@@ -64,10 +64,10 @@ def _feed_forward(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.
     inner = config["n_inner"] or 4 * width
     x = graph.layer_norm(f"{path}.ln_2", x, width, config["layer_norm_epsilon"])
     with graph.module(f"{path}.mlp"):
-        x = graph.linear(f"{path}.mlp.c_fc", x, width, inner, turned=True)
+        x = graph.linear(f"{path}.mlp.c_fc", x, width, inner, conv1d=True)
         with graph.module(f"{path}.mlp.act"):
             x = graph.activation(config["activation_function"], x)
-        return graph.linear(f"{path}.mlp.c_proj", x, inner, width, turned=True)
+        return graph.linear(f"{path}.mlp.c_proj", x, inner, width, conv1d=True)
 
 
 FAMILY = DecoderFamily(

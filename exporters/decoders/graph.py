@@ -1,7 +1,7 @@
 """The one place that writes decoder graphs.
 
-The cache is what it has to be: buffers that `TensorScatter` writes in place and `Attention` reads, which no tracer
-makes of a model's own cache. The inputs and outputs are those of `runtime.sessions.step`; docs/bundle.md has them too.
+The cache is a set of buffers that `TensorScatter` writes in place and `Attention` reads; no tracer produces that from a
+model's own cache. The inputs and outputs are those of `runtime.sessions.step`; docs/bundle.md lists them too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, gr
 from intaglio.runtime.sessions.step import KINDS, LOGITS, PAST, PRESENT, STEP, cache_axes, logits_spec
 
 Frequencies = np.ndarray[Any, np.dtype[np.float32]]  # [head_dim / 2], radians a position
-BeforeHead = Callable[[ir.Value], ir.Value]  # writes what stands between the last block and the head: a norm
+BeforeHead = Callable[[ir.Value], ir.Value]  # writes the layers between the last block and the head: a norm
 
 
 class DecoderGraph(GraphWriter):
@@ -34,26 +34,26 @@ class DecoderGraph(GraphWriter):
         super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
         self._angles: list[ir.Value] = []  # cosines, sines
-        self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # one for all heads
+        self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # the same for all heads
 
     def further_inputs(self) -> list[ir.Value]:
-        """The inputs that a graph which does more than predict has besides, before the caches."""
+        """Additional inputs of this kind of graph, before the caches."""
         return []
 
     def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:
-        """What the block `index` is given, when `x` [batch, tokens, width] comes to it."""
+        """The input of block `index`, from the output `x` [batch, tokens, width] of the block before."""
         return x
 
     def block_output(self, x: ir.Value) -> ir.Value:
-        """What the block that is being written returns, when it has computed `x` [batch, tokens, width]."""
+        """The output of the current block, which computed `x` [batch, tokens, width]."""
         return x
 
     def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
-        """Let `rotate` turn by position · frequency."""
+        """Set the angles of `rotate` to position · frequency."""
         self._angles = self.angles_at(self.positions, frequencies, factor)
 
     def angles_at(self, positions: ir.Value, frequencies: Frequencies, factor: float) -> list[ir.Value]:
-        """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the last step."""
+        """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the final cast."""
         with self.module("rotary"):
             places = self.op("Cast", [positions], to=ir.DataType.FLOAT)
             places = self.op("Unsqueeze", [places, self.constant("axis_last", [-1])])
@@ -64,17 +64,17 @@ class DecoderGraph(GraphWriter):
                 both = [self.op("Mul", [value, scale]) for value in both]
             if self.dtype != ir.DataType.FLOAT:
                 both = [self.op("Cast", [value], to=self.dtype) for value in both]
-        self.layers.pop("rotary")  # no module of the checkpoint
+        self.layers.pop("rotary")  # not a module of the checkpoint
         return both
 
     def rotate(self, x: ir.Value) -> ir.Value:
-        """Rotary position embedding of [batch, heads, tokens, head_dim], each half of a head against the other."""
+        """Rotary position embedding of [batch, heads, tokens, head_dim], which pairs the two halves of each head."""
         return self.op("RotaryEmbedding", [x, *self._angles])
 
     def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
-        """Write keys and values into this layer's cache, and attend to all of it that the mask lets through.
+        """Write keys and values into this layer's cache, and attend to the slots that the mask allows.
 
-        All are [batch, heads, tokens, head_dim]; returned is [batch, tokens, heads · head_dim].
+        All inputs are [batch, heads, tokens, head_dim]. Returns [batch, tokens, heads · head_dim].
         """
         index = len(self._present) // 2
         for kind, past, new in zip(KINDS, self._past[index], (keys, values), strict=True):
@@ -84,10 +84,10 @@ class DecoderGraph(GraphWriter):
         return self.attend(queries, self._present[-2], self._present[-1], self._mask, scale)
 
     def finish(self, x: ir.Value, width: int, before_head: BeforeHead) -> None:
-        """Take the last block's states through `before_head`, and those that are wanted through the head.
+        """Apply `before_head` to the last block's states, then the head to the rows that are needed.
 
-        `width` is what the head takes; `model` is then complete. Where the head is tied, its weight is the embedding's,
-        which the file then holds once. Raises `SourceError` for weights that the checkpoint lacks, or has too many.
+        `width` is the head's input width; `model` is complete afterwards. A tied head uses the embedding's weight,
+        which the file stores once. Raises `SourceError` for missing or unexpected weights of the checkpoint.
         """
         shape = [self.decoder.vocab_size, width]
         x = before_head(x)
@@ -98,7 +98,7 @@ class DecoderGraph(GraphWriter):
             else:
                 matrix = self.weight(f"{HEAD}.weight", shape, transposed=True)
             outputs = self.head_outputs(self.logits_of(wanted, matrix), matrix)
-        self.layers.pop(HEAD)  # it returns those that are wanted, the checkpoint's module all
+        self.layers.pop(HEAD)  # it returns only the rows that are needed, the checkpoint's module all
         self.weights.check()
         for value in outputs:
             value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
@@ -108,19 +108,19 @@ class DecoderGraph(GraphWriter):
         ShapeInferencePass()(self.model)
 
     def logits_of(self, states: ir.Value, matrix: ir.Value) -> ir.Value:
-        """Float32 logits [batch, rows, vocab] of states [batch, rows, width]; `matrix` [width, vocab] is the head's."""
+        """Float32 logits [batch, rows, vocab] of states [batch, rows, width]; `matrix` [width, vocab]: the head's."""
         logits = self.op("MatMul", [states, matrix])
         return logits if self.dtype == ir.DataType.FLOAT else self.op("Cast", [logits], to=ir.DataType.FLOAT)
 
     def head_input(self, x: ir.Value, width: int) -> ir.Value:
-        """Of the last states `x` [batch, tokens, width] the rows that go through the head."""
+        """The rows of the last states `x` [batch, tokens, width] that go through the head."""
         return self.rows_at(x, self.logit_indices)
 
     def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
-        """The named outputs that the logits [batch, rows, vocab] of these rows make; `matrix` is the head's."""
+        """The named outputs for the logits [batch, rows, vocab] of these rows; `matrix` is the head's."""
         return [named(logits, LOGITS, logits_spec(LOGITS, self.decoder).shape)]
 
     def rows_at(self, x: ir.Value, indices: ir.Value) -> ir.Value:
-        """Of `x` [batch, tokens, width] the rows [batch, wanted, width] at `indices` [batch, wanted]."""
+        """The rows [batch, wanted, width] of `x` [batch, tokens, width] at `indices` [batch, wanted]."""
         rows = self.op("Unsqueeze", [indices, self.constant("axis_last", [-1])])
         return self.op("GatherND", [x, rows], batch_dims=1)

@@ -1,4 +1,4 @@
-"""LLaMA (Touvron et al., 2023) and the decoders of its shape: grouped heads, rotary positions, RMSNorm, SwiGLU."""
+"""LLaMA (Touvron et al., 2023) and decoders of the same structure: grouped heads, rotary positions, RMSNorm, SwiGLU."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ Project = Callable[[DecoderGraph, dict[str, Any], str, ir.Value], Heads]
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """What the manifest records. Raises `SourceError` for heads that do not divide."""
+    """The manifest's entry. Raises `SourceError` if the numbers of heads do not divide."""
     width, heads = integer(config, "hidden_size", 1), integer(config, "num_attention_heads", 1)
     kv_heads = integer(config, "num_key_value_heads", 1, default=heads)
     if config.get("head_dim") is None and width % heads:
-        raise SourceError(
-            f"config.json: hidden_size {width} is not a multiple of num_attention_heads {heads}. Mend it."
-        )
+        raise SourceError(f"config.json: hidden_size {width} is not a multiple of num_attention_heads {heads}. Fix it.")
     if heads % kv_heads:
         raise SourceError(
-            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}. Mend it."
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}. Fix it."
         )
     return Decoder(
         layers=integer(config, "num_hidden_layers", 1),
@@ -42,7 +40,7 @@ def describe(config: dict[str, Any]) -> Decoder:
 
 
 def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> Heads:
-    """What the attention at `path` makes of its input `x` before positions turn queries and keys."""
+    """Queries, keys and values of the attention at `path` for its input `x`, before the rotary embedding."""
     decoder, bias = graph.decoder, config.get("attention_bias", False)
     queries, keys, values = (
         graph.heads(graph.linear(f"{path}.{name}", x, config["hidden_size"], heads * decoder.head_dim, bias), heads)
@@ -52,7 +50,7 @@ def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Valu
 
 
 def build(graph: DecoderGraph, config: dict[str, Any], project: Project = projected) -> None:
-    """Write the whole model: LLaMA, or one of its shape whose queries, keys and values `project` makes."""
+    """Write the whole model: LLaMA, or a similar one whose queries, keys and values `project` computes."""
     decoder, width = graph.decoder, config["hidden_size"]
     x = graph.embedding("model.embed_tokens", graph.input_ids, decoder.vocab_size, width)
     graph.rotary_angles(*frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions))

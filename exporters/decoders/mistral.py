@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al., 2023): LLaMA's shape, with attention to a window of the last tokens."""
+"""Mistral (Jiang et al., 2023): like LLaMA, with sliding-window attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.exporters.decoders.windows import with_window
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """LLaMA's record, with the window."""
+    """LLaMA's entry, with the window."""
     return with_window(llama.describe(config), config)
 
 

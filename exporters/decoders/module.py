@@ -1,4 +1,4 @@
-"""A decoder from `transformers` with the inputs and outputs of our graph, to compare the graph with. Imports torch."""
+"""A decoder from `transformers` with the inputs and outputs of our graph, as its reference. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from intaglio.exit_network import before_head
 
 
 class DecoderModule(nn.Module):
-    """A causal language model whose cache is passed in and returned; its modules keep their paths.
+    """A causal language model that takes and returns its cache; its modules keep their paths.
 
-    Inputs and outputs are those of the graph, in its order; caches of any float dtype are computed in float32.
+    Inputs and outputs are those of the graph, in the same order; caches of any float dtype are computed in float32.
     """
 
     def __init__(self, model: Any):
@@ -36,13 +36,13 @@ class DecoderModule(nn.Module):
         logit_indices: Tensor,
         *past: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits [batch, positions wanted, vocab], then the caches with the tokens' keys and values in them."""
+        """Return logits [batch, positions wanted, vocab], then the caches with the tokens' keys and values written."""
         cache = _cache(past, write_start)
         states = self._states(input_ids, positions, attention_mask, cache)
         return (self._head(_rows_at(states, logit_indices)), *cache.tensors)
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """What the model gives without a cache for whole texts [batch, tokens]: [batch, tokens, vocab]."""
+        """The logits [batch, tokens, vocab] of whole sequences [batch, tokens], without a cache."""
         states = self.get_submodule(self._base)(input_ids=input_ids, use_cache=False).last_hidden_state
         logits: Tensor = self._head(states)
         return logits
@@ -64,10 +64,10 @@ class DecoderModule(nn.Module):
 
 
 class DraftedModule(DecoderModule):
-    """The same for a model with drafts: `draft_indices` and what hidden transfer takes besides before the caches."""
+    """The same for a model with drafts: takes `draft_indices` and hidden transfer's inputs before the caches."""
 
     def __init__(self, model: Any, drafts: Drafts, matrices: Mapping[str, Tensor]):
-        """`matrices`: by the names that they have in the graph, which are those of this module's layers too."""
+        """`matrices`: by their names in the graph, which are also those of this module's layers."""
         super().__init__(model)
         self.drafts = nn.ModuleList()
         for step in range(drafts.steps):
@@ -87,7 +87,7 @@ class DraftedModule(DecoderModule):
         logit_indices: Tensor,
         *rest: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits, those of the drafts [batch, drafting, steps, vocab], and the caches."""
+        """Return logits, those of the drafts [batch, drafting, steps, vocab], and the caches."""
         draft_indices, *more = rest
         if self._record.kind == MEDUSA:
             cache = _cache(more, write_start)
@@ -123,14 +123,14 @@ class EarlyExitModule(DecoderModule):
         logit_indices: Tensor,
         *past: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits and those of the exit, both [batch, positions wanted, vocab], and the caches."""
+        """Return logits and those of the exit, both [batch, positions wanted, vocab], and the caches."""
         cache = _cache(past, write_start)
         found = self._run(input_ids, positions, attention_mask, cache, output_hidden_states=True)
         early = before_head(self.get_submodule(self._base), _rows_at(found.hidden_states[self._layer], logit_indices))
         return (self._head(_rows_at(found.last_hidden_state, logit_indices)), self._head(early), *cache.tensors)
 
     def exit_logits(self, input_ids: Tensor) -> Tensor:
-        """As `logits`, of the exit."""
+        """Like `logits`, for the early exit."""
         base = self.get_submodule(self._base)
         states = base(input_ids=input_ids, use_cache=False, output_hidden_states=True).hidden_states[self._layer]
         logits: Tensor = self._head(before_head(base, states))
@@ -138,12 +138,12 @@ class EarlyExitModule(DecoderModule):
 
 
 class SaturationModule(DecoderModule):
-    """The same for a model whose tokens exit where their states are saturated: `exit_thresholds` before the caches."""
+    """The same for a model whose tokens exit once their state is saturated: takes `exit_thresholds` before caches."""
 
     def __init__(self, model: Any, blocks: Any):
-        """`blocks`: the list of the model's Transformer blocks, whose outputs are held back where a token has exited.
+        """`blocks`: the list of the model's Transformer blocks; their outputs are discarded once a token has exited.
 
-        A block makes its keys and values of the states that it is given, so that these are what is propagated.
+        A block computes keys and values from its input states, so the state of an exited token is propagated.
         """
         super().__init__(model)
         self._thresholds = torch.full([1, 1], NEVER)
@@ -161,7 +161,7 @@ class SaturationModule(DecoderModule):
         logit_indices: Tensor,
         *rest: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits, the blocks that each wanted token went through [batch, positions wanted], and the caches."""
+        """Return logits, the blocks run for each wanted token [batch, positions wanted], and the caches."""
         thresholds, *past = rest
         cache = _cache(past, write_start)
         self._thresholds = thresholds[:, None]
@@ -178,7 +178,7 @@ class SaturationModule(DecoderModule):
         self._blocks_run = torch.zeros(inputs[0].shape[:2], dtype=torch.int64)
 
     def _after(self, block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """What stands for the output of a block, given its input, both [batch, tokens, width]."""
+        """The value to use as the output of a block, given its input and output, both [batch, tokens, width]."""
         states = torch.where(self._exited[..., None], inputs[0], output)
         self._blocks_run = self._blocks_run + ~self._exited
         similar = torch.nn.functional.cosine_similarity(inputs[0], states, dim=-1)
@@ -203,7 +203,7 @@ class ScatteredCache(Cache):
         self.start = start
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing that is asked of it depends on it: positions and mask are given."""
+        """Return 0: positions and mask are passed in, so nothing depends on it."""
         return 0
 
     def update(

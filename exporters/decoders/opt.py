@@ -13,16 +13,14 @@ from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.decoders.graph import DecoderGraph
 
 OFFSET = 2  # the first rows of the position table, which no token uses
-EPSILON = 1e-5  # torch's own of LayerNorm
+EPSILON = 1e-5  # torch's default for LayerNorm
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """What the manifest records. Raises `SourceError` for a width that the heads do not share."""
+    """The manifest's entry. Raises `SourceError` if the heads do not divide the width."""
     width, heads = integer(config, "hidden_size", 1), integer(config, "num_attention_heads", 1)
     if width % heads:
-        raise SourceError(
-            f"config.json: hidden_size {width} is not a multiple of num_attention_heads {heads}. Mend it."
-        )
+        raise SourceError(f"config.json: hidden_size {width} is not a multiple of num_attention_heads {heads}. Fix it.")
     return Decoder(
         layers=integer(config, "num_hidden_layers", 1),
         heads=heads,
@@ -59,7 +57,7 @@ def _before_head(graph: DecoderGraph, config: dict[str, Any], x: ir.Value) -> ir
 
 
 def _block(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
-    """A block; the norm of each half comes before it, or after its residual connection."""
+    """Write a block; the norm of each half is before it, or after its residual connection."""
     before = config["do_layer_norm_before"]
     inside = _norm(graph, config, f"{path}.self_attn_layer_norm", x) if before else x
     x = graph.add(x, _attention(graph, config, f"{path}.self_attn", inside))

@@ -1,4 +1,4 @@
-"""Qwen2 (Yang et al., 2024): LLaMA's shape, with biases of queries, keys and values."""
+"""Qwen2 (Yang et al., 2024): like LLaMA, with biases for queries, keys and values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from intaglio.exporters.decoders.windows import with_window
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """LLaMA's record, with the window. Raises `SourceError` for one in some of the layers only."""
+    """LLaMA's entry, with the window. Raises `SourceError` if only some layers have one."""
     return with_window(llama.describe(config), config)
 
 
 def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> llama.Heads:
-    """LLaMA's, with biases, which the attention's last product does not have."""
+    """LLaMA's projections with biases; the output projection has none."""
     return llama.projected(graph, {**config, "attention_bias": True}, path, x)
 
 

@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al., 2025): LLaMA's shape, with an RMSNorm over each head of the queries and of the keys."""
+"""Qwen3 (Yang et al., 2025): like LLaMA, with an RMSNorm over each head of the queries and keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from intaglio.exporters.decoders.windows import with_window
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """LLaMA's record, with the window. Raises `SourceError` for one in some of the layers only."""
+    """LLaMA's entry, with the window. Raises `SourceError` if only some layers have one."""
     return with_window(llama.describe(config), config)
 
 
 def projected(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Value) -> llama.Heads:
-    """LLaMA's, queries and keys normalised."""
+    """LLaMA's projections, with normalised queries and keys."""
     queries, keys, values = llama.projected(graph, config, path, x)
     head_dim, epsilon = graph.decoder.head_dim, config["rms_norm_eps"]
     queries = graph.rms_norm(f"{path}.q_norm", queries, head_dim, epsilon)

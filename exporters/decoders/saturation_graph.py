@@ -1,14 +1,14 @@
 """Decoder graphs that stop computing a token whose state is saturated (CALM, Schuster et al. 2022).
 
-    input   exit_thresholds  float32 [batch], of each text; 2 or more: none of its tokens exits
-    output  blocks_run       int64 [batch, positions_wanted], blocks that each wanted token went through
+    input   exit_thresholds  float32 [batch], one per sequence; 2 or more: none of its tokens exits
+    output  blocks_run       int64 [batch, positions_wanted], blocks run for each wanted token
 
-A token exits after a block where the cosine similarity of its states before and after the block exceeds the threshold
-(section 3.2). Its state then stays what it is, while the blocks that remain make their keys and values of it, so that
-later tokens attend to it everywhere (state propagation, section 3.1; thesis, appendix C.2).
+A token exits after a block if the cosine similarity of its states before and after the block exceeds the threshold
+(section 3.2). Its state then no longer changes, and the remaining blocks compute their keys and values from it, so that
+later tokens can attend to it in every layer (state propagation, section 3.1; thesis, appendix C.2).
 
-A block's norm, projections and caches are computed in every step; the rest of it stands in a branch, and is computed
-only where a token of the step is left that has not exited. What a text's tokens become does not depend on the others'.
+A block's norm, projections and caches are computed in every step; the rest of it is in a branch, which runs only if
+some token of the step has not exited. The result of a sequence does not depend on the other sequences of the batch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SaturationGraph(DecoderGraph):
         axes = self.constant("axes_1_2", [1, 2])
         self._thresholds = self.op("Unsqueeze", [self.exit_thresholds, axes])  # for [batch, tokens, 1]
         self._block_input: ir.Value | None = None
-        self._staying: ir.Value | None = None  # bool [batch, tokens, 1]: goes through this block; None: all do
-        self._blocks_run: ir.Value | None = None  # int64 [batch, tokens, 1], this block among them
+        self._staying: ir.Value | None = None  # bool [batch, tokens, 1]: token runs through this block; None: all do
+        self._blocks_run: ir.Value | None = None  # int64 [batch, tokens, 1], including this block
 
     def further_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
@@ -46,7 +46,7 @@ class SaturationGraph(DecoderGraph):
         return x
 
     def _stop_saturated(self, before: ir.Value, after: ir.Value) -> None:
-        """Let tokens stay that have stayed so far, and whose states before and after a block are not yet alike."""
+        """Keep the tokens that have not exited, and whose states before and after the block still differ."""
         similar = self._cosine(before, after)
         saturated = self.op("Greater", [similar, self._thresholds])
         staying = self.op("Not", [saturated])
@@ -57,7 +57,7 @@ class SaturationGraph(DecoderGraph):
         self._any = self.op("Cast", [self.op("ReduceMax", [counted], keepdims=0)], to=ir.DataType.BOOL)
 
     def _cosine(self, left: ir.Value, right: ir.Value) -> ir.Value:
-        """[batch, tokens, 1], in float32; no number where a state is zero, which exceeds no threshold."""
+        """[batch, tokens, 1], in float32; NaN if a state is zero, which exceeds no threshold."""
         if self.dtype != ir.DataType.FLOAT:
             left, right = (self.op("Cast", [value], to=ir.DataType.FLOAT) for value in (left, right))
         last = self.constant("axis_last", [-1])
@@ -66,7 +66,7 @@ class SaturationGraph(DecoderGraph):
         return self.op("Div", [product, self.op("Mul", norms)])
 
     def attend(self, queries: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
-        """See `GraphWriter`; from here to the block's end it is a branch."""
+        """See `GraphWriter`; from here to the block's end the nodes are in a branch."""
         if self._staying is not None:
             self._written = ir.Graph([], [], nodes=[], name=f"{self._scopes[-1]}/then")
         attended = super().attend(queries, keys, values, mask, scale)
@@ -84,13 +84,13 @@ class SaturationGraph(DecoderGraph):
         return self._states(self.op("If", [self._any], then_branch=then, else_branch=otherwise), self._width)
 
     def _states(self, value: ir.Value, width: int) -> ir.Value:
-        """`value` with its shape, [batch, tokens, width], which is not inferred of branches."""
+        """`value` with its shape [batch, tokens, width], which shape inference does not find for branches."""
         value.type, value.shape = ir.TensorType(self.dtype), ir.Shape(["batch", "tokens", width])
         return value
 
     def head_outputs(self, logits: ir.Value, matrix: ir.Value) -> list[ir.Value]:
         """See `DecoderGraph`."""
-        assert self._blocks_run is not None, "early exits need two blocks at least"
+        assert self._blocks_run is not None, "early exits need at least two blocks"
         wanted = self.rows_at(self._blocks_run, self.logit_indices)
         blocks = self.op("Squeeze", [wanted, self.constant("axis_last", [-1])])
         blocks.type = ir.TensorType(ir.DataType.INT64)

@@ -1,1 +1,1 @@
-"""Encoder-decoders, such as T5: one file per family, and the two graphs they are written with."""
+"""Encoder-decoders, such as T5: one file per family, and the classes that write their two graphs."""

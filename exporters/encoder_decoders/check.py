@@ -1,8 +1,8 @@
-"""Checking an exported encoder-decoder against the source model, in a process of its own; see `check`.
+"""Check an exported encoder-decoder against the source model, in a separate process; see `check`.
 
-The source model reads each text alone, and its decoder runs whole, without a cache. The graphs run the texts in
-batches, of different lengths on both sides, and the decoder in steps through the cache, as `decoder_check` has them. So
-a fault in the positions' biases, masks, padding or the cache shows as well as one in the weights.
+The source model reads each sequence alone, and its decoder runs in one pass, without a cache. The graphs run the
+sequences in batches of mixed lengths on both sides, and the decoder in steps through the cache, as in
+`decoders.check`. So the check finds bugs in position biases, masks, padding and the cache, as well as in the weights.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 
 Floats = npt.NDArray[np.float32]
-OUTPUTS = ("cross_key", "cross_value", "logits")  # of all layers together, and of all tokens
+OUTPUTS = ("cross_key", "cross_value", "logits")  # all layers together, and all tokens
 
 
 class Pair(msgspec.Struct):
-    """The token ids of a text that is read and of one that is written, which the decoder's start stands before."""
+    """The token ids of a source sequence and of a target sequence, which begins with the decoder's start token."""
 
     source: list[int]
     written: list[int]
 
 
 def pair_batches(folder: Path, encoder: Encoder) -> list[list[Pair]]:
-    """Real sentences, by the tokenizer that was written to `folder`, in batches of mixed lengths on both sides."""
+    """Real sentences, from the tokenizer in `folder`, in batches of mixed lengths on both sides."""
     tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
     texts = [ids for ids in (tokenizer.encode(text).ids for text in sentences()) if len(ids) > 1][: TEXTS + 1]
     pairs = []
@@ -60,7 +60,7 @@ def check_encoder_decoder(
 ) -> dict[str, Checked]:
     """Run the two ONNX files in `folder` on `batches`; compare with `expected`.
 
-    `expected` holds for every pair, in order, the arrays of `outputs_of`.
+    `expected` holds the arrays of `outputs_of` for every pair, in order.
     """
     with scratch_directory("check") as scratch:
         (scratch / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches]))
@@ -71,12 +71,12 @@ def check_encoder_decoder(
 
 
 def joined(outputs: list[dict[str, Floats]], name: str) -> Floats:
-    """Output `name` of all pairs, as rows of what it has along its last axis."""
+    """Output `name` of all pairs, flattened to rows along its last axis."""
     return np.concatenate([arrays[name].reshape(-1, arrays[name].shape[-1]) for arrays in outputs])
 
 
 def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pair]) -> list[dict[str, Floats]]:
-    """Of every pair of a batch what the graphs in `folder` give, float32.
+    """The outputs of the graphs in `folder` for every pair of a batch, float32.
 
     cross_key, cross_value  [layers, heads, tokens of the source, head_dim]
     logits                  [tokens written, vocab], through the cache
@@ -106,7 +106,7 @@ def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pai
 def _stepwise_logits(
     model: Path, decoder: Decoder, read: Mapping[str, Array], texts: list[list[int]]
 ) -> list[dict[str, Floats]]:
-    """The logits of every text of a batch, which is written in pieces of mixed lengths."""
+    """The logits of every target sequence of a batch, run in pieces of mixed lengths."""
     cut = pieces([len(text) for text in texts])
     longest = max(piece.stop - piece.start for piece in cut)
     capacity = max(map(len, texts)) + longest
@@ -128,7 +128,7 @@ def _stepwise_logits(
 
 
 def _run(folder: Path, scratch: Path) -> None:
-    """The child: what every pair of texts.json gives, in order, into outputs.npz."""
+    """The child process: write the outputs for every pair of texts.json, in order, to outputs.npz."""
     decoder, encoder, batches = msgspec.json.decode(
         (scratch / "texts.json").read_bytes(), type=tuple[Decoder, Encoder, list[list[Pair]]]
     )

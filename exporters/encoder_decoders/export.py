@@ -1,4 +1,4 @@
-"""Exporting an encoder-decoder: its two graphs, the manifest, and the comparison with the source model."""
+"""Export an encoder-decoder: its two graphs, the manifest, and the comparison with the source model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokeniz
 from intaglio.exporters.decoders.export import GENERATION, full_config, with_ends
 from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
-from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
-from intaglio.exporters.source import build_model, source_faults
+from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
+from intaglio.exporters.source import build_model, source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
 from intaglio.model_file import save, share
@@ -25,15 +25,15 @@ from intaglio.progress import step
 from intaglio.version import __version__
 
 ENCODER = "encoder.onnx"
-SHARED = "shared.data"  # weights that both graphs use, which is the embedding of tokens
+SHARED = "shared.data"  # weights that both graphs use: the token embedding
 
 
 def export_encoder_decoder(
     checkpoint: Checkpoint, family: EncoderDecoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
 ) -> dict[str, Checked]:
-    """Fill `draft` with the two graphs of `checkpoint`; with `bounds`, hold what they give to the source's.
+    """Fill `draft` with the two graphs of `checkpoint`; with `bounds`, compare their outputs with the source model's.
 
-    Raises `SourceError` for a checkpoint that makes no sense or has something that is not supported.
+    Raises `SourceError` for a checkpoint that is inconsistent or not supported.
     """
     with step("loading the libraries"):
         load("torch")
@@ -55,36 +55,36 @@ def export_encoder_decoder(
 
 class _Graphs(NamedTuple):
     encoder: EncoderGraph
-    decoder: ReadingDecoderGraph
-    parameters: int  # weights in both, those that they share counted once
+    decoder: CrossAttentionDecoderGraph
+    parameters: int  # weights of both graphs; shared ones count once
 
 
 def _graphs(checkpoint: Checkpoint, family: EncoderDecoderFamily, config: dict[str, Any], dtype: str) -> _Graphs:
-    """The finished graphs, their weights still unread."""
+    """The finished graphs, with their weights still unread."""
     decoder = with_ends(family.describe(config), checkpoint, config)
     tie = bool(config["tie_word_embeddings"])
     weights = CheckpointWeights(
         checkpoint.folder, checkpoint.tensors(), family.blocks, family.embedding, tie, family.copies
     )
     of = ir.DataType.from_numpy(np.dtype(dtype))
-    reading, writing = EncoderGraph(decoder, weights, of), ReadingDecoderGraph(decoder, weights, of)
+    reading, writing = EncoderGraph(decoder, weights, of), CrossAttentionDecoderGraph(decoder, weights, of)
     family.encode(reading, config)
     family.decode(writing, config)
     return _Graphs(reading, writing, weights.count())
 
 
 def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph) -> Encoder:
-    """What the manifest says of the encoder: generation_config.json names the start, or config.json."""
+    """The manifest's entry for the encoder; the start token is that of generation_config.json, else config.json."""
     path = checkpoint.folder / GENERATION
     named = read_json(path) if path.is_file() else {}
     tokens: dict[str, int] = {}
     for key, default in (("pad_token_id", 0), ("decoder_start_token_id", None)):
         found = next((place[key] for place in (named, config) if place.get(key) is not None), default)
-        number = tokens.get("pad_token_id") if found is None else found  # T5 begins with its padding
+        number = tokens.get("pad_token_id") if found is None else found  # T5 starts with its padding token
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < graph.decoder.vocab_size:
             raise SourceError(
                 f"{checkpoint.folder}: {key} is {number!r}, the vocabulary has {graph.decoder.vocab_size} tokens. "
-                f"Mend it in config.json and {GENERATION}."
+                f"Fix it in config.json and {GENERATION}."
             )
         tokens[key] = number
     return Encoder(
@@ -100,11 +100,11 @@ def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph)
 def _source_outputs(
     checkpoint: Checkpoint, family: EncoderDecoderFamily, batches: list[list[Pair]]
 ) -> list[dict[str, Floats]]:
-    """What `outputs_of` describes, of every pair, each run alone and whole by the source model."""
+    """The outputs of the source model for every pair, as in `outputs_of`, each run alone and in one pass."""
     import torch
 
     expected = []
-    with source_faults(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block").eval()
         for pair in (pair for batch in batches for pair in batch):
             states = model.encoder(input_ids=torch.tensor([pair.source]))[0]
@@ -118,7 +118,7 @@ def _source_outputs(
             expected.append({name: tensor.numpy() for name, tensor in arrays.items()})
     if not all(np.isfinite(array).all() for arrays in expected for array in arrays.values()):
         raise SourceError(
-            f"{checkpoint.folder}: the source model itself gives NaN or infinity on plain English sentences. "
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
             "Its weights are damaged: download or copy the checkpoint again."
         )
     return expected

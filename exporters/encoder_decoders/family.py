@@ -1,4 +1,4 @@
-"""What a family of encoder-decoders is."""
+"""The description of a family of encoder-decoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intaglio.bundle import Decoder
-from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class EncoderDecoderFamily:
     """A family of encoder-decoders. The configurations are those of `transformers`, with its defaults filled in.
 
     `blocks` are the paths of the lists of Transformer blocks, `embedding` that of the token embedding, `copies` the
-    paths in the two parts under which a checkpoint may hold it again. `describe` reads what the manifest records of
-    the decoder and refuses configurations that are not supported; `encode` and `decode` write the two graphs.
+    paths in the two parts under which a checkpoint may store it again. `describe` reads the manifest's entry for the
+    decoder and rejects configurations that are not supported; `encode` and `decode` write the two graphs.
     """
 
     model_type: str
@@ -26,4 +26,4 @@ class EncoderDecoderFamily:
     copies: tuple[str, ...]
     describe: Callable[[dict[str, Any]], Decoder]
     encode: Callable[[EncoderGraph, dict[str, Any]], None]
-    decode: Callable[[ReadingDecoderGraph, dict[str, Any]], None]
+    decode: Callable[[CrossAttentionDecoderGraph, dict[str, Any]], None]

@@ -1,7 +1,7 @@
-"""The two graphs of an encoder-decoder: what reads the source text once, and the decoder that attends to it.
+"""The two graphs of an encoder-decoder: the encoder, which runs once, and the decoder with cross-attention to it.
 
-The encoder's graph ends in the keys and values that the decoder's layers make of its last states, so that they are
-computed once for a text. The inputs and outputs are described in docs/bundle.md.
+The encoder's graph also computes the cross-attention keys and values of all decoder layers from its last states, so
+that they are computed once per sequence. The inputs and outputs are described in docs/bundle.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from intaglio.runtime.sessions.step import CROSS, KINDS, SOURCE_IDS, SOURCE_MASK
 
 
 class EncoderGraph(GraphWriter):
-    """An encoder's graph while it is written; `decoder` is what reads its outputs."""
+    """An encoder's graph while it is written; `decoder` consumes its outputs."""
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         self.decoder = decoder
@@ -31,7 +31,7 @@ class EncoderGraph(GraphWriter):
         self._mask: ir.Value | None = None
 
     def relative_positions(self, path: str, relative: RelativePositions) -> None:
-        """Let tokens attend to all of the source text, with the biases of the embedding at `path`."""
+        """Let tokens attend to the whole source sequence, with the biases of the embedding at `path`."""
         length = self.op("Squeeze", [self.op("Shape", [self.source_ids], start=1, end=2)])
         places = self.op("Range", [self.constant("none", 0), length, self.constant("one", 1)])
         places = self.op("Unsqueeze", [places, self.constant("axis_0", [0])])
@@ -40,14 +40,14 @@ class EncoderGraph(GraphWriter):
         self._mask = masked(self, kept, bias)
 
     def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
-        """All are [batch, heads, source, head_dim]; returned is [batch, source, heads · head_dim]."""
+        """Attention of inputs [batch, heads, source, head_dim]; returns [batch, source, heads · head_dim]."""
         assert self._mask is not None, "relative_positions comes first"
         return self.attend(queries, keys, values, self._mask, scale)
 
     def finish(self, crossed: list[tuple[ir.Value, ir.Value]]) -> None:
-        """Take the keys and values of each of the decoder's layers for outputs; `model` is then complete.
+        """Make the keys and values of each decoder layer the outputs; `model` is complete afterwards.
 
-        Raises `SourceError` for weights that the checkpoint lacks.
+        Raises `SourceError` for weights missing from the checkpoint.
         """
         self.weights.check_found()
         shape = cross_axes(self.decoder)
@@ -58,8 +58,8 @@ class EncoderGraph(GraphWriter):
         ShapeInferencePass()(self.model)
 
 
-class ReadingDecoderGraph(DecoderGraph):
-    """The graph of a decoder that attends to a source text, whose keys and values in each layer are inputs."""
+class CrossAttentionDecoderGraph(DecoderGraph):
+    """The graph of a decoder with cross-attention; each layer's keys and values of the source sequence are inputs."""
 
     def __init__(self, decoder: Decoder, weights: CheckpointWeights, dtype: ir.DataType):
         super().__init__(decoder, weights, dtype)
@@ -70,13 +70,13 @@ class ReadingDecoderGraph(DecoderGraph):
         one = self.constant("shape_one", [1])
         every = self.op("Concat", [one, one, tokens, one], axis=0)
         kept = self.op("Unsqueeze", [self.source_mask, self.constant("axes_1_2", [1, 2])])
-        self._source_mask = self.op("Expand", [kept, every])  # a row for each token: ONNX Runtime has it so
+        self._source_mask = self.op("Expand", [kept, every])  # ONNX Runtime requires one row per token
 
     def relative_positions(self, path: str, relative: RelativePositions) -> None:
-        """Add the biases of the embedding at `path` to what tokens attend to.
+        """Add the biases of the embedding at `path` to the self-attention mask.
 
-        A slot that is written in this step has the position of its token, any other its own number: what earlier
-        steps left in the cache has no branches.
+        A slot written in this step has the position of its token, any other slot its own index: the tokens of earlier
+        steps in the cache have no branches.
         """
         capacity = self.op("Shape", [self.attention_mask], start=2, end=3)
         batch = self.op("Shape", [self.input_ids], start=0, end=1)
@@ -90,11 +90,11 @@ class ReadingDecoderGraph(DecoderGraph):
         self._mask = masked(self, self._mask, bias)
 
     def cross_attention(self, index: int, queries: ir.Value, scale: float) -> ir.Value:
-        """Attend to the source text; `queries` [batch, heads, tokens, head_dim] are of the layer `index`."""
+        """Attend to the source sequence; `queries` [batch, heads, tokens, head_dim] are those of layer `index`."""
         return self.attend(queries, *self._crossed[index], self._source_mask, scale)
 
 
 def masked(graph: GraphWriter, mask: ir.Value, bias: ir.Value) -> ir.Value:
-    """`bias` where `mask` is true, elsewhere the lowest number: a text of padding alone still has a softmax."""
+    """`bias` where `mask` is true, else the lowest number: softmax stays finite for a row of padding only."""
     lowest = graph.constant("lowest", np.finfo(graph.dtype.numpy()).min, graph.dtype)
     return graph.op("Where", [mask, bias, lowest])

@@ -1,4 +1,4 @@
-"""mT5 (Xue et al., 2021): T5 of version 1.1, whose head takes the last states as they are."""
+"""mT5 (Xue et al., 2021): T5 version 1.1, whose head takes the last states unscaled."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from intaglio.exporters.encoder_decoders import t5
-from intaglio.exporters.encoder_decoders.graph import ReadingDecoderGraph
+from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph
 
 
-def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:
+def decode(graph: CrossAttentionDecoderGraph, config: dict[str, Any]) -> None:
     """Write the decoder."""
     t5.decode(graph, {**config, "scale_decoder_outputs": False})
 

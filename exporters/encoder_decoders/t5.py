@@ -1,8 +1,8 @@
 """T5 (Raffel et al., 2020): relative positions, RMSNorm before each part of a block, attention without a scale.
 
-In float16 the states between the blocks are float32, as `transformers` has them: trained T5s go beyond what float16
-holds there. So they do after the second matrix of each feed-forward, which `transformers` multiplies in float32; here
-its input is made smaller and its output larger, by a power of two, as not every GPU's engines multiply in float32.
+In float16 the states between the blocks stay float32, as in `transformers`: the states of trained T5s overflow
+float16. So does the output of the second matrix of each feed-forward, which `transformers` multiplies in float32; here
+its input is scaled down and its output up, by a power of two, as not every GPU's engines multiply in float32.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from intaglio.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
-from intaglio.exporters.encoder_decoders.graph import EncoderGraph, ReadingDecoderGraph
+from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.writing.graph_writer import GraphWriter
 from intaglio.exporters.writing.relative_positions import RelativePositions
 
-SMALLER = 2.0**-6  # of the sums that make overflow float16; what falls below its normal numbers is 4e-6 off at most
-LONGEST = 1 << 16  # tokens; relative positions know no end, so this bounds only what a cache may grow to
-FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"  # the one embedding of positions that a part has
+SMALLER = 2.0**-6  # keeps the sums within float16; inputs that become subnormal are off by 4e-6 at most
+LONGEST = 1 << 16  # tokens; relative positions have no limit, so this bounds only the size of the cache
+FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"  # the only position embedding of each part
 
 
 def describe(config: dict[str, Any]) -> Decoder:
-    """What the manifest records. Raises `SourceError` for buckets that cannot be."""
+    """The manifest's entry. Raises `SourceError` for invalid numbers of buckets."""
     buckets = integer(config, "relative_attention_num_buckets", 4)
     furthest = integer(config, "relative_attention_max_distance", 1)
     if furthest <= buckets // 2:
         raise SourceError(
             f"config.json: relative_attention_max_distance {furthest} is not above half of "
-            f"relative_attention_num_buckets {buckets}. Mend it."
+            f"relative_attention_num_buckets {buckets}. Fix it."
         )
     integer(config, "num_layers", 1)
     heads = integer(config, "num_heads", 1)
@@ -46,7 +46,7 @@ def describe(config: dict[str, Any]) -> Decoder:
 
 
 def encode(graph: EncoderGraph, config: dict[str, Any]) -> None:
-    """Write the encoder, and the keys and values that the decoder's layers make of what it returns."""
+    """Write the encoder, and the cross-attention keys and values of the decoder's layers."""
     x = _embedded(graph, config, "encoder", graph.source_ids)
     graph.relative_positions(f"encoder.{FIRST}", _relative(config, both_ways=True))
     for index in range(config["num_layers"]):
@@ -62,8 +62,8 @@ def encode(graph: EncoderGraph, config: dict[str, Any]) -> None:
     graph.finish(crossed)
 
 
-def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:
-    """Write the decoder. With `scale_decoder_outputs` the head takes the states over the square root of their width."""
+def decode(graph: CrossAttentionDecoderGraph, config: dict[str, Any]) -> None:
+    """Write the decoder. With `scale_decoder_outputs` the head's input is divided by the square root of its width."""
     width = config["d_model"]
     x = _embedded(graph, config, "decoder", graph.input_ids)
     graph.relative_positions(f"decoder.{FIRST}", _relative(config, both_ways=False))
@@ -76,7 +76,7 @@ def decode(graph: ReadingDecoderGraph, config: dict[str, Any]) -> None:
     graph.finish(x, width, lambda last: _before_head(graph, config, last))
 
 
-def _before_head(graph: ReadingDecoderGraph, config: dict[str, Any], x: ir.Value) -> ir.Value:
+def _before_head(graph: CrossAttentionDecoderGraph, config: dict[str, Any], x: ir.Value) -> ir.Value:
     x = _norm(graph, config, "decoder.final_layer_norm", x)
     if config.get("scale_decoder_outputs", config["tie_word_embeddings"]):
         x = graph.op("Mul", [x, graph.constant("head_scale", config["d_model"] ** -0.5, graph.dtype)])
@@ -94,7 +94,7 @@ def _embedded(graph: GraphWriter, config: dict[str, Any], part: str, ids: ir.Val
 
 
 def _self_attention(
-    graph: EncoderGraph | ReadingDecoderGraph, config: dict[str, Any], path: str, x: ir.Value
+    graph: EncoderGraph | CrossAttentionDecoderGraph, config: dict[str, Any], path: str, x: ir.Value
 ) -> ir.Value:
     with graph.module(path):
         inside = _norm(graph, config, f"{path}.layer_norm", x)
@@ -106,7 +106,7 @@ def _self_attention(
 
 
 def _cross_attention(
-    graph: ReadingDecoderGraph, config: dict[str, Any], path: str, index: int, x: ir.Value
+    graph: CrossAttentionDecoderGraph, config: dict[str, Any], path: str, index: int, x: ir.Value
 ) -> ir.Value:
     with graph.module(path):
         inside = _norm(graph, config, f"{path}.layer_norm", x)
@@ -145,7 +145,7 @@ def _feed_forward(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.V
 
 
 def _second_product(graph: GraphWriter, config: dict[str, Any], path: str, hidden: ir.Value) -> ir.Value:
-    """The second matrix of a feed-forward, times `hidden`; float32."""
+    """The product of `hidden` and the second matrix of a feed-forward; float32."""
     inner, width = config["d_ff"], config["d_model"]
     if graph.dtype == ir.DataType.FLOAT:
         return graph.linear(path, hidden, inner, width, bias=False)
@@ -156,7 +156,7 @@ def _second_product(graph: GraphWriter, config: dict[str, Any], path: str, hidde
 
 
 def _norm(graph: GraphWriter, config: dict[str, Any], path: str, x: ir.Value) -> ir.Value:
-    """Of float32 states; what it returns is of the graph's dtype."""
+    """RMSNorm of float32 states; returns the graph's dtype."""
     with graph.module(path):
         scale = graph.weight(f"{path}.weight", [config["d_model"]], dtype=ir.DataType.FLOAT)
         x = graph.op("RMSNormalization", [x, scale], axis=-1, epsilon=config["layer_norm_epsilon"])

@@ -1,1 +1,1 @@
-"""Text encoders: one file per family, and tracing them."""
+"""Text encoders: one file per family, and the tracer."""

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019), and the many encoders of its shape: MiniLM, BGE, E5, GTE."""
+"""BERT (Devlin et al., 2019), and encoders with the same structure: MiniLM, BGE, E5, GTE."""
 
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import Family

@@ -1,4 +1,4 @@
-"""What a family of encoders is."""
+"""The description of a family of encoders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class Family:
     """A family of encoders, as `transformers` implements it.
 
-    `model_type` is what config.json calls it; `architectures` maps the names that config.json may list to our
-    tasks; `max_length` reads the longest sequence, in tokens, from config.json; `blocks` is the path of the list
-    of Transformer blocks below the base model.
+    `model_type` is its name in config.json; `architectures` maps the names that config.json may list to our tasks;
+    `max_length` reads the maximum sequence length, in tokens, from config.json; `blocks` is the path of the list of
+    Transformer blocks below the base model.
     """
 
     model_type: str

@@ -37,10 +37,10 @@ class Encoder(nn.Module):
         return first, self.head(first, named["attention_mask"])
 
     def additive_mask(self, attention_mask: Tensor) -> Tensor:
-        """What is added to attention scores, [batch, 1, 1, sequence]: 0 for tokens, the lowest number for padding.
+        """The mask added to attention scores, [batch, 1, 1, sequence]: 0 for tokens, the lowest number for padding.
 
-        `transformers` takes a mask of four axes as it is. The one that it would make from two axes has one row per
-        query, all the same, and some twenty nodes of index arithmetic.
+        `transformers` uses a 4-D mask unchanged. From a 2-D mask it would build one row per query, all equal, with some
+        twenty nodes of index arithmetic.
         """
         keep = attention_mask[:, None, None, :] != 0
         dtype = next(self.model.parameters()).dtype
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Sentence embedding from hidden states; computed in float32 whatever the encoder's dtype."""
+    """Sentence embedding from hidden states; computed in float32 for any dtype of the encoder."""
 
     def __init__(self, head: SentenceHead):
         super().__init__()

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al., 2019): BERT without token types, positions counted from the padding token's id on."""
+"""RoBERTa (Liu et al., 2019): BERT without token types; positions count from the padding token's id."""
 
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import Family
@@ -12,7 +12,7 @@ FAMILY = Family(
         "RobertaForSequenceClassification": "classify",
     },
     inputs=("input_ids", "attention_mask"),
-    # The first position is pad_token_id + 1, so that many rows of the position table are never used.
+    # The first position is pad_token_id + 1, so that number of rows of the position table is never used.
     max_length=lambda config: (
         integer(config, "max_position_embeddings", 3) - integer(config, "pad_token_id", 0, default=1) - 1
     ),

@@ -1,4 +1,4 @@
-"""Folders of the sentence-transformers library: which modules follow the encoder.
+"""Folders of the sentence-transformers library: read which modules follow the encoder.
 
 `modules.json` lists them in order: the Transformer itself, then Pooling and Normalize, each with a folder for its
 config.json. Pooling configurations of old and new versions of the library differ in their keys.
@@ -21,7 +21,7 @@ from intaglio.files import inside
 MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
 
-# Key of a pooling configuration -> the pooling's name. In this order they are joined when several are set.
+# Key of a pooling configuration -> the pooling's name. Several poolings are concatenated in this order.
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -39,15 +39,15 @@ class Module(msgspec.Struct):
 
 @dataclass(frozen=True)
 class SentenceHead:
-    """What follows the encoder: the poolings, joined along the last axis, and whether the result is normalised."""
+    """The layers after the encoder: the poolings, concatenated along the last axis, and optional normalisation."""
 
     poolings: tuple[str, ...]
     normalize: bool
-    max_tokens: int | None  # the library cuts texts to this many, often fewer than the model has positions
+    max_tokens: int | None  # the library truncates inputs to this length, often shorter than the model's limit
 
 
 def read_head(folder: Path) -> SentenceHead | None:
-    """The modules after the encoder, or None when `folder` is not a sentence-transformers one."""
+    """The modules after the encoder, or None if `folder` is not from sentence-transformers."""
     file = folder / MODULES
     if not file.is_file():
         return None
@@ -62,7 +62,7 @@ def read_head(folder: Path) -> SentenceHead | None:
             f"at most Normalize. Remove {MODULES} from a copy of the folder to export the encoder alone."
         )
     if modules[0].path not in ("", "."):
-        raise SourceError(f"{file}: the Transformer lies in {modules[0].path!r}. Give that folder as the source.")
+        raise SourceError(f"{file}: the Transformer is in {modules[0].path!r}. Give that folder as the source.")
     try:
         pooling = inside(folder, modules[1].path, str(file)) / "config.json"
     except BundleError as error:

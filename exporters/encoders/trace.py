@@ -1,8 +1,8 @@
-"""The one place that traces: a torch module to an ONNX graph, its weights still unread.
+"""Trace a torch module to an ONNX graph with its weights still unread; no other file traces.
 
-The module is traced with fake tensors in place of its parameters: tracing needs shapes and dtypes, not numbers.
-The graph's initializers then refer to the real parameters, which a mapped checkpoint has not read yet, and are
-cast, where the export asks for another dtype, only when they are written out.
+The module is traced with fake tensors in place of its parameters: tracing needs shapes and dtypes, not values.
+The graph's initializers then refer to the real parameters, which a mapped checkpoint has not read yet. If the export
+asks for another dtype, they are cast only when they are written out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from intaglio.exporters.encoders.modules import Encoder
 
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
-FOLDED = 1024  # elements of a constant; above, only weights of a single use are folded, so tied ones stay one
+FOLDED = 1024  # elements of a constant; larger ones are folded only if used once, so tied weights stay shared
 SHAPE = ("batch", "sequence")  # the axes of every input
 GRAPH = "encoder"  # the graph's name
-SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules a node comes from, outermost first
+SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
 
 
 @dataclass
 class Traced:
-    """The graph, and for every module that computes something the value that it returns, in execution order."""
+    """The graph, and the value returned by every module that computes something, in execution order."""
 
     model: ir.Model
     layers: dict[str, str]
@@ -49,11 +49,11 @@ class Traced:
 def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
     """Trace `module`, whose inputs are int64 [batch, sequence], to opset 23 with both axes symbolic.
 
-    `weights` are the mapped tensors that the module was made from. The module's parameters are consumed:
-    afterwards only the graph refers to them.
+    `weights` are the mapped tensors that the module was built from. The module's parameters are consumed: afterwards
+    only the graph refers to them.
     """
     with _quiet():
-        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their numbers
+        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their values
         real = _fake_parameters(module, dtype, fake)
         with fake:
             example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in module.input_names)
@@ -66,12 +66,12 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
             input_names=list(module.input_names),
             output_names=list(module.output_names),
             dynamic_shapes=(tuple(symbolic for _ in example),),
-            optimize=False,  # below, once the weights are in their place
+            optimize=False,  # done below, once the weights are attached
             verbose=False,
         )
         assert program is not None
         model = program.model
-        del program  # it holds torch's graphs, which are larger than ours
+        del program  # frees torch's graphs, which are larger than ours
         in_files = {mapped.tensor.data_ptr(): mapped for mapped in weights.values()}
         for name, value in model.graph.initializers.items():
             if name in real:
@@ -111,7 +111,7 @@ def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTens
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the tracer's progress and warnings from the terminal; what goes wrong is raised."""
+    """Keep the tracer's progress and warnings off the terminal; errors are raised."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -143,7 +143,7 @@ def _name_weights(model: ir.Model) -> None:
 def _name_nodes(model: ir.Model) -> None:
     """Name nodes, and the values they return, as `GraphWriter` does: `<module path>/<operator>`, then `_2`, `_3`, ...
 
-    What was traced outside of any module begins with the graph's name. Outputs of the graph keep their names.
+    Names of nodes outside of any module begin with the graph's name. Outputs of the graph keep their names.
     """
     model.graph.name = GRAPH
     counts: Counter[str] = Counter()

@@ -1,1 +1,1 @@
-"""What graphs are written with, whatever the family."""
+"""Writing graphs, shared by all families."""

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint that a graph is written from, found by name and shape, and not read."""
+"""The weights of a checkpoint that a graph is written from: found by name and shape, but not read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HEAD = "lm_head"
 
 
 class CheckpointWeights:
-    """The tensors of a checkpoint under the names of its modules; what a graph asks for and they lack `check` tells.
+    """The tensors of a checkpoint by the names of its modules; `check` reports those that a graph needs but lacks.
 
-    `tied` says whether the head's weight is `table`, the embedding's; see `transformers`' `tie_weights`.
+    `tied` is whether the head's weight is `table`, the embedding's; see `transformers`' `tie_weights`.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class CheckpointWeights:
         tie: bool,
         copies: Sequence[str] = (),
     ):
-        """What the modules are, by path.
+        """The paths of the modules.
 
         blocks     lists of blocks
         embedding  the token embedding
-        tie        whether config.json says that the head's weight is the embedding's
-        copies     modules that read the embedding too, unless the checkpoint has another weight for them
+        tie        whether config.json ties the head's weight to the embedding's
+        copies     modules that also read the embedding, unless the checkpoint has another weight for them
         """
         self._folder = folder
         self._blocks = blocks
@@ -47,7 +47,7 @@ class CheckpointWeights:
         self._copies = {path for path in copies if self._one(f"{path}.weight", self.table)}
 
     def add(self, tensors: Mapping[str, MappedTensor]) -> None:
-        """Take in tensors from beside the checkpoint's own, under the names that they have."""
+        """Add tensors that are not part of the checkpoint, under their own names."""
         self._tensors.update(tensors)
 
     def table_of(self, path: str) -> str:
@@ -55,9 +55,9 @@ class CheckpointWeights:
         return self.table if path in self._copies else f"{path}.weight"
 
     def _one(self, head: str, table: str) -> bool:
-        """Whether the head and the embedding, which are to be tied, are: not if the checkpoint has two that differ.
+        """Whether the head and the embedding are really tied: not if the checkpoint has two different weights.
 
-        Of tied ones a checkpoint may hold either, so the head may have to stand for the embedding.
+        A checkpoint may store either of two tied weights, so the head may have to serve as the embedding.
         """
         if head not in self._tensors:
             return True
@@ -69,7 +69,7 @@ class CheckpointWeights:
     def tensor(
         self, name: str, called: str, shape: Sequence[int], dtype: ir.DataType, transposed: bool
     ) -> ir.TensorProtocol:
-        """The tensor `name` of `shape` as the graph's weight `called` of `dtype`, turned where `transposed`."""
+        """The tensor `name` of `shape` as the graph's weight `called` of `dtype`, transposed if `transposed`."""
         found = self._tensors.get(name)
         self._used.add(name)
         if found is None or list(found.tensor.shape) != list(shape):
@@ -80,20 +80,20 @@ class CheckpointWeights:
         return mapped_weight(found, called, dtype, transposed)
 
     def count(self) -> int:
-        """The numbers in all weights that a graph asked for, each of them once."""
+        """The number of parameters in all weights that the graph uses, each weight counted once."""
         return sum(self._tensors[name].tensor.numel() for name in self._used)
 
     def check_found(self) -> None:
-        """Raise `SourceError` for weights that are missing or of another shape, of those that were asked for by now."""
+        """Raise `SourceError` for weights requested so far that are missing or have another shape."""
         if self._missing:
             raise SourceError(
-                f"{self._folder}: {len(self._missing)} weights are missing or have another shape than config.json "
-                f"says: {', '.join(self._missing[:2])}{'…' if self._missing[2:] else ''}. "
+                f"{self._folder}: {len(self._missing)} weights are missing or do not have the shape in config.json: "
+                f"{', '.join(self._missing[:2])}{'…' if self._missing[2:] else ''}. "
                 "Compare config.json with the original, or download the checkpoint again."
             )
 
     def check(self) -> None:
-        """Raise `SourceError` for weights that are missing, of another shape, or in blocks too many."""
+        """Raise `SourceError` for weights that are missing, have another shape, or belong to unexpected blocks."""
         self.check_found()
         for blocks in self._blocks:
             depth = blocks.count(".") + 2
@@ -108,12 +108,12 @@ class CheckpointWeights:
 
 
 class DecoderWeights(CheckpointWeights):
-    """Those of a decoder. A checkpoint that was saved without the head has shorter names; here they are whole."""
+    """The weights of a decoder. A checkpoint saved without the head has shorter names; here they are complete."""
 
     def __init__(
         self, folder: Path, tensors: Mapping[str, MappedTensor], base: str, blocks: str, embedding: str, tie: bool
     ):
-        """`base`: the path of the model below its head; the others are what `CheckpointWeights` has them for."""
+        """`base`: the path of the model below its head; the others as in `CheckpointWeights`."""
         whole = any(name.startswith(f"{base}.") for name in tensors)
         named = {
             name if whole or name == f"{HEAD}.weight" else f"{base}.{name}": mapped for name, mapped in tensors.items()

@@ -1,8 +1,8 @@
-"""Writing a graph node by node: the operators that every family is put together from.
+"""Write a graph node by node: the operators that all families use.
 
-Models that generate text are not traced: the graph is written from config.json, in standard operators of opset 24. So
-exporting costs no tracer's time or memory, a norm is one node, and names are chosen. The weights stay unread in their
-files, under the names that the checkpoint's modules give them.
+Models that generate text are not traced: their graph is written from config.json, in standard operators of opset 24.
+So the export saves the tracer's time and memory, a norm is one node, and names are meaningful. The weights stay unread
+in their files, under the names of the checkpoint's modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.runtime.sessions.step import cache_names
 from intaglio.version import __version__
 
-OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and the format that came with it
+OPSET, IR_VERSION = 24, 11  # the first opset with TensorScatter, and its IR version
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish")
 
 
@@ -53,9 +53,9 @@ class GraphWriter:
 
     @contextmanager
     def module(self, path: str) -> Iterator[None]:
-        """Write what the module at `path` computes; the value that is written last in it is what it returns.
+        """Write the module at `path` inside this block; the last value written is the module's output.
 
-        What is written last in a branch is nothing that can be looked at from outside.
+        If that value is inside a branch, the module is not recorded: values of a branch are not visible from outside.
         """
         self._scopes.append(path)
         yield
@@ -84,7 +84,7 @@ class GraphWriter:
         return list(node.outputs)
 
     def constant(self, name: str, numbers: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        """A small constant, shared by all who ask for it under the same name."""
+        """A small constant, shared by all uses of the same name."""
         if name not in self._graph.initializers:
             self._initializer(name, ir.tensor(np.asarray(numbers, dtype.numpy()), name=name))
         return self._graph.initializers[name]
@@ -92,9 +92,9 @@ class GraphWriter:
     def weight(
         self, name: str, shape: Sequence[int], transposed: bool = False, dtype: ir.DataType | None = None
     ) -> ir.Value:
-        """The checkpoint's tensor `name` of `shape`, as an initializer of that name, of `dtype` or the graph's.
+        """The checkpoint's tensor `name` of `shape`, as an initializer of that name, of `dtype` or the graph's dtype.
 
-        `transposed`: turned, for a matrix product with x on the left, and called `<name>_transposed`.
+        `transposed`: stored transposed, for a matrix product with x on the left, and named `<name>_transposed`.
         """
         called = f"{name}_transposed" if transposed else name
         if called not in self._graph.initializers:
@@ -107,7 +107,7 @@ class GraphWriter:
         self._graph.register_initializer(value)
 
     def embedding(self, path: str, ids: ir.Value, rows: int, width: int) -> ir.Value:
-        """Rows of the table at `path`, one for each of `ids` [batch, tokens]."""
+        """Rows of the table at `path`, one for each id of `ids` [batch, tokens]."""
         with self.module(path):
             return self.op("Gather", [self.weight(self.weights.table_of(path), [rows, width]), ids], axis=0)
 
@@ -118,16 +118,16 @@ class GraphWriter:
         inputs: int,
         outputs: int,
         bias: bool = True,
-        turned: bool = False,
+        conv1d: bool = False,
     ) -> ir.Value:
-        """x·W (+ b). `turned`: the checkpoint holds W as [inputs, outputs] and not as torch's Linear has it."""
+        """x·W (+ b). `conv1d`: the checkpoint stores W as [inputs, outputs] (transformers' Conv1D), not as Linear."""
         with self.module(path):
-            shape = [inputs, outputs] if turned else [outputs, inputs]
-            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not turned)])
+            shape = [inputs, outputs] if conv1d else [outputs, inputs]
+            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not conv1d)])
             return self.op("Add", [product, self.weight(f"{path}.bias", [outputs])]) if bias else product
 
     def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float, affine: bool = True) -> ir.Value:
-        """LayerNorm over the last axis; without `affine` its scale is one and its bias is none."""
+        """LayerNorm over the last axis; without `affine` it has scale 1 and no bias."""
         with self.module(path):
             scale = self.weight(f"{path}.weight", [width]) if affine else self.constant("ones", [1] * width, self.dtype)
             bias = [self.weight(f"{path}.bias", [width])] if affine else []
@@ -139,7 +139,7 @@ class GraphWriter:
             return self.op("RMSNormalization", [x, self.weight(f"{path}.weight", [width])], axis=-1, epsilon=epsilon)
 
     def activation(self, name: str, x: ir.Value) -> ir.Value:
-        """The function that `transformers` calls `name`. Raises `SourceError` for one that is not known here."""
+        """The activation that `transformers` calls `name`. Raises `SourceError` for an unknown one."""
         if name not in ACTIVATIONS:
             raise SourceError(f"config.json: activation {name!r}: expected one of {', '.join(ACTIVATIONS)}.")
         if name == "relu":
@@ -158,7 +158,7 @@ class GraphWriter:
         return self.op("Transpose", [self.op("Reshape", [x, shape])], perm=[0, 2, 1, 3])
 
     def attend(self, queries: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
-        """Attention of [batch, heads, tokens, head_dim] to [batch, kv_heads, slots, head_dim]; the heads side by side.
+        """Attention of [batch, heads, tokens, head_dim] to [batch, kv_heads, slots, head_dim], with merged heads.
 
         `mask` [batch, 1 or heads, tokens, slots] is true where a token attends to a slot, or is added to the scores.
         """
@@ -176,13 +176,13 @@ def graph_input(spec: TensorSpec) -> ir.Value:
 def graph_inputs(
     prefix: str, layers: int, dtype: ir.DataType, axes: Sequence[str | int]
 ) -> list[tuple[ir.Value, ir.Value]]:
-    """Of each layer the inputs that are keys and values: `prefix` + the name of a cache."""
+    """The key and value inputs of each layer, named `prefix` + the name of a cache."""
     names = [prefix + name for name in cache_names(layers)]
     values = [graph_input(TensorSpec(name, dtype.numpy().name, tuple(axes))) for name in names]
     return list(zip(values[::2], values[1::2], strict=True))
 
 
 def named(value: ir.Value, name: str, shape: Sequence[str | int]) -> ir.Value:
-    """`value` under the name and shape that it has as an output."""
+    """Rename `value` and set its shape, as an output of the graph."""
     value.name, value.shape = name, ir.Shape(shape)
     return value

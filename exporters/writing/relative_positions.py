@@ -1,8 +1,8 @@
-"""Relative position biases of T5 (Raffel et al., 2020, section 2.1): for each head a number by distance.
+"""Relative position biases of T5 (Raffel et al., 2020, section 2.1): one number per head and distance.
 
-Near distances have a bucket each, further ones share buckets that grow with the distance, and all beyond the furthest
-are in the last. What the checkpoint has is a row for each bucket. The graph looks distances up in a table of all of
-them, which is made of constants, so that a runtime folds it once.
+Small distances have one bucket each, larger ones share buckets that grow with the distance, and all beyond the
+furthest are in the last bucket. The checkpoint has one row per bucket. The graph looks distances up in a table of all
+distances, which is built from constants, so that a runtime folds it once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from intaglio.exporters.writing.graph_writer import GraphWriter
 class RelativePositions:
     """The buckets of one part of a model.
 
-    `furthest` is the distance from which on all are alike, `both_ways` whether tokens attend to later ones too; half of
-    the buckets are for these.
+    `furthest` is the distance from which all share the last bucket; `both_ways` is whether tokens also attend to later
+    ones, which then use half of the buckets.
     """
 
     buckets: int
@@ -32,9 +32,9 @@ class RelativePositions:
     def numbers(self) -> npt.NDArray[np.int64]:
         """The bucket of each distance, int64 [furthest + 1]: 0, 1, ... back from a token.
 
-        With `both_ways` int64 [2 · furthest + 1]: the place of a key less that of the query, from -furthest on.
+        With `both_ways` int64 [2 · furthest + 1]: key position minus query position, from -furthest on.
         """
-        import torch  # its float32 logarithm decides on which side of a border a distance falls
+        import torch  # its float32 logarithm decides which bucket a distance at a border falls into
 
         count = self.buckets // 2 if self.both_ways else self.buckets
         exact = count // 2
@@ -47,7 +47,7 @@ class RelativePositions:
         return np.asarray(back.numpy())
 
     def bias(self, graph: GraphWriter, path: str, queries: ir.Value, keys: ir.Value, heads: int) -> ir.Value:
-        """What is added to the scores, [batch, heads, queries, keys], with the embedding at `path`.
+        """The bias added to the scores, [batch, heads, queries, keys], from the embedding at `path`.
 
         `queries` int64 [batch, queries] and `keys` int64 [batch, keys] are positions.
         """

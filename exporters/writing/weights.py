@@ -1,4 +1,4 @@
-"""Weights of a graph that stay in the checkpoint's files until they are written out."""
+"""Graph weights that stay in the checkpoint's files until they are written out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def in_file(mapped: MappedTensor, name: str) -> ir.ExternalTensor:
-    """The tensor as a piece of its file, which is copied without passing through memory."""
-    tensor, path = mapped.tensor, mapped.path.resolve()  # a hub's cache holds links to its files
+    """The tensor as a range of its file, which is copied without being loaded into memory."""
+    tensor, path = mapped.tensor, mapped.path.resolve()  # the hub's cache contains symbolic links to its files
     return ir.ExternalTensor(
         path.name,
         mapped.offset,
@@ -29,7 +29,7 @@ def in_file(mapped: MappedTensor, name: str) -> ir.ExternalTensor:
 
 
 def weight(tensor: torch.Tensor, mapped: MappedTensor | None, name: str, dtype: ir.DataType) -> ir.TensorProtocol:
-    """A real parameter as a graph's weight of `dtype`; a cast is made each time it is asked for, and not kept."""
+    """A real parameter as a graph's weight of `dtype`; a cast is computed on every access, and not kept."""
     if from_torch_dtype(tensor.dtype) == dtype:
         return TorchTensor(tensor, name)
 
@@ -41,7 +41,7 @@ def weight(tensor: torch.Tensor, mapped: MappedTensor | None, name: str, dtype: 
 
 
 def mapped_weight(mapped: MappedTensor, name: str, dtype: ir.DataType, transposed: bool) -> ir.TensorProtocol:
-    """A tensor of a file as a graph's weight of `dtype`; a cast or a transposed copy is made when it is written."""
+    """A tensor of a file as a graph's weight of `dtype`; casts and transposes happen when it is written."""
     shape = list(mapped.tensor.shape)
     if from_torch_dtype(mapped.tensor.dtype) == dtype and not transposed:
         return in_file(mapped, name)

@@ -140,7 +140,7 @@ def _check_offsets(name: str, given: Array, count: int | None) -> None:
     offsets = given.astype(np.int64)
     ends = offsets.size > 0 and offsets[0] == 0 and count in (None, offsets[-1])
     if not ends or (np.diff(offsets) < 0).any():
-        raise GraphError(f"{name}: row_offsets do not ascend from 0 to the {count} values. Make the matrix anew.")
+        raise GraphError(f"{name}: row_offsets do not ascend from 0 to the {count} values. Build the matrix again.")
 
 
 def _check_columns(name: str, given: Array, depth: int) -> None:

@@ -58,7 +58,7 @@ def selection(cpu: str, instruction_set: str) -> Selection:
     except (OSError, ValueError) as error:
         warnings.warn(
             f"{path}: not a table of micro-kernels ({' '.join(str(error).split())}), the defaults are used. "
-            "Measure anew with: intaglio tune",
+            "Measure again with: intaglio tune",
             stacklevel=3,
         )
         return chosen

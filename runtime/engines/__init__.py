@@ -1,1 +1,1 @@
-"""Engines: what opens and runs a graph, and what builds one."""
+"""Engines: opening, running and building them."""

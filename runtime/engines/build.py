@@ -1,4 +1,4 @@
-"""Building engines into a bundle."""
+"""Build engines into a bundle."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def build(
     axes: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Built:
-    """Build engines for `target` and add to `bundle` what can be built; GPUs that refuse it are in the result.
+    """Build engines for `target` and add them to `bundle`; GPUs for which the build fails are in the result.
 
-    "ort-cpu", "ort-cuda"   the model as ONNX Runtime optimised it, in `engines/<target>.onnx`
-    "tensorrt-rtx"          one engine per name in `gpus`, compiled with or without a GPU at hand
+    "ort-cpu", "ort-cuda"   the model optimised by ONNX Runtime, in `engines/<target>.onnx`
+    "tensorrt-rtx"          one engine per name in `gpus`, compiled with or without a GPU present
     "tensorrt"              one engine for this machine's GPU
 
-    Of an encoder-decoder the encoder gets such engines too, under names that end with "-encoder".
+    The encoder of an encoder-decoder gets its own engines, under names that end with "-encoder".
 
-    `batch`, `sequence` and, for axes of other names, `axes` (name -> text) give the lengths that a TensorRT
-    engine takes as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An engine that is there already
-    is replaced only with `force`. Raises `UsageError`, `MissingExtraError`, and, where nothing can be built,
-    `BuildError` with the node, the operator, the reason and what to do. Nothing is added to the bundle then.
+    `batch`, `sequence` and, for axes of other names, `axes` (name -> text) are the lengths that a TensorRT engine
+    accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with
+    `force`. Raises `UsageError`, `MissingExtraError`, and, if nothing can be built, `BuildError` with the node, the
+    operator, the reason and the fix; nothing is added to the bundle then.
     """
     chosen = find_target(target)
     given = {"batch": batch, "sequence": sequence}
     asked = {name: profiles.parse(text, f"--{name}") for name, text in given.items() if text is not None}
     if twice := [name for name in axes or {} if given.get(name) is not None]:
-        raise UsageError(f"axis {twice[0]}: its lengths were given twice. Give them once.")
+        raise UsageError(f"axis {twice[0]}: lengths given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
     if chosen.builds is None:

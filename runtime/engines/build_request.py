@@ -1,4 +1,4 @@
-"""What `build` is asked for, and what it returns."""
+"""The request to a target's builder, and the result of `build`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from intaglio.runtime.engines.profiles import Range
 
 
 class Refused(msgspec.Struct):
-    """A GPU that no engine was built for."""
+    """A GPU for which no engine was built."""
 
     gpu: str
-    reason: str  # one line: the node, the operator, the reason and what to do
+    reason: str  # one line: the node, the operator, the reason and the fix
 
 
 class Built(msgspec.Struct):
-    """What `build` added to the bundle, and what it could not."""
+    """The engines that `build` added to the bundle, and the GPUs for which it failed."""
 
     engines: list[EngineRecord]
     refused: list[Refused] = []
@@ -29,19 +29,19 @@ class Built(msgspec.Struct):
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What a target's builder is asked for."""
+    """The request to a target's builder."""
 
-    gpus: Sequence[str]  # names of the table of GPUs
+    gpus: Sequence[str]  # names from the table of GPUs
     lengths: Mapping[str, Range]  # of symbolic axes
-    force: bool  # replace what is there
+    force: bool  # replace existing engines
 
     def check_free(self, bundle: Bundle, names: Sequence[str]) -> None:
-        """Raise `UsageError` where `bundle` has engines of these file names, unless they are to be replaced."""
+        """Raise `UsageError` if `bundle` already has engines with these file names, unless `force` is set."""
         present = [name for name in names if f"engines/{name}" in bundle.manifest.files]
         if present and not self.force:
             raise UsageError(f"bundle {bundle.path}: has {', '.join(present)} already. Add --force to build again.")
 
 
 def engine_stem(name: str, graph: str) -> str:
-    """The name of an engine's file, without its ending: `name` for model.onnx, and that of another graph after it."""
+    """The name of an engine's file without extension: `name` for model.onnx, else `name` and the graph's name."""
     return name if graph == MODEL else f"{name}-{Path(graph).stem}"

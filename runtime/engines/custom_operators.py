@@ -1,4 +1,4 @@
-"""Making ONNX Runtime able to run our operators: by the compiled library, or by the operators' bodies."""
+"""Let ONNX Runtime run our operators: by the compiled library, or by the operators' function bodies."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from intaglio.plugins.inlining import inline
 
 
 class MissingKernels(UserWarning):
-    """Operators run by their bodies in standard ONNX, which is right but slow."""
+    """Operators run as their function bodies in standard ONNX, which is correct but slow."""
 
 
 @contextmanager
 def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -> Iterator[Path]:
     """Yield an ONNX file that a session with `options` can open: `path`, if the library has all of its operators.
 
-    `operators` are those of ours that it has, where they are known, as a bundle's manifest tells; else it is read.
+    `operators` are those of ours in the file, if known, as from a bundle's manifest; else the file is read.
 
-    Otherwise it is a copy, gone at the end, in which the others are replaced by their bodies, and `MissingKernels` is
-    warned of. Raises `EngineError` for a damaged file, and for operators that this
-    version does not know.
+    Otherwise it is a temporary copy, in which the missing operators are replaced by their bodies, and the warning
+    `MissingKernels` is issued. Raises `EngineError` for a damaged file, and for operators that this version does not
+    know.
     """
     try:
         needed = set(custom_operators(parse(path).graph.node) if operators is None else operators)
@@ -55,7 +55,7 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
 def _message(missing: set[str], library: bool) -> str:
     names = ", ".join(sorted(missing))
     if library:
-        return f"no compiled kernels of {names}: they run as standard ONNX operators, which is several times slower."
+        return f"no compiled kernels for {names}: they run as standard ONNX operators, which is several times slower."
     return (
         f"intaglio was installed without a C++ compiler: {names} run as standard ONNX operators, which is several "
         "times slower. Install g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"

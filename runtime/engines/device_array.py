@@ -1,4 +1,4 @@
-"""An array in a device's memory: an address, a shape and strides. What lies there is copied, never looked at."""
+"""An array in device memory: an address, a shape and strides. Its content is copied, but never read here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """`shape` elements of `dtype` from `address` on, `strides` bytes apart. Slices are views, as NumPy's are."""
+    """`shape` elements of `dtype` starting at `address`, `strides` bytes apart. Slices are views, as in NumPy."""
 
     address: int
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class DeviceArray:
 
     @classmethod
     def contiguous_at(cls, address: int, shape: Sequence[int], dtype: npt.DTypeLike) -> DeviceArray:
-        """An array whose elements lie one behind another, the last axis fastest."""
+        """A C-contiguous array at `address`."""
         kind = np.dtype(dtype)
         strides = [kind.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return cls(address, tuple(shape), kind, tuple(strides))
@@ -39,14 +39,14 @@ class DeviceArray:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the elements lie one behind another."""
+        """Whether the array is C-contiguous."""
         expected = self.contiguous_at(self.address, self.shape, self.dtype).strides
         return all(
             got == want for got, want, length in zip(self.strides, expected, self.shape, strict=True) if length > 1
         )
 
     def __getitem__(self, key: int | slice | tuple[int | slice, ...]) -> DeviceArray:
-        """The view of the elements at `key`: for some of the first axes an index each, or a slice without a step."""
+        """The view at `key`: an index, or a slice without a step, for each of the leading axes."""
         address, shape, strides = self.address, [], []
         keys = key if isinstance(key, tuple) else (key,)
         for axis, (length, stride) in enumerate(zip(self.shape, self.strides, strict=True)):

@@ -1,4 +1,4 @@
-"""A CUDA device's memory, and the stream on which everything that is asked of it is done in order."""
+"""A CUDA device's memory, and the stream on which all its operations run in order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SMALLEST = 256  # bytes; TensorRT wants an address even for an empty tensor
 
 
 class DeviceMemory(Memory):
-    """Buffers in the memory of the CUDA device in use, until `close`. Every CUDA status is checked: `EngineError`.
+    """Buffers in the memory of the current CUDA device, until `close`. Every CUDA status is checked: `EngineError`.
 
-    Copies from and to pageable host memory have read or written the host's side when they return, as CUDA's
-    documentation of its synchronisation promises, so that arrays may change or be looked at right away.
+    Copies from and to pageable host memory are complete on the host side when they return, as CUDA's documentation of
+    its synchronisation guarantees, so that arrays may be changed or read immediately.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class DeviceMemory(Memory):
         return array
 
     def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> DeviceArray:
-        """A new buffer, contiguous, of any content."""
+        """A new contiguous buffer with undefined content."""
         size = DeviceArray.contiguous_at(0, shape, dtype).nbytes
         address = int(self._call("cudaMalloc", max(size, SMALLEST)))
         self._allocated.add(address)
@@ -56,7 +56,7 @@ class DeviceMemory(Memory):
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         """See `Memory`."""
-        assert (target.ndim, target.dtype) == (source.ndim, source.dtype), "arrays of one kind"
+        assert (target.ndim, target.dtype) == (source.ndim, source.dtype), "arrays of the same rank and dtype"
         to, start = _place(target), _repeated(_place(source), source.shape, target.shape)
         kind = getattr(self._cuda.cudaMemcpyKind, f"cudaMemcpy{start.where}To{to.where}")
         for block in _blocks(target.shape, target.dtype.itemsize, to, start):
@@ -73,7 +73,7 @@ class DeviceMemory(Memory):
         return DeviceArray(line.address + last * size, (last + 1, width), line.dtype, (-size, size))
 
     def release(self, buffer: Buffer) -> None:
-        """See `Memory`; it waits for the work that uses the buffer."""
+        """See `Memory`; waits for the work that uses the buffer."""
         assert isinstance(buffer, DeviceArray), "a buffer of this memory"
         self._allocated.discard(buffer.address)
         self._call("cudaFree", buffer.address)
@@ -91,14 +91,14 @@ class DeviceMemory(Memory):
             self._call("cudaStreamDestroy", stream)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime, check its status, and return what it gave beside it."""
+        """Call a function of the CUDA runtime, check its status, and return its other results."""
         status, *values = getattr(self._cuda, name)(*arguments)
         check_status(self._cuda, name, status)
         return values[0] if values else None
 
 
 class _Place(NamedTuple):
-    """Where an array begins: an address of the host or the device, and the bytes between elements of each axis."""
+    """The location of an array: an address of the host or the device, and the stride of each axis in bytes."""
 
     where: str
     address: int
@@ -106,7 +106,7 @@ class _Place(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """One copy of CUDA's: `rows` of `width` bytes each, whose beginnings are a pitch apart on either side."""
+    """One CUDA 2-D copy: `rows` of `width` bytes each, with a pitch between row starts on either side."""
 
     target: int
     source: int
@@ -124,14 +124,14 @@ def _place(array: Buffer) -> _Place:
 
 
 def _repeated(source: _Place, shape: Sequence[int], wanted: Sequence[int]) -> _Place:
-    """`source` of `shape`, with its axes of length 1 as long as `wanted`."""
+    """`source` of `shape`, with its axes of length 1 broadcast to `wanted`."""
     assert all(got in (1, want) for got, want in zip(shape, wanted, strict=True)), f"{shape} for {wanted}"
     strides = [0 if got != want else stride for got, want, stride in zip(shape, wanted, source.strides, strict=True)]
     return source._replace(strides=tuple(strides))
 
 
 def _blocks(shape: Sequence[int], itemsize: int, target: _Place, source: _Place) -> Iterator[_Block]:
-    """The copies that bring `shape` elements from `source` to `target`: as few as CUDA's rows and pitches allow."""
+    """The copies that move `shape` elements from `source` to `target`: as few as CUDA's rows and pitches allow."""
     if not all(shape):
         return
     axes = [axis for axis in zip(shape, target.strides, source.strides, strict=True) if axis[0] > 1]
@@ -149,7 +149,7 @@ def _blocks(shape: Sequence[int], itemsize: int, target: _Place, source: _Place)
 
 
 def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The axes (length, stride of the target, of the source), where two count on into each other as one."""
+    """The axes (length, stride of the target, of the source), with adjacent contiguous axes merged."""
     merged: list[tuple[int, int, int]] = []
     for length, to, start in axes:
         if merged and merged[-1][1:] == (length * to, length * start):

@@ -1,4 +1,4 @@
-"""What an engine is: named arrays in, named arrays out, whatever executes it."""
+"""The interface of engines: named arrays in, named arrays out, for every execution library."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_THREADS = 1024
 
 
 class Binding(ABC):
-    """An engine's inputs and outputs bound to buffers, which each run reads and writes in place.
+    """An engine's inputs and outputs, bound to buffers that each run reads and writes in place.
 
-    Between runs the contents may change, place and shape may not; bind again for other shapes.
+    Between runs the contents may change, but not address and shape; bind again for other shapes.
     """
 
     @abstractmethod
@@ -31,12 +31,12 @@ class Binding(ABC):
 
 
 class Engine(ABC):
-    """An opened model. A context manager; `run` checks names, dtypes and shapes before anything is computed."""
+    """An opened model. A context manager; `run` checks names, dtypes and shapes before computing."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    axes: Mapping[str, Axis]  # the lengths that symbolic axes may have; those not named are unbounded
-    memory: Memory = HostMemory()  # where it computes: what is bound there crosses to no other
+    axes: Mapping[str, Axis]  # allowed lengths of symbolic axes; unlisted ones are unbounded
+    memory: Memory = HostMemory()  # the memory it computes in: buffers bound there are not copied
 
     def __enter__(self) -> Self:
         return self
@@ -53,13 +53,13 @@ class Engine(ABC):
 
     @abstractmethod
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run with inputs that were checked."""
+        """Run with checked inputs."""
 
     def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
         """Bind every input and output, by name, to a buffer: a NumPy array, or one of the engine's `memory`.
 
-        A buffer of `memory` stays there from run to run, a NumPy array is copied to it and back where it is another's.
-        One buffer may serve as an input and an output, which is then updated where it lies. Raises `EngineError` for
+        A buffer of `memory` stays there between runs; a NumPy array is copied to it and back if that is other memory.
+        One buffer may serve as both an input and an output, which is then updated in place. Raises `EngineError` for
         buffers that do not fit.
         """
         check_buffers(self, buffers)
@@ -71,7 +71,7 @@ class Engine(ABC):
 
 
 class _CopyingBinding(Binding):
-    """Of an engine that returns its outputs as new arrays: they are copied to where they were bound."""
+    """The binding of an engine that returns its outputs as new arrays: they are copied to the bound buffers."""
 
     def __init__(self, engine: Engine, buffers: Mapping[str, Buffer]):
         self._engine = engine
@@ -86,13 +86,13 @@ class _CopyingBinding(Binding):
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise `UsageError` for a number of processor threads that no machine has use for."""
+    """Raise `UsageError` for an unreasonable number of processor threads."""
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise UsageError(f"threads {threads}: expected 1 to {MAX_THREADS}.")
 
 
 def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, Array]:
-    """An array of zeros for each of `specs`, by name; `lengths` are those of the symbolic axes."""
+    """An array of zeros for each of `specs`, by name; `lengths` are the lengths of the symbolic axes."""
     return {
         spec.name: np.zeros([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape], spec.dtype)
         for spec in specs
@@ -100,16 +100,16 @@ def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, 
 
 
 def check_buffers(engine: Engine, buffers: Mapping[str, Buffer]) -> None:
-    """Raise `EngineError` unless `buffers` has one that fits for every input and output of `engine`: see `bind`."""
+    """Raise `EngineError` unless `buffers` has a matching one for every input and output of `engine`: see `bind`."""
     check_arrays((*engine.inputs, *engine.outputs), engine.axes, buffers, "buffer")
     for name, buffer in buffers.items():
         contiguous = buffer.contiguous if isinstance(buffer, DeviceArray) else np.asarray(buffer).flags.c_contiguous
         if not contiguous:
-            raise EngineError(f"buffer {name}: not contiguous. Make it so with numpy.ascontiguousarray.")
+            raise EngineError(f"buffer {name}: not contiguous. Fix it with numpy.ascontiguousarray.")
     for spec in engine.outputs:
         buffer = buffers[spec.name]
         if not isinstance(buffer, DeviceArray) and not np.asarray(buffer).flags.writeable:
-            raise EngineError(f"buffer {spec.name}: is read-only. Bind an array that can be written.")
+            raise EngineError(f"buffer {spec.name}: is read-only. Bind a writable array.")
 
 
 def check_arrays(
@@ -117,7 +117,7 @@ def check_arrays(
 ) -> None:
     """Raise `EngineError` unless `arrays` has exactly the names of `specs`, with their dtypes, ranks and lengths.
 
-    An axis of the same name must have the same length in all of them; `what` is what the message calls an array.
+    An axis of the same name must have the same length in all of them; `what` is the word for an array in messages.
     """
     names = [spec.name for spec in specs]
     if missing := [name for name in names if name not in arrays]:
@@ -125,7 +125,7 @@ def check_arrays(
         raise EngineError(f"{what}s missing: {', '.join(missing)}; got {given}. Give all of them.")
     if unknown := [name for name in arrays if name not in names]:
         raise EngineError(f"unknown {what}s: {', '.join(unknown)}; the model has {', '.join(names)}.")
-    lengths: dict[str, tuple[int, str]] = {}  # symbolic axis -> its length and the array that gave it
+    lengths: dict[str, tuple[int, str]] = {}  # symbolic axis -> its length and the array that set it
     for spec in specs:
         array = arrays[spec.name]
         if array.dtype.name != spec.dtype:

@@ -43,21 +43,21 @@ SM = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU to build for, or the one at hand."""
+    """A GPU to build for, or the one of this machine."""
 
-    name: str  # "t4"; for a device that is not in the table, "sm103"
+    name: str  # "t4"; "sm103" for a device that is not in the table
     sm: int  # compute capability times ten
 
 
 def named(name: str) -> Gpu:
-    """The GPU of the table; raises `UsageError` with the known names."""
+    """The GPU called `name` in the table. Raises `UsageError` with the known names."""
     if name.lower() not in SM:
         raise UsageError(f"--gpu {name}: unknown, expected one of {', '.join(SM)}.")
     return Gpu(name.lower(), SM[name.lower()])
 
 
 def check_compilable(gpu: Gpu, trt: Any) -> None:
-    """Raise `UsageError` when TensorRT-RTX (the module `trt`) does not compile for `gpu` without having it."""
+    """Raise `UsageError` if TensorRT-RTX (the module `trt`) cannot compile for `gpu` without that GPU present."""
     members = trt.ComputeCapability.__members__
     if f"SM{gpu.sm}" not in members:
         names = [name for name, sm in SM.items() if f"SM{sm}" in members]
@@ -68,9 +68,9 @@ def check_compilable(gpu: Gpu, trt: Any) -> None:
 
 
 def present() -> Gpu | None:
-    """The CUDA device in use, or None when there is no device or no driver.
+    """The current CUDA device, or None without a device or a driver.
 
-    Raises `MissingExtraError` when CUDA's Python bindings are not installed.
+    Raises `MissingExtraError` if CUDA's Python bindings are not installed.
     """
     runtime = load("cuda.bindings.runtime")
     absent = (runtime.cudaError_t.cudaErrorNoDevice, runtime.cudaError_t.cudaErrorInsufficientDriver)
@@ -84,7 +84,7 @@ def present() -> Gpu | None:
 
 
 def recognised(product: str, sm: int) -> Gpu:
-    """The table's GPU for a product name such as "NVIDIA A100-SXM4-40GB"; "sm80" where there is none."""
+    """The table's GPU for a product name such as "NVIDIA A100-SXM4-40GB"; "sm80" if the table has none."""
     words = set(re.split(r"[^a-z0-9]+", product.lower()))
     matches = [name for name, known in SM.items() if known == sm and set(name.split("-")) <= words]
     return Gpu(matches[0] if matches else f"sm{sm}", sm)
@@ -95,7 +95,7 @@ def check_status(runtime: Any, call: str, status: Any) -> None:
     if status == runtime.cudaError_t.cudaSuccess:
         return
     _, text = runtime.cudaGetErrorString(status)
-    mend = "Check the GPU and its driver with nvidia-smi, or use --target ort-cpu."
+    fix = "Check the GPU and its driver with nvidia-smi, or use --target ort-cpu."
     if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
-        mend = "Run smaller batches or shorter sequences, or free the GPU's memory."
-    raise EngineError(f"{call} failed: {text.decode()}. {mend}")
+        fix = "Run smaller batches or shorter sequences, or free the GPU's memory."
+    raise EngineError(f"{call} failed: {text.decode()}. {fix}")

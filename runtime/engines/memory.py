@@ -1,4 +1,4 @@
-"""Where the buffers lie that an engine is bound to: in the host's memory, or in a device's."""
+"""The memory of the buffers that an engine is bound to: the host's, or a device's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Buffer(Protocol):
-    """What a NumPy array and a `DeviceArray` have in common. Slices are views, in the same memory."""
+    """The common interface of a NumPy array and a `DeviceArray`. Slices are views, in the same memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,11 +39,11 @@ class Buffer(Protocol):
 
 
 class Memory(ABC):
-    """Allocates, fills and copies buffers. What it is asked for is done in order, and before the engine runs next."""
+    """Allocates, fills and copies buffers. Operations run in order, and before the engine's next run."""
 
     @abstractmethod
     def zeros(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Buffer:
-        """A new buffer of zeros, contiguous."""
+        """A new contiguous buffer of zeros."""
 
     @abstractmethod
     def fill(self, buffer: Buffer, value: int) -> None:
@@ -53,7 +53,7 @@ class Memory(ABC):
     def copy(self, target: Buffer, source: Buffer) -> None:
         """Copy `source` to `target`, which do not overlap; either may be in host memory.
 
-        Both are of one dtype and as many axes; an axis of length 1 of the source is repeated.
+        Both have the same dtype and number of axes; an axis of length 1 of the source is broadcast.
         """
 
     @abstractmethod
@@ -62,11 +62,11 @@ class Memory(ABC):
 
     @abstractmethod
     def release(self, buffer: Buffer) -> None:
-        """Free what `zeros` returned."""
+        """Free a buffer returned by `zeros`."""
 
 
 class HostMemory(Memory):
-    """The host's memory: buffers are NumPy arrays, which are freed when nothing refers to them."""
+    """The host's memory: buffers are NumPy arrays, which Python frees when nothing refers to them."""
 
     def zeros(self, shape: Sequence[int], dtype: npt.DTypeLike) -> Buffer:
         """See `Memory`."""

@@ -1,4 +1,4 @@
-"""Storing a model as ONNX Runtime optimised it."""
+"""Store a model as optimised by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.targets import Target
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
     """Write every graph of `bundle`, optimised, into `folder`; see `build`."""
     if request.gpus or request.lengths:
-        raise UsageError(f"target {target.name}: takes no GPU names and no axis lengths. Leave them out.")
+        raise UsageError(f"target {target.name}: does not accept GPU names or axis lengths. Leave them out.")
     paths = {graph.file: folder / f"{engine_stem(target.name, graph.file)}.onnx" for graph in bundle.manifest.graphs}
     request.check_free(bundle, [path.name for path in paths.values()])
     records = []
@@ -33,9 +33,9 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
 def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
     """Write the bundle's ONNX file `graph`, optimised for `target` ("ort-cpu" or "ort-cuda"), to `path`.
 
-    A model with external data gives one with external data, in `path` + ".data". The level is "extended":
-    constants folded and nodes fused, but nothing that depends on the CPU of this machine. So the file serves on
-    any, and opening it adds the rest (memory layouts, fused casts) for the CPU at hand. Raises `BuildError`.
+    If the model has external data, so does the result, in `path` + ".data". The level is "extended": constants folded
+    and nodes fused, but nothing that depends on the CPU of this machine. So the file works on any machine, and opening
+    it adds the rest (memory layouts, fused casts) for the CPU present. Raises `BuildError`.
     """
     onnxruntime = load("onnxruntime")
     model = bundle.path / graph
@@ -45,7 +45,7 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
     options.log_severity_level = 4  # errors are raised
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
-    if external_data_files(parse(model)):  # else the new file would name the old one's, from another folder
+    if external_data_files(parse(model)):  # else the new file would refer to the old one's data in another folder
         entry = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(entry + "file_name", path.name + ".data")
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
@@ -55,7 +55,7 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
     ):
         try:
             session = onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS[target])
-        except Exception as error:  # the library's exceptions have no common base but this
+        except Exception as error:  # the library's exceptions have no other common base
             reason = one_line(error)
             raise BuildError(f"{model}: ONNX Runtime cannot optimise it: {reason}") from error
     if (provider := PROVIDERS[target][0]) not in session.get_providers():

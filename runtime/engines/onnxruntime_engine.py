@@ -1,4 +1,4 @@
-"""The engine on ONNX Runtime: its CPU provider, or CUDA where the installed build has it."""
+"""The engine on ONNX Runtime: its CPU provider, or CUDA if the installed build has it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from intaglio.runtime.engines.stored import stored_model
 from intaglio.targets import TARGETS, Target
 from intaglio.threads import usable_threads
 
-# Target -> execution providers, in order of preference. One that the first falls back to comes after it.
+# Target -> execution providers, in order of preference. The fallback comes after the first.
 PROVIDERS = {
     "ort-cpu": ["CPUExecutionProvider"],
     "ort-cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
 }
 
-EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is not a file
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
 
-# ONNX Runtime's name of an element type -> NumPy's.
+# Element type in ONNX Runtime -> in NumPy.
 DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -45,10 +45,10 @@ DTYPES = {
 class OnnxRuntimeEngine(Engine):
     """A bundle, or an .onnx file, opened by ONNX Runtime.
 
-    `spinning`: idle worker threads wait in a loop, which starts them faster and takes the processor from others.
-    `outputs`: the names of those that are wanted, if not all; only what they need is loaded and computed, and taken as
-    input. `graph`: the bundle's ONNX file that is opened. `memory`: that of an engine on the same GPU, for engines that
-    share buffers; by default the target's own.
+    `spinning`: idle worker threads busy-wait, which starts them faster but takes processor time from other threads.
+    `outputs`: the names of the outputs to compute, by default all; only the weights and inputs that they need are used.
+    `graph`: the bundle's ONNX file to open. `memory`: that of an engine on the same GPU, for engines that share
+    buffers; by default the target's own.
     """
 
     _device: DeviceMemory | None = None
@@ -72,11 +72,11 @@ class OnnxRuntimeEngine(Engine):
         if not path.is_file():
             raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what fails is raised, and printed by the library would stand there twice
+        options.log_severity_level = 4  # errors are raised; the library would print them a second time
         options.intra_op_num_threads = threads or usable_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
-            path = stored  # optimised as far as holds for any CPU; the default level adds what this one offers
+            path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         if target == "ort-cuda":
             self.memory = self._device = memory or DeviceMemory()
@@ -88,7 +88,7 @@ class OnnxRuntimeEngine(Engine):
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             try:
                 self._session = onnxruntime.InferenceSession(model, options, providers=self._providers(target))
-            except Exception as error:  # the library's exceptions have no common base but this
+            except Exception as error:  # the library's exceptions have no other common base
                 self.close()
                 raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
@@ -113,7 +113,7 @@ class OnnxRuntimeEngine(Engine):
             self._device.close()
 
     def _providers(self, target: str) -> list[str | tuple[str, dict[str, str]]]:
-        """The providers of a target, on the stream of the buffers that they share with it."""
+        """The providers of a target, on the stream of the memory's buffers."""
         first, *others = PROVIDERS[target]
         return [(first, {"user_compute_stream": str(self._device.stream)}) if self._device else first, *others]
 
@@ -124,7 +124,7 @@ def open_target(source: Path | Bundle, target: Target, options: Opening) -> Onnx
 
 
 def missing_provider(target: str) -> str | None:
-    """What to say where the installed ONNX Runtime lacks the target's provider; None where it has it."""
+    """The error message if the installed ONNX Runtime lacks the target's provider, else None."""
     provider, available = PROVIDERS[target][0], load("onnxruntime").get_available_providers()
     if provider in available:
         return None
@@ -156,7 +156,7 @@ class _OnnxRuntimeBinding(Binding):
 
 
 def _place(buffer: Buffer) -> tuple[str, int, Any, tuple[int, ...], int]:
-    """What ONNX Runtime's binding asks of a buffer: device, its number, element type, shape, address."""
+    """The arguments of ONNX Runtime's binding for a buffer: device, its number, element type, shape, address."""
     if isinstance(buffer, DeviceArray):
         return "cuda", 0, buffer.dtype.type, buffer.shape, buffer.address
     array = np.asarray(buffer)

@@ -1,4 +1,4 @@
-"""Opening an engine: whatever target of the table runs it."""
+"""Open an engine for any target of the table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from intaglio.targets import DEFAULT, find_target
 
 @dataclass(frozen=True)
 class Opening:
-    """How to open a graph. Each target heeds what it has a use for."""
+    """How to open a graph. Each target uses the options that apply to it."""
 
-    threads: int | None = None  # of the processor
-    spinning: bool = True  # idle worker threads wait in a loop
-    outputs: Collection[str] | None = None  # those that are wanted; None: all
-    graph: str = MODEL  # the bundle's ONNX file that is run
+    threads: int | None = None  # processor threads
+    spinning: bool = True  # idle worker threads busy-wait
+    outputs: Collection[str] | None = None  # outputs to compute; None: all
+    graph: str = MODEL  # the bundle's ONNX file to run
 
 
 def open_engine(
@@ -32,10 +32,10 @@ def open_engine(
     outputs: Collection[str] | None = None,
     graph: str = MODEL,
 ) -> Engine:
-    """Open a bundle, or any .onnx file, for running; `graph` is the bundle's ONNX file that is run.
+    """Open a bundle, or any .onnx file; `graph` is the bundle's ONNX file to run.
 
-    `target`: one of `intaglio.targets`; a TensorRT target runs an engine that `intaglio build` put into the bundle for
-    this machine's GPU. `threads`, `spinning` and `outputs` are for ONNX Runtime, see `OnnxRuntimeEngine`.
+    `target`: one of `intaglio.targets`; a TensorRT target runs the engine that `intaglio build` added to the bundle for
+    this machine's GPU. `threads`, `spinning` and `outputs` apply to ONNX Runtime, see `OnnxRuntimeEngine`.
     """
     chosen = find_target(target)
     if not isinstance(path, Bundle):
@@ -43,12 +43,12 @@ def open_engine(
         if path.suffix != ".onnx" or path.is_dir():
             path = Bundle.open(path)
         elif not chosen.runs_files:
-            raise UsageError(f"{path}: target {target} runs engines of a bundle. Make one with: intaglio export {path}")
+            raise UsageError(f"{path}: target {target} runs only bundles. Create one with: intaglio export {path}")
     opened: Engine = function_at(chosen.opens)(path, chosen, Opening(threads, spinning, outputs, graph))
     return opened
 
 
 def function_at(place: str) -> Any:
-    """The function that the table names as "module:function"; its module is imported when it is first needed."""
+    """The function that the table names as "module:function"; its module is imported on first use."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(f"intaglio.runtime.engines.{module}"), name)

@@ -1,7 +1,7 @@
-"""The part of an ONNX file's graph that some of its outputs need.
+"""The subgraph of an ONNX file that some of its outputs need.
 
-ONNX Runtime computes every output that a session has, whichever are asked for: the run option
-`only_execute_path_to_fetches` is of no effect in its builds for inference. So a session has to be given less.
+ONNX Runtime computes every output of a session, even those that are not requested: the run option
+`only_execute_path_to_fetches` has no effect in its inference builds. So the session must get a smaller graph.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def partial_graph(path: Path, outputs: Collection[str]) -> onnx.ModelProto:
-    """The model in `path` with these `outputs` alone, in the file's order, and what they are computed from.
+    """The model in `path` reduced to these `outputs`, in the file's order, and the nodes they are computed from.
 
-    Weights that lie in the file itself are read, if they are needed; external data stays where it is, beside `path`.
-    Raises `EngineError` for an output that the file does not have, `BundleError` for one that cannot be read.
+    Weights inside the file are read if they are needed; external data stays in its file next to `path`. Raises
+    `EngineError` for an output that the file does not have, `BundleError` for a file that cannot be read.
     """
     model = outline(path, located=True)
     graph = model.graph
     wanted = [value for value in graph.output if value.name in outputs]
     if lacking := sorted(set(outputs).difference(value.name for value in wanted)):
-        raise EngineError(f"{path}: has no output {', '.join(lacking)}. Export the bundle anew.")
+        raise EngineError(f"{path}: has no output {', '.join(lacking)}. Re-export the bundle.")
     producers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     needed, values = set[int](), set[str]()
     found = [value.name for value in wanted]
@@ -56,7 +56,7 @@ def partial_graph(path: Path, outputs: Collection[str]) -> onnx.ModelProto:
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node takes, those that the graphs in its attributes take among them."""
+    """The values that a node reads, including those read by the graphs in its attributes."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -65,6 +65,6 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _keep(field: Any, kept: Sequence[Any]) -> None:
-    """Leave nothing but `kept` in a repeated field of a message, of which they are."""
-    del field[:]  # they live on, but no longer in it
+    """Reduce a repeated field of a message to `kept`, which are some of its elements."""
+    del field[:]  # the kept elements stay alive
     field.extend(kept)

@@ -1,8 +1,8 @@
 """Optimisation profiles: the lengths of every symbolic axis that an engine is built for.
 
-Where nothing is asked, the axis `batch` takes 1 to 32 and is tuned for 8. Any other axis, such as `sequence`,
-takes its minimum to its maximum as the bundle states them (512 where it states none) and is tuned for 128. Those of a
-decoder have defaults of their own, see `decoding`.
+By default, the axis `batch` accepts 1 to 32 and is tuned for 8. Any other axis, such as `sequence`, accepts the minimum
+to the maximum stated in the bundle (512 if it states none) and is tuned for 128. The axes of a decoder have their own
+defaults, see `decoding`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from intaglio.drafts import HIDDEN_TRANSFER
 from intaglio.errors import UsageError
 
 BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maximum, its speed depends on the optimum
-OPTIMUM, MAXIMUM = 128, 512  # of any other axis
-# Of a decoder: texts and tokens at a time at most, of how many of them logits, and the slots of the cache.
+OPTIMUM, MAXIMUM = 128, 512  # for any other axis
+# Maxima for a decoder: sequences and tokens per step, tokens whose logits are needed, and slots of the cache.
 DECODED_TEXTS, PREFILL_TOKENS, POSITIONS_WANTED, CAPACITY = 8, 512, 64, 2048
 LARGEST = (1 << 31) - 1  # TensorRT's dimensions are int32 in its kernels
 
 
 class Range(NamedTuple):
-    """The lengths that an axis may have in an engine, and the one that the engine is tuned for."""
+    """The allowed lengths of an axis of an engine, and the one that the engine is tuned for."""
 
     minimum: int
     optimum: int
@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 def parse(text: str, option: str) -> Range:
-    """Read "MIN:OPT:MAX", or one number that stands for all three. `option` names it in the `UsageError`."""
+    """Parse "MIN:OPT:MAX", or one number for all three. `option` names it in the `UsageError`."""
     parts = text.split(":")
     if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() for part in parts):
         raise UsageError(f"{option} {text!r}: expected MIN:OPT:MAX or one number, such as 1:8:32 or 8.")
@@ -48,9 +48,9 @@ def checked(asked: Range, option: str) -> Range:
 
 
 def ranges(inputs: Iterable[TensorSpec], axes: Mapping[str, Axis], asked: Mapping[str, Range]) -> dict[str, Range]:
-    """The range of every symbolic axis of `inputs`: as asked, or the default.
+    """The range of every symbolic axis of `inputs`: as requested, or the default.
 
-    Raises `UsageError` when an axis is asked for that the inputs lack, or lengths that the axis cannot have.
+    Raises `UsageError` if a requested axis does not exist, or cannot have these lengths.
     """
     names = dict.fromkeys(length for spec in inputs for length in spec.shape if isinstance(length, str))
     for name, wanted in asked.items():
@@ -59,12 +59,12 @@ def ranges(inputs: Iterable[TensorSpec], axes: Mapping[str, Axis], asked: Mappin
         axis = axes.get(name, Axis())
         if wanted.minimum < axis.minimum or (axis.maximum is not None and wanted.maximum > axis.maximum):
             bounds = f"at least {axis.minimum}" if axis.maximum is None else f"{axis.minimum} to {axis.maximum}"
-            raise UsageError(f"axis {name}: got {_shown(wanted)}, but the model takes {bounds}.")
+            raise UsageError(f"axis {name}: got {_shown(wanted)}, but the model accepts {bounds}.")
     return {name: asked.get(name) or default(name, axes.get(name, Axis())) for name in names}
 
 
 def default(name: str, axis: Axis) -> Range:
-    """The range of an axis for which nothing was asked."""
+    """The default range of an axis."""
     if name == "batch":
         optimum = BATCH_OPTIMUM
         maximum = BATCH_MAXIMUM if axis.maximum is None else min(BATCH_MAXIMUM, axis.maximum)
@@ -77,9 +77,10 @@ def default(name: str, axis: Axis) -> Range:
 
 
 def decoding(decoder: Decoder, asked: Mapping[str, Range]) -> dict[str, Range]:
-    """The ranges of a decoder's axes: as asked, or tuned for one text, a token at a time.
+    """The ranges of a decoder's axes: as requested, or tuned for decoding one sequence, one token per step.
 
-    The cache has one length only, as TensorRT writes into no other. What is drafted follows from after how many tokens.
+    The cache has a single length, since TensorRT requires it for writing. The number of drafted tokens follows from
+    the number of tokens to draft after.
     """
     capacity = min(decoder.max_positions, CAPACITY)
     most = min(capacity, POSITIONS_WANTED)
@@ -108,7 +109,7 @@ def shapes(inputs: Iterable[TensorSpec], lengths: Mapping[str, Range]) -> dict[s
 
 
 def limits(inputs: Iterable[TensorSpec], profile: Mapping[str, Mapping[str, list[int]]]) -> dict[str, Axis]:
-    """The lengths that an engine with `profile` takes on every symbolic axis of `inputs`."""
+    """The lengths that an engine with `profile` accepts for every symbolic axis of `inputs`."""
     return {
         length: Axis(profile[spec.name]["min"][place], profile[spec.name]["max"][place])
         for spec in inputs

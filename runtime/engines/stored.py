@@ -1,4 +1,4 @@
-"""What `intaglio build` stored of a model for ONNX Runtime: as the installed version optimised it."""
+"""The models that `intaglio build` stored for ONNX Runtime, optimised by the installed version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from intaglio.plugins import ort as kernels
 
 
 def library_name() -> str:
-    """ONNX Runtime and its version as bundles record it: "onnxruntime 1.31.1"."""
+    """ONNX Runtime and its version, as recorded in bundles: "onnxruntime 1.31.1"."""
     return f"onnxruntime {load('onnxruntime').__version__}"
 
 
 def stored_engine(bundle: Bundle, target: str, graph: str = MODEL) -> Path | None:
-    """The file that `build` stored of the ONNX file `graph`, for one of ONNX Runtime's targets.
+    """The file that `build` stored for the ONNX file `graph` and one of ONNX Runtime's targets.
 
-    None when there is none, or one of another version, which may hold fused operators that this one lacks.
+    None if there is none, or only one of another version, which may contain fused operators that this one lacks.
     """
     for record in bundle.manifest.engines:
         if (record.target, record.graph) == (target, graph) and record.library == library_name():
@@ -28,10 +28,10 @@ def stored_engine(bundle: Bundle, target: str, graph: str = MODEL) -> Path | Non
 
 
 def stored_model(bundle: Bundle, target: str, graph: str) -> Path | None:
-    """The same, if it is worth opening instead of the model.
+    """The same file, if it is better to open than the model itself.
 
-    One that was built where our operators had no compiled kernels holds their bodies. Where they have, it is passed
-    over: the model as it is runs many times faster then.
+    A file built without compiled kernels contains the bodies of our operators. If the kernels are available now, it
+    is ignored: the model itself runs many times faster.
     """
     path = stored_engine(bundle, target, graph)
     if path is None or not bundle.manifest.custom_operators or not kernels.operators():

@@ -1,4 +1,4 @@
-"""Building a bundle's engines for TensorRT and TensorRT-RTX."""
+"""Build a bundle's engines for TensorRT and TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from intaglio.targets import Target
 
 
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
-    """Write an engine of every graph for every GPU into `folder`; see `build`. Where all refuse: `BuildError`."""
+    """Write an engine of every graph for every GPU into `folder`; see `build`. If all fail: `BuildError`."""
     if bundle.manifest.decoder is not None and bundle.manifest.decoder.saturation_exits:
         raise UsageError(
-            f"target {target.name}: bundle {bundle.path} has an exit after every block, and what comes after stands in "
-            "branches, which no engine is built of. Use --target ort-cpu."
+            f"target {target.name}: bundle {bundle.path} has an exit after every block, whose If branches this target "
+            "does not support. Use --target ort-cpu."
         )
     trt = load(target.library)
     chosen = _chosen(target, request.gpus, trt)
@@ -38,7 +38,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     asked = request.lengths
     if bundle.manifest.decoder is not None:
         asked = profiles.decoding(bundle.manifest.decoder, asked)
-    axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # one name, one length in all
+    axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # shared by name
     lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
     fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
     records: list[EngineRecord] = []
@@ -68,26 +68,26 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
 
 
 def _chosen(target: Target, names: Sequence[str], trt: Any) -> list[Gpu]:
-    """The GPUs to compile for. Raises `UsageError`, and `BuildError` for a machine without the one it needs."""
+    """The GPUs to compile for. Raises `UsageError`, and `BuildError` if the required GPU is not present."""
     chosen = [gpu_table.named(name) for name in dict.fromkeys(names)]
     if not target.takes_gpus:
         return [_device(chosen)]
     if not chosen:
-        raise UsageError(f"target {target.name}: which GPUs? Name them with --gpu, such as --gpu t4 --gpu a100.")
+        raise UsageError(f"target {target.name}: no GPU given. Name GPUs with --gpu, such as --gpu t4 --gpu a100.")
     for gpu in chosen:
         gpu_table.check_compilable(gpu, trt)
     return chosen
 
 
 def _nothing_built(reasons: Sequence[BuildError]) -> BuildError:
-    """The error for GPUs that all refuse."""
+    """The error if the build fails for all GPUs."""
     if len(reasons) == 1:
         return reasons[0]
     return BuildError("no engine was built. " + " ".join(dict.fromkeys(map(str, reasons))))
 
 
 def _without(records: Sequence[EngineRecord], refused: Collection[str], folder: Path) -> list[EngineRecord]:
-    """The engines of GPUs that took every graph; the files in `folder` of the others are removed."""
+    """The engines of GPUs that support every graph; the files of the other GPUs in `folder` are removed."""
     for record in records:
         if record.gpu in refused:
             (folder / Path(record.path).name).unlink()
@@ -95,24 +95,24 @@ def _without(records: Sequence[EngineRecord], refused: Collection[str], folder: 
 
 
 def _fixed(lengths: Mapping[str, Range]) -> dict[str, int]:
-    """The axes to which a decoder's graph gives a number, and it. Raises `UsageError` where several were asked for."""
+    """The axes with a fixed length in a decoder's graph, and the length. Raises `UsageError` for a range of lengths."""
     capacity = lengths["capacity"]
     if capacity.minimum != capacity.maximum:
-        raise UsageError("axis capacity: TensorRT writes into caches of one length only. Give one number.")
+        raise UsageError("axis capacity: TensorRT needs caches of one fixed length. Give one number.")
     return {"capacity": capacity.maximum}
 
 
 def _device(asked: Sequence[Gpu]) -> Gpu:
-    """This machine's GPU, under the name that was asked for if any. Raises `BuildError` when it is another."""
+    """This machine's GPU, under the requested name if any. Raises `BuildError` if a different GPU was requested."""
     device = gpu_table.present()
     if device is None:
         raise BuildError(
-            "target tensorrt: no CUDA device, and TensorRT compiles only for the GPU at hand. "
+            "target tensorrt: no CUDA device, and TensorRT compiles only for the GPU of this machine. "
             "Use --target tensorrt-rtx, which compiles without a GPU."
         )
     if others := [gpu.name for gpu in asked if gpu.sm != device.sm]:
         raise BuildError(
-            f"target tensorrt: --gpu {', '.join(others)} was asked for, this machine has {device.name} "
+            f"target tensorrt: got --gpu {', '.join(others)}, this machine has {device.name} "
             f"(SM{device.sm}). Build there, or use --target tensorrt-rtx, which compiles for other GPUs."
         )
     return asked[0] if asked else device

@@ -23,12 +23,12 @@ from intaglio.targets import TARGETS, Target
 
 
 class TensorRTEngine(Engine):
-    """The engine that `intaglio build` put into the bundle for this machine's GPU.
+    """The engine that `intaglio build` added to the bundle for this machine's GPU.
 
-    Arrays in host memory are copied to the GPU and back, through buffers that grow when they must and stay; what lies
-    in `memory` is computed with where it lies. Symbolic axes take the lengths of the engine's optimisation profile. Not
-    for use from several threads at once. `graph` is the bundle's ONNX file that it was built from. Raises `EngineError`
-    without a CUDA device, without an engine for it, or for another version of the library.
+    Arrays in host memory are copied to the GPU and back, through buffers that grow on demand and are kept; buffers in
+    `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Not thread-safe.
+    `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
+    engine for it, or for another version of the library.
     """
 
     memory: DeviceMemory
@@ -44,8 +44,8 @@ class TensorRTEngine(Engine):
         self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
         self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
         self.memory = DeviceMemory()
-        self._staging: dict[str, DeviceArray] = {}  # name -> bytes through which arrays in host memory pass
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as the context has them
+        self._staging: dict[str, DeviceArray] = {}  # name -> staging buffer for an array in host memory
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as set in the context
         self._addresses: dict[str, int] = {}
         try:
             self._log = logger(trt)
@@ -68,24 +68,24 @@ class TensorRTEngine(Engine):
         return results
 
     def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
-        """See `Engine`. Raises `EngineError` for a cache of `memory` that the engine does not update where it lies."""
+        """See `Engine`. Raises `EngineError` for a cache of `memory` that the engine does not update in place."""
         check_buffers(self, buffers)
         for output in self.outputs:
             shared = [spec.name for spec in self.inputs if buffers[spec.name] is buffers[output.name]]
             if shared and self._aliased(output.name) != shared[0]:
                 raise EngineError(
-                    f"output {output.name}: this engine does not update {shared[0]} where it lies. "
-                    "Re-build it with a version of TensorRT that does (10.15, TensorRT-RTX 1.3)."
+                    f"output {output.name}: this engine does not update {shared[0]} in place. "
+                    "Re-build it with TensorRT 10.15 or TensorRT-RTX 1.3, or later."
                 )
         return _TensorRTBinding(self, buffers)
 
     def close(self) -> None:
         """Free the context, the engine and the GPU's memory."""
-        self._context = self._engine = self._runtime = None  # in this order: each was made by the next
+        self._context = self._engine = self._runtime = None  # in this order: each was created by the next
         self.memory.close()
 
     def execute(self, buffers: Mapping[str, DeviceArray]) -> None:
-        """Run on buffers of `memory`, which hold the inputs. What changed since the last run is set, and no more."""
+        """Run on buffers of `memory`, which hold the inputs. Sets only what changed since the last run."""
         for spec in self.inputs:
             self._set_shape(spec.name, buffers[spec.name].shape)
         for name, buffer in buffers.items():
@@ -96,7 +96,7 @@ class TensorRTEngine(Engine):
         self._succeeded(self._context.execute_async_v3(self.memory.stream), "running")
 
     def staged(self, name: str, array: Array) -> DeviceArray:
-        """The place in `memory` through which an array in host memory passes; a larger one lies elsewhere."""
+        """The staging buffer in `memory` for an array in host memory; it is replaced if the array is larger."""
         held = self._staging.get(name)
         if held is None or held.nbytes < array.nbytes:
             if held is not None:
@@ -110,36 +110,36 @@ class TensorRTEngine(Engine):
             self._shapes[name] = shape
 
     def _aliased(self, output: str) -> str | None:
-        """The input, a cache, that an output is updated in the place of."""
+        """The input (a cache) that an output updates in place."""
         aliased = getattr(self._engine, "get_aliased_input_tensor", None)  # TensorRT before 10.15 knows no caches
         return (aliased and aliased(output)) or None
 
     def _output_shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        """Shape of an output for the input shapes that are set."""
+        """The shape of an output for the current input shapes."""
         shape = tuple(self._context.get_tensor_shape(spec.name))
         if min(shape, default=0) < 0:
             raise EngineError(
-                f"output {spec.name}: its shape depends on the inputs' values, not on their shapes alone, which "
-                "TensorRT engines are not run with here. Use --target ort-cpu."
+                f"output {spec.name}: its shape depends on the inputs' values, which is not supported with TensorRT. "
+                "Use --target ort-cpu."
             )
         return shape
 
     def _check_tensor(self, trt: Any, spec: TensorSpec) -> None:
-        """The buffers follow the manifest, so the engine's dtype must be the manifest's."""
+        """Check that the engine's dtype is the manifest's, which the buffers have."""
         found = self._engine.get_tensor_dtype(spec.name).name
         if found != DTYPES.get(spec.dtype):
             raise EngineError(
-                f"tensor {spec.name}: the engine has {found}, the manifest {spec.dtype}. Re-build the engine."
+                f"tensor {spec.name}: dtype {found} in the engine, {spec.dtype} in the manifest. Re-build the engine."
             )
 
     def _succeeded(self, result: bool, what: str) -> None:
         if not result:
-            reason = " ".join(self._log.errors[-1].split()) if self._log.errors else "no reason was given"
+            reason = " ".join(self._log.errors[-1].split()) if self._log.errors else "no reason given"
             raise EngineError(f"TensorRT failed at {what}: {reason}. Re-build the engine, or use --target ort-cpu.")
 
 
 class _TensorRTBinding(Binding):
-    """Arrays in host memory go up before a run and come down after it; buffers in the engine's memory stay."""
+    """Copies arrays in host memory to the GPU before a run and back after it; buffers in the engine's memory stay."""
 
     def __init__(self, engine: TensorRTEngine, buffers: Mapping[str, Buffer]):
         self._engine = engine
@@ -167,14 +167,14 @@ class _TensorRTBinding(Binding):
 
 def open_target(source: Path | Bundle, target: Target, options: Opening) -> TensorRTEngine:
     """Open a bundle's engine; see `targets`."""
-    assert isinstance(source, Bundle), "the table says that it runs no files"
+    assert isinstance(source, Bundle), "this target runs bundles only"
     return TensorRTEngine(source, target.name, options.graph)
 
 
 def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:
-    """The bundle's engine of `graph` for `target` and the device's SM.
+    """The bundle's engine of `graph` for `target` and the device's SM version.
 
-    Raises `EngineError` with the engines that are there.
+    Raises `EngineError` that lists the existing engines.
     """
     records = [record for record in bundle.manifest.engines if (record.target, record.graph) == (target, graph)]
     for record in records:
@@ -192,6 +192,6 @@ def check_library(record: EngineRecord, installed: str) -> None:
     """Raise `EngineError` unless the engine was built by the installed version of the library."""
     if record.library != installed:
         raise EngineError(
-            f"engine {record.path}: built by {record.library}, installed is {installed}, and engines open only in "
+            f"engine {record.path}: built by {record.library}, but {installed} is installed, and engines open only in "
             f"the version that built them. Re-build it with --force, or install {record.library.replace(' ', '==')}."
         )

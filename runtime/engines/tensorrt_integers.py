@@ -1,4 +1,4 @@
-"""Rewriting what TensorRT does not take of integers among standard operators."""
+"""Rewrite standard operators on integers that TensorRT does not support."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import onnx_ir as ir
 
 
 def widen(model: ir.Model) -> None:
-    """Rewrite, in place, integers that TensorRT takes in another form only:
+    """Rewrite, in place, operators on integers that TensorRT supports only in another form:
 
     1. DequantizeLinear of int32, with one scale or one per channel of the last axis, becomes a Cast and a Mul.
-    2. Gather from an int8 table, then DequantizeLinear, change places: TensorRT has int8 constants only where they are
-       dequantised. (Other engines would dequantise the whole table for a few of its rows.)
-    3. Gather from an int8 table for other uses becomes Gather from the same numbers in float16, and a Cast back. The
-       engine holds two bytes for each number of such a table.
+    2. Gather from an int8 table, then DequantizeLinear, are swapped: TensorRT supports int8 constants only as inputs of
+       DequantizeLinear. (Other engines would dequantise the whole table for a few of its rows.)
+    3. Gather from an int8 table for other uses becomes Gather from the same values in float16, and a Cast back. The
+       engine stores two bytes per element of such a table.
     """
     for node in list(model.graph):
         if node.graph is None:
-            continue  # replaced together with a node before it
+            continue  # already replaced together with an earlier node
         if node.op_type == "DequantizeLinear" and node.domain == "":
             _dequantize_by_product(model.graph, node)
         elif node.op_type == "Gather" and node.domain == "" and not _gather_dequantized(model.graph, node):
@@ -37,7 +37,7 @@ def _dequantize_by_product(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _broadcasts(node: ir.Node, x: ir.Value, scale: ir.Value) -> bool:
-    """Whether the scales are one for all, or lie along the last axis of x."""
+    """Whether there is a single scale, or one per element of the last axis of x."""
     if scale.shape is None or len(scale.shape) > 1:
         return False
     if len(scale.shape) == 0 or scale.shape[0] == 1:
@@ -47,13 +47,13 @@ def _broadcasts(node: ir.Node, x: ir.Value, scale: ir.Value) -> bool:
 
 
 def has_int8_tables(model: onnx.ModelProto) -> bool:
-    """Whether the graph takes rows of int8 constants, which TensorRT does not."""
+    """Whether the graph gathers rows of int8 constants, which TensorRT does not support."""
     tables = {tensor.name for tensor in model.graph.initializer if tensor.data_type == ir.DataType.INT8}
     return any(node.op_type == "Gather" and node.input[0] in tables for node in model.graph.node)
 
 
 def _gather_dequantized(graph: ir.Graph, node: ir.Node) -> bool:
-    """Dequantise a table [rows, channels] before rows are taken of it, where that is all that is done with them."""
+    """Dequantise a table [rows, channels] before the Gather, if its rows have no other use."""
     (table, indices), rows = node.inputs, node.outputs[0]
     users = [user for user, _ in rows.uses()]
     if table is None or indices is None or table.const_value is None or table.dtype != ir.DataType.INT8:
@@ -71,7 +71,7 @@ def _gather_dequantized(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _by_channel(node: ir.Node, rows: ir.Value) -> bool:
-    """Whether a DequantizeLinear of gathered rows has constant scales, one for all or one per channel."""
+    """Whether a DequantizeLinear of gathered rows has constant scales, a single one or one per channel."""
     scale = node.inputs[1]
     if scale is None or scale.const_value is None or scale.shape is None or set(node.attributes) - {"axis"}:
         return False
@@ -97,7 +97,7 @@ def _gather_float16(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _node(old: ir.Node, op_type: str, inputs: list[ir.Value], **attributes: Any) -> ir.Node:
-    """A node in the place of `old`, named after it."""
+    """A node to replace `old`, named after it."""
     name = f"{old.name or old.outputs[0].name}/{op_type}"
     node = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), name=name)
     node.outputs[0].name = f"{name}_0"
@@ -105,7 +105,7 @@ def _node(old: ir.Node, op_type: str, inputs: list[ir.Value], **attributes: Any)
 
 
 def _replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
-    """Put `new` in the place of `old`; the last gives its output."""
+    """Replace `old` by `new`; the last of them provides its output."""
     output, result = old.outputs[0], new[-1].outputs[0]
     result.name, result.type, result.shape = output.name, output.type, output.shape
     ir.convenience.replace_nodes_and_values(graph, old, [old], new, [output], [result])

@@ -1,4 +1,4 @@
-"""What building and running share about the two TensorRT libraries, which have one API."""
+"""Functions shared by building and running for the two TensorRT libraries, which have the same API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 STDOUT, STDERR = 1, 2  # file descriptors
 
-# NumPy's name of an element type -> the member of `DataType`.
+# NumPy dtype name -> member of `DataType`.
 DTYPES = {
     "float32": "FLOAT",
     "float16": "HALF",
@@ -25,18 +25,18 @@ DTYPES = {
 
 
 def library_name(trt: Any) -> str:
-    """A library and its version as bundles record it: "tensorrt_rtx 1.7.1.116"."""
+    """A library and its version, as recorded in bundles: "tensorrt_rtx 1.7.1.116"."""
     return f"{trt.__name__} {trt.__version__}"
 
 
 class Log(Protocol):
-    """A logger that prints nothing and keeps the lines of errors."""
+    """A logger that prints nothing and keeps error messages."""
 
     errors: list[str]
 
 
 def logger(trt: Any) -> Log:
-    """An `ILogger` of the module `trt`; it must live as long as the objects made with it."""
+    """An `ILogger` of the module `trt`; it must outlive the objects created with it."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -53,7 +53,7 @@ def logger(trt: Any) -> Log:
 
 @contextmanager
 def silent(*descriptors: int) -> Iterator[None]:
-    """Keep off the terminal, and out of our output, what the library's C++ prints past the logger."""
+    """Suppress what the library's C++ code prints directly, bypassing the logger."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in descriptors}

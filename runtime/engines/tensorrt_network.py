@@ -1,4 +1,4 @@
-"""Compiling an ONNX file with TensorRT or TensorRT-RTX."""
+"""Compile an ONNX file with TensorRT or TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Shapes = Mapping[str, Mapping[str, list[int]]]  # input -> {"min", "opt", "max"}
 
 
 class Network:
-    """An ONNX file as TensorRT's parser read it: strongly typed, each tensor of the dtype that the file states.
+    """An ONNX file parsed by TensorRT: strongly typed, each tensor with the dtype stated in the file.
 
-    `trt` is the module `tensorrt` or `tensorrt_rtx`, `graph` what the file takes and gives. Raises `BuildError` with
-    the nodes that the parser refuses.
+    `trt` is the module `tensorrt` or `tensorrt_rtx`, `graph` the file's inputs and outputs. Raises `BuildError` with
+    the nodes that the parser rejects.
     """
 
     def __init__(self, trt: Any, model: Path, graph: Graph, gpus: str):
@@ -49,9 +49,9 @@ class Network:
         _allow_decomposition(trt, self._network)
 
     def compile(self, gpu: Gpu, shapes: Shapes, target: Path) -> None:
-        """Write the engine for `gpu` to `target`. Raises `BuildError` with what the builder refuses.
+        """Write the engine for `gpu` to `target`. Raises `BuildError` with the nodes that the builder rejects.
 
-        TensorRT-RTX compiles for the named GPU, TensorRT for the one that is present (and keeps its timings).
+        TensorRT-RTX compiles for the named GPU, TensorRT for the GPU present (and caches its timings).
         """
         trt, config = self._trt, self._builder.create_builder_config()
         profile = self._builder.create_optimization_profile()
@@ -80,13 +80,13 @@ class Network:
 def _check_dtype(spec: TensorSpec, library: str) -> None:
     if spec.dtype not in DTYPES:
         raise BuildError(
-            f"{library} takes no {spec.dtype}, the dtype of {spec.name}; expected one of {', '.join(DTYPES)}. "
+            f"{library} does not support {spec.dtype}, the dtype of {spec.name}; expected one of {', '.join(DTYPES)}. "
             "Cast it in the graph, or use --target ort-cpu."
         )
 
 
 def _allow_decomposition(trt: Any, network: Any) -> None:
-    """Let attention whose shape no fused kernel takes, such as heads of eight numbers, run as several kernels."""
+    """Let attention without a fused kernel for its shape, such as head_dim 8, run as several kernels."""
     if not hasattr(trt, "IAttentionOutputLayer"):
         return  # a version without attention layers
     for index in range(network.num_layers):
@@ -97,9 +97,9 @@ def _allow_decomposition(trt: Any, network: Any) -> None:
 
 
 def _network_flags(trt: Any) -> int:
-    """Strong typing: from TensorRT 11 every network has it and the flag is deprecated; TensorRT-RTX counts from 1.
+    """Strong typing: always on from TensorRT 11, where the flag is deprecated; TensorRT-RTX versions start at 1.
 
-    Plugins made in Python are to be those that need none in the engine; TensorRT-RTX has no such flag.
+    Python plugins should be compiled ahead of time into the engine; TensorRT-RTX has no such flag.
     """
     known = trt.NetworkDefinitionCreationFlag.__members__
     wanted = ["PREFER_AOT_PYTHON_PLUGINS"]

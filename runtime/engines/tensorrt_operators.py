@@ -1,4 +1,4 @@
-"""Making TensorRT able to build a graph: our operators by plugins, or TensorRT-RTX by their bodies; axes by numbers."""
+"""Prepare a graph for TensorRT: our operators as plugins (TensorRT-RTX: as their bodies), and fixed axes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from intaglio.runtime.engines.tensorrt_library import STDERR, silent
 
 @contextmanager
 def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
-    """Yield an ONNX file that the parser of `target` takes: `model` itself, if it does.
+    """Yield an ONNX file that the parser of `target` supports: `model` itself, if possible.
 
-    `fixed`: the symbolic axes that get a number, such as the length of a cache, which TensorRT writes into only
-    where the graph states it.
+    `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
+    length is stated in the graph.
 
-    Otherwise it is a copy, gone at the end: for "tensorrt" with the operators as nodes of plugins, which are registered
-    for compute capability `sm` times ten, for "tensorrt-rtx" with their bodies in their places, in floating
-    point; around them without what neither takes of integers, see `widen`. Raises `BuildError` for an operator that
-    this version does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    Otherwise it is a temporary copy. For "tensorrt" it has plugin nodes for our operators, which are registered for
+    `sm` (compute capability times ten); for "tensorrt-rtx" it has their bodies in floating point. Other integer
+    operators that neither supports are rewritten, see `widen`. Raises `BuildError` for an operator that this version
+    does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
     """
     proto = parse(model)
     needed = custom_operators(proto.graph.node)
@@ -47,7 +47,7 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
 
 
 def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: int) -> None:
-    """Put plugins, or bodies, in the place of the operators `needed`."""
+    """Replace the operators `needed` by plugins or bodies."""
     try:
         if target == "tensorrt":
             plugins.explicit(graph)
@@ -60,7 +60,7 @@ def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: 
 
 
 def _fix(model: ir.Model, lengths: Mapping[str, int]) -> None:
-    """Give the symbolic axes named in `lengths` a number, in the inputs, the outputs and what lies between."""
+    """Fix the symbolic axes named in `lengths`, in the inputs, the outputs and all values between them."""
     graph = model.graph
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
         if value.shape is not None:

@@ -1,4 +1,4 @@
-"""Following a TensorRT build: how far it is, and stopping it on an interrupt."""
+"""Report the progress of a TensorRT build, and stop it on an interrupt."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from intaglio.interrupts import SIGNALS, Interrupted
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and its like set; raise `Interrupted` when the block has ended.
+    """Yield an event that Ctrl-C and similar signals set; raise `Interrupted` when the block has ended.
 
     TensorRT calls back into Python from C++, where an exception is printed and lost; so an interrupt must not
-    become an exception before the builder has returned. Outside of the main thread nothing changes.
+    become an exception before the builder has returned. Outside of the main thread this does nothing.
     """
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -33,18 +33,18 @@ def interruptible() -> Iterator[threading.Event]:
 
 
 class Phases:
-    """The phases of a build, one inside the other, each with a number of steps; how much of the whole is done."""
+    """The nested phases of a build, each with a number of steps, and the total progress."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[int]] = {}  # phase -> [steps done, steps], outermost first
-        self.done = 0.0  # part of the whole, 0 to 1; never falls
+        self.done = 0.0  # total progress, 0 to 1; never decreases
 
     def start(self, phase: str, steps: int) -> None:
-        """Enter a phase inside those that are open."""
+        """Enter a phase inside the open ones."""
         self._open[phase] = [0, max(steps, 1)]
 
     def step(self, phase: str, index: int) -> None:
-        """Note that the step with this index is done."""
+        """Record that the step with this index is done."""
         if phase in self._open:
             self._open[phase][0] = index + 1
         part = 0.0

@@ -1,4 +1,4 @@
-"""What TensorRT refuses, told as node, operator, reason, and what to do about it."""
+"""The nodes that TensorRT rejects: node, operator, reason, and how to fix it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "Run this bundle with --target ort-cpu, or change that part of the graph."
 
-# Pattern of "domain::operator: reason" -> advice. The first match counts. {gpu} is the GPU being built for.
+# Pattern of "domain::operator: reason" -> advice. The first match applies. {gpu} is the GPU being built for.
 ADVICE = [
     (
         r"FP32 GEMM is not supported",
@@ -26,8 +26,8 @@ ADVICE = [
     ),
     (
         rf"^{DOMAIN}::",
-        "That is intaglio's plugin, which this TensorRT does not take: use --target tensorrt-rtx, which gets standard "
-        "operators in its place, or --target ort-cpu.",
+        "This TensorRT does not accept intaglio's plugin: use --target tensorrt-rtx, which gets standard operators "
+        "instead, or --target ort-cpu.",
     ),
     (
         r"^::(DynamicQuantizeLinear|MatMulInteger|ConvInteger|QLinear\w+):",
@@ -43,7 +43,7 @@ ADVICE = [
     ),
 ]
 
-# The parser's word for a reason that it leaves empty (an assertion on `false`).
+# The parser's error code -> the reason, for errors without a message (an assertion on `false`).
 REASON_OF_CODE = {
     "UNSUPPORTED_NODE": "TensorRT has no such operator",
     "UNSUPPORTED_NODE_ATTR": "an attribute's value is not supported",
@@ -53,11 +53,11 @@ REASON_OF_CODE = {
     "UNSUPPORTED_NODE_SHAPE": "the shape is not supported",
 }
 
-# What TensorRT wraps around its reasons, and what is kept of it; applied in this order.
+# The parts that TensorRT adds around its reasons -> the part to keep; applied in this order.
 WRAPPINGS = [
     (r"^.*Error Code \d+: [\w ]+\((.*?)(?: In \w+ at \S+)?\)$", r"\1"),  # the builder's function, code, source file
     (r"^\[[^\]]+:\d+: \w+\] ", ""),  # a compiler pass's source file and function
-    (r"^Cannot compile operation '[^']*' for ", ""),  # the node, which is told already
+    (r"^Cannot compile operation '[^']*' for ", ""),  # the node, which the message already names
     (r'^.*&& "([^"]+)"$', r"\1"),  # the parser's condition and its text
     (r"^.*Assertion failed: .*?: ", ""),
     (r"^Plugin not found,.*", "TensorRT has no such operator, and no plugin of that name"),
@@ -66,7 +66,7 @@ WRAPPINGS = [
 
 @dataclass(frozen=True)
 class Refusal:
-    """One thing that TensorRT does not take."""
+    """A node or graph that TensorRT rejects, and why."""
 
     node: str  # "" for the graph as a whole
     operator: str
@@ -78,16 +78,16 @@ class Refusal:
         return f"{place}: {self.reason}" if place else self.reason
 
     def advice(self, gpu: str) -> str:
-        """What to do about it."""
+        """How to fix it."""
         text = f"{self.domain}::{self.operator}: {self.reason}"
         return next((advice for pattern, advice in ADVICE if re.search(pattern, text)), ELSEWHERE).format(gpu=gpu)
 
 
 def error(library: str, gpu: str, refusals: Sequence[Refusal]) -> BuildError:
-    """The one line for `refusals` (at least one): the first with its advice, the others counted and named."""
+    """The error for `refusals` (at least one): the first with its advice, the others counted and named."""
     first, *others = refusals
     more = f" ({len(others)} more: {_listed(others)})" if others else ""
-    return BuildError(f"{library} refuses for {gpu}: {first}{more}. {first.advice(gpu)}")
+    return BuildError(f"{library} cannot build for {gpu}: {first}{more}. {first.advice(gpu)}")
 
 
 def _listed(refusals: Sequence[Refusal], shown: int = 4) -> str:
@@ -113,10 +113,10 @@ def _of_parser_error(found: Any, nodes: Sequence[onnx.NodeProto]) -> Refusal:
 
 
 def of_builder(errors: Sequence[str], model: Path) -> list[Refusal]:
-    """Why a builder failed, from the error lines that it logged while it compiled the ONNX file `model`."""
+    """The reasons of a failed build, from the error lines that the builder logged for the ONNX file `model`."""
     if not errors:
         return [Refusal("", "", "the builder gave no reason")]
-    # A machine without a GPU makes it log other errors, which are harmless, before the one that counts.
+    # Without a GPU, it logs other, harmless errors before the relevant one.
     message = next((line for line in errors if "Cannot compile operation" in line), errors[-1])
     nodes = {node.name: node for node in model_file.parse(model).graph.node if node.name}
     quoted = re.findall(r"'([^']+)'|\[([^\[\]]+)\]|\bnode (\S+)", message)

@@ -1,7 +1,7 @@
-"""TensorRT's timings of kernels, kept between builds: a second build on the same machine takes a fraction.
+"""TensorRT's kernel timings, kept between builds: a second build on the same machine takes a fraction of the time.
 
 The file is `$XDG_CACHE_HOME/intaglio/<library>-<version>-sm<SM>.timing` (`~/.cache/intaglio/...` by default).
-TensorRT-RTX times nothing while it builds and needs none.
+TensorRT-RTX does not time kernels during builds and needs no such file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from intaglio.files import atomic_write, cache_directory
 
 
 def location(library: str, sm: int) -> Path:
-    """Where the timings for `library`, such as "tensorrt 11.4.0.106", and a compute capability lie."""
+    """The file with the timings for `library`, such as "tensorrt 11.4.0.106", and a compute capability."""
     return cache_directory() / f"{library.replace(' ', '-')}-sm{sm}.timing"
 
 
 def attach(config: Any, path: Path) -> None:
-    """Give the timings at `path` to an `IBuilderConfig`; an empty cache when there are none that it accepts."""
+    """Attach the timings at `path` to an `IBuilderConfig`, or an empty cache if it does not accept them."""
     try:
         stored = path.read_bytes()
     except OSError:
@@ -31,7 +31,7 @@ def attach(config: Any, path: Path) -> None:
 
 
 def keep(config: Any, path: Path) -> None:
-    """Store the timings of a finished build at `path`; where that cannot be, only the next build's time is lost."""
+    """Store the timings of a finished build at `path`; failure to do so only makes the next build slower."""
     cache = config.get_timing_cache()
     if cache is None:
         return

@@ -56,7 +56,7 @@ def edit_config(source: Path, **changes: Any) -> None:
 
 def test_a_folder_without_config(source: Path, refused: Callable[..., str]) -> None:
     (source / "config.json").unlink()
-    assert "holds no config.json" in refused(source)
+    assert "no config.json" in refused(source)
 
 
 def test_a_source_that_is_not_there(refused: Callable[..., str], tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_safetensors_whose_data_do_not_fill_the_file(fault: str, source: Path, r
     data = path.read_bytes()
     if fault == "trailing":
         path.write_bytes(data + b"x" * 100)
-        assert "more data than its header names" in refused(source)
+        assert "more data than its header lists" in refused(source)
         return
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -238,7 +238,7 @@ def test_safetensors_whose_data_do_not_fill_the_file(fault: str, source: Path, r
     header[second]["data_offsets"] = header[first]["data_offsets"]
     raw = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(raw)) + raw + data[8 + length :])
-    assert "where the one before it ends" in refused(source)
+    assert "the end of the previous tensor" in refused(source)
 
 
 def test_weights_that_are_not_numbers(source: Path, refused: Callable[..., str]) -> None:
@@ -247,13 +247,13 @@ def test_weights_that_are_not_numbers(source: Path, refused: Callable[..., str])
     weights = load_file(source / "model.safetensors")
     weights["embeddings.word_embeddings.weight"][:] = float("nan")
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
-    assert "gives NaN or infinity" in refused(source)
+    assert "returns NaN or infinity" in refused(source)
 
 
 def test_an_output_inside_another_bundle(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bundle.json").write_text("{}")
-    assert "lies inside another bundle" in refused(source)
+    assert "is inside another bundle" in refused(source)
 
 
 LIMITED = """

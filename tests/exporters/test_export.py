@@ -226,7 +226,7 @@ def test_a_source_that_changed_is_not_compared_with(tiny_checkpoint: Path, tmp_p
     with pytest.raises(SourceError, match="was exported from"):
         load_module(source)
     shutil.rmtree(folder)
-    with pytest.raises(SourceError, match="--against BUNDLE does without"):
+    with pytest.raises(SourceError, match="--against BUNDLE does not need it"):
         load_module(source)
 
 

@@ -74,7 +74,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: (b / "model.onnx").write_bytes((b / "model.onnx").read_bytes()[:-1]), "bytes, expected"),
         (lambda b: flip(b / "model.onnx"), "SHA-256"),
         (lambda b: (b / "model.onnx").unlink(), "missing"),
-        (lambda b: (b / "bundle.json").unlink(), "holds no bundle.json"),
+        (lambda b: (b / "bundle.json").unlink(), "no bundle.json in it"),
         (lambda b: (b / "bundle.json").write_text("{"), "damaged manifest"),
         (lambda b: (b / "bundle.json").write_bytes(b"\xff\xfe{}"), "damaged manifest"),
         (lambda b: (b / "bundle.json").write_text("[" * 100_000), "damaged manifest"),
@@ -82,20 +82,20 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m.update(format="1")), "damaged manifest"),
         (lambda b: edit(b, lambda m: m.update(format=0)), "damaged manifest"),
         (lambda b: edit(b, lambda m: m.pop("inputs")), "damaged manifest"),
-        (lambda b: edit(b, lambda m: m["outputs"][0].update(name="z")), "names the outputs z, model.onnx has y"),
-        (lambda b: edit(b, lambda m: m["inputs"].clear()), "names the inputs"),
+        (lambda b: edit(b, lambda m: m["outputs"][0].update(name="z")), "lists the outputs z, model.onnx has y"),
+        (lambda b: edit(b, lambda m: m["inputs"].clear()), "lists the inputs"),
         (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[2**40, 4])), "impossible length"),
         (
             lambda b: edit(b, lambda m: m["inputs"][0].update(dtype="float1e9")),
-            "x has the dtype 'float1e9', expected one",
+            "x has dtype 'float1e9', expected one",
         ),
         (
             lambda b: edit(b, lambda m: m.update(layers={str(n): "x" * 90 for n in range(90_000)})),
             "expected at most 83886",
         ),
-        (lambda b: edit(b, lambda m: m["files"].clear()), "does not list model.onnx"),
+        (lambda b: edit(b, lambda m: m["files"].clear()), "model.onnx is not listed"),
         (lambda b: edit(b, lambda m: m["files"].update({"../x": {"sha256": "", "bytes": 0}})), "stays inside"),
         (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
     ],
@@ -130,7 +130,7 @@ def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factor
     [
         ({"layers": -1}, "layers is -1, expected 1 to"),
         ({"layers": 10**12}, "layers is 1000000000000, expected 1 to"),
-        ({"layers": 3}, "3 layers with 4 heads of 8 in the cache, its graph has 4 caches"),
+        ({"layers": 3}, "3 layers with 4 heads of 8 in the cache, but the 4 caches of its graph"),
         ({"heads": 0}, "heads is 0, expected 1 to"),
         ({"kv_heads": 8}, "2 layers with 8 heads of 8"),
         ({"head_dim": 10**12}, "head_dim is 1000000000000, expected 1 to"),
@@ -181,7 +181,7 @@ def test_external_data_without_a_hash_is_refused(tmp_path: Path) -> None:
     path = make(tmp_path / "b", external=True)
     assert Bundle.open(path).manifest.files.keys() == {"model.onnx", "model.onnx.data"}
     edit(path, lambda m: m["files"].pop("model.onnx.data"))
-    with pytest.raises(BundleError, match="not among the files"):
+    with pytest.raises(BundleError, match="is not listed in"):
         Bundle.open(path)
 
 
@@ -214,7 +214,7 @@ def test_an_existing_output_needs_force(tmp_path: Path) -> None:
 def test_force_does_not_remove_a_directory_that_is_no_bundle(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="holds no"), create(tmp_path / "home", force=True):
+    with pytest.raises(UsageError, match=r"has no bundle\.json"), create(tmp_path / "home", force=True):
         pass
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.drafts import MATRICES, RECORD, Drafts, default_layers, layers_fault, read_drafts
+from intaglio.drafts import MATRICES, RECORD, Drafts, default_layers, layers_error, read_drafts
 from intaglio.errors import SourceError
 
 
 @given(st.integers(1, 8), st.integers(1, 100))
 def test_default_layers_fit_any_model(steps: int, depth: int) -> None:
     layers = default_layers(steps, depth)
-    assert layers_fault(layers, steps, depth) is None
+    assert layers_error(layers, steps, depth) is None
     assert layers[0] == depth // 2
 
 
@@ -27,11 +27,11 @@ def test_default_layers_stand_from_the_middle_to_eight_tenths() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"kind": "eagle", "steps": 1}', "no readable record"),
+        ('{"kind": "eagle", "steps": 1}', "cannot be read"),
         ('{"kind": "medusa", "steps": 0}', "steps 0, expected at least 1"),
         ('{"kind": "hidden-transfer", "steps": 2, "layers": [1]}', "1 transfer layers"),
         ('{"kind": "hidden-transfer", "steps": 2, "layers": [1, 4]}', r"expected 0 to 3"),
-        ('{"kind": "hidden-transfer", "steps": 2, "layers": [2, 1]}', "none before the one of an earlier step"),
+        ('{"kind": "hidden-transfer", "steps": 2, "layers": [2, 1]}', "in ascending order"),
         ('{"kind": "medusa", "steps": 2}', rf"no {MATRICES}"),
     ],
 )

@@ -77,7 +77,7 @@ def test_damaged_files_are_refused_or_read(place: int, byte: int) -> None:
         try:
             assert outline(file).HasField("graph")
         except BundleError as error:
-            assert "Make it anew" in str(error)
+            assert "Re-create it" in str(error)
 
 
 @pytest.mark.parametrize("data", [b"\x0a\xff", b"no protobuf", b"\x80" * 20, b"\x3a\x05ab"])

@@ -12,7 +12,7 @@ from intaglio.files import check_output_file
     ("name", "force", "said"),
     [
         ("there.svg", False, "exists already. Add --force"),
-        ("none/new.svg", True, "is not there. Create it first"),
+        ("none/new.svg", True, "does not exist. Create it first"),
         ("folder", True, "exists already and is not a file"),
     ],
 )

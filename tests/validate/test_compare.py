@@ -190,7 +190,7 @@ def test_a_bound_on_something_that_is_not_measured_is_refused() -> None:
 
 
 def test_a_precision_without_bounds_has_no_default() -> None:
-    with pytest.raises(UsageError, match="precision 'int3': there are bounds for float32"):
+    with pytest.raises(UsageError, match="precision 'int3': expected one of float32"):
         bounds_for("int3")
 
 

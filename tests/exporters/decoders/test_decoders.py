@@ -144,7 +144,11 @@ LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10000.0, "factor"
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
     "activation": ("gpt2", {"activation_function": "quick_gelu"}, "activation 'quick_gelu': expected one of"),
-    "widths": ("gpt2", {"n_inner": 100}, r"weights are missing or have another shape .*c_fc\.weight \(got \[32, 128\]"),
+    "widths": (
+        "gpt2",
+        {"n_inner": 100},
+        r"weights are missing or do not have the shape .*c_fc\.weight \(got \[32, 128\]",
+    ),
     "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
     "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers that config\.json does not count"),
     "dynamic rope": ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "type 'dynamic'"),
@@ -153,20 +157,20 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "windows": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "windows in some layers only are not supported",
+        "windows in only some layers are not supported",
     ),
     "normalised heads, windows": (
         "qwen3",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "windows in some layers only are not supported",
+        "windows in only some layers are not supported",
     ),
     "windows of no length": (
         "qwen2",
         {"layer_types": ["sliding_attention"] * 2},
-        "sliding_window is None, expected a whole number of at least 1",
+        "sliding_window is None, expected an integer of at least 1",
     ),
-    "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer gives ids up to 256, the model takes less than 100"),
-    "end": ("gpt2", {"eos_token_id": 5000}, "names 5000 as a token that begins or ends a text"),
+    "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer returns ids up to 256, the model expects ids below 100"),
+    "end": ("gpt2", {"eos_token_id": 5000}, "a BOS or EOS id is 5000"),
 }
 
 

@@ -178,5 +178,5 @@ def test_the_roofline_counts_what_stands_in_branches(wide: Path, make_decoder: M
 
 def test_drafts_and_exits_together_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     drafting = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
-    with pytest.raises(SourceError, match=r"holds both early_exit\.json and drafts\.json"):
+    with pytest.raises(SourceError, match=r"has both early_exit\.json and drafts\.json"):
         export(str(save_early_exit(drafting, tmp_path / "both", "every")), tmp_path / "bundle")

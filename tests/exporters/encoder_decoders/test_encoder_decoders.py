@@ -252,7 +252,7 @@ def test_damage_to_the_encoder_is_told_on_opening(make_encoder_decoder: Make, tm
     _, bundle = make_encoder_decoder("t5")
     for number, (change, message) in enumerate(
         [
-            (lambda encoder: encoder.update(file="../encoder.onnx"), r"does not list \.\./encoder\.onnx"),
+            (lambda encoder: encoder.update(file="../encoder.onnx"), r"\.\./encoder\.onnx is not listed"),
             (lambda encoder: encoder.update(file="shared.data"), "not a readable ONNX file|without a graph"),
             (lambda encoder: encoder["outputs"].pop(), "names the outputs cross_key_0"),
             (lambda encoder: encoder["axes"].update(source={"minimum": 3, "maximum": 2}), "impossible length"),
@@ -376,7 +376,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"num_layers": 2},
         r"weights belong to layers that config\.json does not count .*encoder\.block\.2",
     ),
-    "head": ({"d_kv": 16}, r"weights are missing or have another shape .*SelfAttention\.q\.weight \(got \[48, 32\]"),
+    "head": ({"d_kv": 16}, r"weights are missing or do not have the shape .*SelfAttention\.q\.weight \(got \[48, 32\]"),
     "start": ({"decoder_start_token_id": 5000}, "decoder_start_token_id is 5000, the vocabulary has"),
 }
 

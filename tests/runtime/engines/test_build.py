@@ -53,7 +53,7 @@ def test_a_gpu_that_refuses_leaves_the_engines_of_the_others(make_encoder: MakeE
     assert [record.gpu for record in built.engines] == ["a100"]
     assert [refused.gpu for refused in built.refused] == ["t4", "rtx-2080"]
     for refused in built.refused:
-        assert f"refuses for {refused.gpu}: " in refused.reason
+        assert f"cannot build for {refused.gpu}: " in refused.reason
         assert "FP32 GEMM is not supported" in refused.reason
     assert Bundle.open(path).manifest.engines == built.engines
     assert sorted(file.name for file in path.rglob("*.engine")) == ["tensorrt-rtx-a100.engine"]
@@ -65,7 +65,7 @@ def test_gpus_that_all_refuse_leave_the_bundle_as_it_was(make_encoder: MakeEncod
     path = make_encoder("float32")
     before = contents(path)
     with pytest.raises(
-        BuildError, match=r"no engine was built\. .* refuses for t4: .* refuses for rtx-2080: "
+        BuildError, match=r"no engine was built\. .* cannot build for t4: .* cannot build for rtx-2080: "
     ) as caught:
         build(path, "tensorrt-rtx", gpus=["t4", "rtx-2080"])
     assert "\n" not in str(caught.value)
@@ -184,11 +184,11 @@ def test_present_engine_is_replaced_only_with_force(make_encoder: MakeEncoder) -
     ("options", "message"),
     [
         ({"target": "tpu"}, r"target 'tpu': expected one of ort-cpu, ort-cuda, tensorrt, tensorrt-rtx"),
-        ({"target": "ort-cpu", "gpus": ["t4"]}, "takes no GPU names"),
+        ({"target": "ort-cpu", "gpus": ["t4"]}, "does not accept GPU names"),
         ({"target": "ort-cpu", "sequence": "1:8:16"}, "no axis lengths"),
         ({"target": "tensorrt-rtx"}, "which GPUs"),
         ({"target": "tensorrt-rtx", "gpus": ["h100"]}, "does not compile for SM90"),
-        ({"target": "tensorrt-rtx", "gpus": ["t4"], "sequence": "1:8:65"}, "the model takes 1 to 64"),
+        ({"target": "tensorrt-rtx", "gpus": ["t4"], "sequence": "1:8:65"}, "the model accepts 1 to 64"),
         ({"target": "tensorrt-rtx", "gpus": ["t4"], "batch": "8:1:2"}, "--batch 8:1:2"),
         ({"target": "tensorrt-rtx", "gpus": ["t4"], "axes": {"frames": "1"}}, "have batch, sequence"),
     ],
@@ -238,7 +238,7 @@ def test_tensorrt_builds_for_the_gpu_at_hand_and_no_other(
 ) -> None:
     monkeypatch.setattr(gpus, "present", lambda: gpus.recognised("Tesla T4", 75))
     path = make_encoder()
-    with pytest.raises(BuildError, match=r"--gpu a100 was asked for, this machine has t4 \(SM75\)"):
+    with pytest.raises(BuildError, match=r"got --gpu a100, this machine has t4 \(SM75\)"):
         build(path, "tensorrt", gpus=["a100"])
     [record] = build(path, "tensorrt").engines
     assert (record.path, record.gpu, record.sm) == ("engines/tensorrt-t4.engine", "t4", 75)

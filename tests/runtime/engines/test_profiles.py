@@ -66,9 +66,9 @@ INPUTS = [TensorSpec("ids", "int64", ("batch", "sequence")), TensorSpec("past", 
 
 
 def test_length_beyond_the_axis_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"axis sequence: got 1:128:513, but the model takes 1 to 512\."):
+    with pytest.raises(UsageError, match=r"axis sequence: got 1:128:513, but the model accepts 1 to 512\."):
         ranges(INPUTS, {"sequence": Axis(1, 512)}, {"sequence": Range(1, 128, 513)})
-    with pytest.raises(UsageError, match=r"axis past: got 1:1:1, but the model takes at least 2\."):
+    with pytest.raises(UsageError, match=r"axis past: got 1:1:1, but the model accepts at least 2\."):
         ranges(INPUTS, {"past": Axis(2)}, {"past": Range(1, 1, 1)})
 
 

@@ -73,7 +73,7 @@ def test_unsupported_dtype_inside_is_refused_without_noise(
 def test_unsupported_output_dtype_is_named(make_encoder: MakeEncoder) -> None:
     cast = helper.make_node("Cast", ["hidden"], ["out"], "to_double", to=TensorProto.DOUBLE)
     message = refusal(make_encoder(after=[cast], output_dtype="float64"))
-    assert "takes no float64, the dtype of out" in message
+    assert "does not support float64, the dtype of out" in message
 
 
 def test_external_weights_are_found(make_encoder: MakeEncoder) -> None:

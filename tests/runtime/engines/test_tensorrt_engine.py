@@ -57,7 +57,7 @@ def test_missing_engine_lists_those_present_and_the_command(bundle: Bundle) -> N
 def test_engine_of_another_version_is_refused(bundle: Bundle) -> None:
     record = bundle.manifest.engines[0]
     check_library(record, "tensorrt_rtx 1.7.1.116")
-    with pytest.raises(EngineError, match=r"built by tensorrt_rtx 1\.7\.1\.116, installed is tensorrt_rtx 1\.8\.0"):
+    with pytest.raises(EngineError, match=r"built by tensorrt_rtx 1\.7\.1\.116, but tensorrt_rtx 1\.8\.0"):
         check_library(record, "tensorrt_rtx 1.8.0")
 
 

@@ -182,7 +182,7 @@ def test_an_engine_that_updates_no_cache_in_place_is_refused(
     bundle = Bundle.open(built(models.large, tmp_path, 64))
     with gpu(), open_engine(bundle, "tensorrt-rtx") as engine:
         monkeypatch.setattr(type(engine), "_aliased", lambda self, output: None)
-        with pytest.raises(EngineError, match=r"does not update past_key_0 where it lies\. Re-build it with a version"):
+        with pytest.raises(EngineError, match=r"does not update past_key_0 in place\. Re-build it with TensorRT"):
             DecoderSession(engine, decoder_of(bundle)).prefill([[1, 2]])
 
 
