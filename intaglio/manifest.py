@@ -1,0 +1,166 @@
+"""The manifest: what bundle.json records of a model, its graphs, passes, engines and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+FORMAT = 1  # raised when an older program could misread the manifest
+MANIFEST = "bundle.json"
+MODEL = "model.onnx"
+LONGEST = (1 << 31) - 1  # of an axis, and upper limit of a decoder's numbers
+MAX_DRAFTS = 64  # tokens that a graph drafts after each token
+DTYPES = (
+    "float32", "float16", "float64", "bfloat16", "bool", "str", "object",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)  # fmt: skip
+MAX_MANIFEST_BYTES = 8 << 20  # a manifest is small; parsing a larger file would take 70 times its size in memory
+
+
+class Source(msgspec.Struct, forbid_unknown_fields=True):
+    """The origin of the weights."""
+
+    kind: str  # "local", "hub" or "onnx"
+    location: str  # folder, hub id or file, as the user gave it
+    revision: str | None = None  # the hub's commit
+    sha256: dict[str, str] = {}  # file that affects the computation (weights, configuration) -> SHA-256
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """A named input or output: NumPy dtype name, and per axis a length or the name of a symbolic axis."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """The allowed lengths of a symbolic axis; `maximum` None means unbounded."""
+
+    minimum: int = 1
+    maximum: int | None = None
+
+
+class Graph(NamedTuple):
+    """One graph of a bundle: its file, inputs and outputs, and the lengths of its symbolic axes."""
+
+    file: str
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    axes: Mapping[str, Axis]
+
+
+class Decoder(msgspec.Struct, frozen=True):
+    """The properties of a decoder that generation needs."""
+
+    layers: int
+    heads: int
+    kv_heads: int  # key/value heads; each serves heads / kv_heads query heads
+    head_dim: int
+    vocab_size: int  # the width of the logits, which may exceed the tokenizer's number of tokens
+    max_positions: int  # tokens of prompt and completion together
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()  # any of them ends a sequence
+    sliding_window: int | None = None  # tokens that a token attends to, including itself; None: all before it
+    drafts: int = 0  # tokens that the graph drafts after a token, in addition to the one that it predicts
+    draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": no drafts
+    exit_layer: int = 0  # blocks before the early exit, whose logits are also an output; 0: no early exit
+    saturation_exits: bool = False  # the graph stops computing a token whose state hardly changes
+
+
+class Encoder(msgspec.Struct, frozen=True):
+    """The encoder of an encoder-decoder: a separate graph that runs once per source sequence.
+
+    Its outputs are inputs of the decoder with the same names.
+    """
+
+    file: str  # next to model.onnx
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    decoder_start_token_id: int  # first token of the decoder's sequence
+    pad_token_id: int  # pads shorter source sequences, and is masked
+    axes: dict[str, Axis] = {}
+    layers: dict[str, str] = {}  # as in the manifest, for this graph
+
+
+class PassRecord(msgspec.Struct):
+    """One applied graph pass: its options, its rewrites (name -> number), and the reasons for what it skipped."""
+
+    name: str
+    options: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    reasons: list[str] = []
+    layers: dict[str, dict[str, float]] = {}  # layer -> measurements by name
+
+
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The data that activations were observed on, and the largest magnitude that 8 bits represent of each."""
+
+    file: str = ""  # name without folder
+    sha256: str = ""
+    samples: int = 0  # sequences, or rows of arrays; 0 without calibration
+    tokens: int = 0  # without padding; 0 for a model without attention mask
+    method: str = ""
+    thresholds: dict[str, float] = {}  # graph value -> threshold
+
+
+class EngineRecord(msgspec.Struct):
+    """One built engine: a file of the bundle, for one GPU, or for the CPU (`gpu` and `sm` are None)."""
+
+    path: str
+    target: str
+    library: str  # "tensorrt_rtx 1.7.1.116"
+    bytes: int
+    gpu: str | None = None
+    sm: int | None = None
+    profiles: dict[str, dict[str, list[int]]] = {}  # input -> {"min", "opt", "max"} -> shape
+    graph: str = MODEL  # the bundle's ONNX file that it was built from
+
+
+class FileRecord(msgspec.Struct):
+    """The expected size and hash of a file of the bundle."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct):
+    """The content of `bundle.json`."""
+
+    format: int
+    created_by: str
+    source: Source
+    family: str  # "bert"; "" for a graph written by another tool
+    architecture: str  # "BertModel"
+    task: str  # "embed", "classify", "fill-mask", "encode", "generate", "text-to-text"; "" for other graphs
+    dtype: str  # of the weights: "float32", "float16"
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    axes: dict[str, Axis] = {}
+    parameters: int = 0  # weights of the exported model, before any pass; 0: not counted
+    layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
+    labels: list[str] = []  # class names, for classification
+    activation: str = "softmax"  # function from a classifier's logits to scores: "softmax", "sigmoid" or "identity"
+    decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text"
+    encoder: Encoder | None = None  # for the task "text-to-text"; model.onnx is then the decoder
+    truncation: int | None = None  # length to truncate to on request, if the model defines one
+    passes: list[PassRecord] = []
+    custom_operators: list[str] = []
+    calibration: Calibration = Calibration()
+    engines: list[EngineRecord] = []
+    files: dict[str, FileRecord] = {}
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder if any."""
+        graphs = [Graph(MODEL, self.inputs, self.outputs, self.axes)]
+        if (encoder := self.encoder) is not None:
+            graphs.append(Graph(encoder.file, encoder.inputs, encoder.outputs, encoder.axes))
+        return graphs
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as the bytes of `bundle.json`: indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"

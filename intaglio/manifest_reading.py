@@ -1,0 +1,146 @@
+"""Reading a manifest, which anybody may have written: what contradicts itself, its graph or its files is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio.errors import BundleError, one_line
+from intaglio.files import inside, sha256
+from intaglio.manifest import (
+    DTYPES,
+    FORMAT,
+    LONGEST,
+    MANIFEST,
+    MAX_DRAFTS,
+    MAX_MANIFEST_BYTES,
+    Decoder,
+    Graph,
+    Manifest,
+)
+from intaglio.model_file import external_data_files, outline
+
+
+class _Versioned(msgspec.Struct):
+    """The part of a manifest that is read before its format is known."""
+
+    format: Any = None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the bundle at `path`. Raises `BundleError` for one that is damaged, or of a newer version."""
+    file = path / MANIFEST
+    if not path.is_dir():
+        raise BundleError(f"bundle {path}: no such directory. Create it with: intaglio export SOURCE -o {path}")
+    if not file.is_file():
+        raise BundleError(f"bundle {path}: no {MANIFEST} in it. Create a bundle with: intaglio export SOURCE -o BUNDLE")
+    if file.stat().st_size > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file}: {file.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}. Re-create it.")
+    data = file.read_bytes()
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BundleError(f"{file}: damaged manifest (format {version!r}). Re-create the bundle.")
+        if version > FORMAT:
+            raise BundleError(
+                f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
+                "Update with: pip install --upgrade intaglio"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
+
+
+def verify_files(path: Path, manifest: Manifest) -> None:
+    """Raise `BundleError` unless the files of the bundle at `path` are those that its manifest lists."""
+    for name in (graph.file for graph in manifest.graphs):
+        if name not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: {name} is not listed. Re-create the bundle.")
+    for engine in manifest.engines:
+        if engine.path not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: the engine {engine.path} is not listed among the files. Rebuild it.")
+    for relative, expected in manifest.files.items():
+        file = inside(path, relative, str(path / MANIFEST))
+        if not file.is_file():
+            raise BundleError(f"{file}: listed in {MANIFEST} but missing. Copy the whole bundle, or re-create it.")
+        size = file.stat().st_size
+        if size != expected.bytes:
+            raise BundleError(
+                f"{file}: {size} bytes, expected {expected.bytes}. Copy the whole bundle again, or re-create it."
+            )
+        if (actual := sha256(file)) != expected.sha256:
+            raise BundleError(
+                f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
+                "The file was changed after it was written; re-create the bundle."
+            )
+
+
+def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
+    """Reject a graph whose inputs or outputs differ from the manifest, or whose external data is outside the bundle."""
+    file = graph.file
+    model = outline(path / file)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value.name for value in model.graph.input if value.name not in initializers]
+    outputs = [value.name for value in model.graph.output]
+    for what, named, found in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, outputs)):
+        if [spec.name for spec in named] != found:
+            raise BundleError(
+                f"{path / MANIFEST}: lists the {what} {', '.join(spec.name for spec in named)}, {file} has "
+                f"{', '.join(found)}. Re-create the bundle."
+            )
+    for relative in external_data_files(model):
+        inside(path, relative, f"{path / file}: external data")
+        if relative not in manifest.files:
+            raise BundleError(
+                f"{path / file}: its external data {relative} is not listed in {MANIFEST}. "
+                "The bundle was changed after it was written; re-create it."
+            )
+
+
+def verify_axes(path: Path, manifest: Manifest) -> None:
+    """Reject impossible axes and unknown dtypes."""
+    specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
+    axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
+    lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
+    bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
+    if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
+        raise BundleError(f"{path / MANIFEST}: an axis has an impossible length. Re-export the bundle.")
+    if strange := [spec for spec in specs if spec.dtype not in DTYPES]:
+        raise BundleError(
+            f"{path / MANIFEST}: {strange[0].name} has dtype {strange[0].dtype[:40]!r}, expected one of "
+            f"{', '.join(DTYPES)}. Re-export the bundle."
+        )
+
+
+def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
+    """Reject a decoder with impossible numbers, or numbers that contradict its graph."""
+
+    def check(name: str, value: int | None, low: int, high: int) -> None:
+        if value is not None and not low <= value <= high:
+            raise BundleError(
+                f"{path / MANIFEST}: the decoder's {name} is {value}, expected {low} to {high}. Re-export the bundle."
+            )
+
+    for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
+        check(name, getattr(decoder, name), 1, LONGEST)
+    check("drafts", decoder.drafts, 0, MAX_DRAFTS)
+    check("exit_layer", decoder.exit_layer, 0, decoder.layers)
+    encoder = manifest.encoder
+    ends = {f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)}
+    if encoder is not None:
+        ends |= {"start token": encoder.decoder_start_token_id, "padding token": encoder.pad_token_id}
+    for name, token in {"bos_token_id": decoder.bos_token_id, **ends}.items():
+        check(name, token, 0, decoder.vocab_size - 1)
+    caches = {spec.name: spec.shape[1::2] for spec in manifest.inputs if spec.name.startswith("past_")}
+    expected = [f"past_{kind}_{index}" for index in range(len(caches) // 2) for kind in ("key", "value")]
+    shape = (decoder.kv_heads, decoder.head_dim)
+    if len(caches) != 2 * decoder.layers or list(caches) != expected or any(each != shape for each in caches.values()):
+        raise BundleError(
+            f"{path / MANIFEST}: the decoder has {decoder.layers} layers with {shape[0]} heads of {shape[1]} in the "
+            f"cache, but the {len(caches)} caches of its graph have other names or shapes. Re-export the bundle."
+        )
+    widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
+    if widths and isinstance(widths[0], int):
+        check("vocab_size", decoder.vocab_size, widths[0], widths[0])
