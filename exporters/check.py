@@ -15,11 +15,11 @@ import numpy as np
 from intaglio import child_process
 from intaglio.bounds import Bounds
 from intaglio.errors import EngineError
-from intaglio.files import scratch_directory
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.temporary import scratch_directory
 
 Batch = dict[str, Array]  # name -> array
 

@@ -15,7 +15,6 @@ from intaglio import interrupts
 from intaglio.bundle import Calibration
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.files import scratch_directory
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
 from intaglio.graph_passes.calibration import IDS, count_tokens
 from intaglio.graph_passes.contract import Counts, PassInputs
@@ -30,6 +29,7 @@ from intaglio.progress import track
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.inputs import MASK
+from intaglio.temporary import scratch_directory
 
 FEW_TOKENS = 2048  # with fewer, ranges are too narrow for other texts
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest

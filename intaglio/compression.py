@@ -15,7 +15,7 @@ import msgspec
 
 from intaglio.bundle import Bundle, PassRecord, create
 from intaglio.errors import UsageError
-from intaglio.files import check_output_directory, sibling_directory
+from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibration import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.checker import check
@@ -29,6 +29,7 @@ from intaglio.model_file import external_data_files, load, outline, save
 from intaglio.progress import step
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
+from intaglio.temporary import sibling_directory
 from intaglio.training.sensitivity import sensitivity as compute_sensitivities
 
 ALLOW_CODE = "--allow-code"

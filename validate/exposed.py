@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from intaglio.errors import UsageError, storage_errors
-from intaglio.files import copy_file, inside, scratch_directory
+from intaglio.files import copy_file, inside
 from intaglio.model_file import external_data_files, parse
+from intaglio.temporary import scratch_directory
 
 
 def graph_values(path: Path) -> list[str]:

@@ -20,13 +20,13 @@ import onnx_ir as ir
 
 from intaglio.bundle import Bundle, Manifest
 from intaglio.errors import UsageError
-from intaglio.files import scratch_directory
 from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
 from intaglio.runtime.engines.engine import check_threads
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
+from intaglio.temporary import scratch_directory
 from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.work import Work, work
 

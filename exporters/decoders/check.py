@@ -21,13 +21,13 @@ from intaglio.bounds import Bounds
 from intaglio.bundle import Decoder
 from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoders.draft_check import stepwise_drafts
-from intaglio.files import scratch_directory
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
+from intaglio.temporary import scratch_directory
 
 Batch = list[list[int]]  # token ids of each sequence
 Logits = npt.NDArray[np.float32]

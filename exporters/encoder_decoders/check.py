@@ -20,12 +20,12 @@ from intaglio.bounds import Bounds
 from intaglio.bundle import MODEL, Decoder, Encoder
 from intaglio.exporters.check import Checked, compared, run_check
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
-from intaglio.files import scratch_directory
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.step import LOGITS, SOURCE_IDS, SOURCE_MASK, empty_caches, next_caches, step_feeds
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
+from intaglio.temporary import scratch_directory
 
 Floats = npt.NDArray[np.float32]
 OUTPUTS = ("cross_key", "cross_value", "logits")  # all layers together, and all tokens

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from intaglio.errors import storage_errors
-from intaglio.files import scratch_directory
 from intaglio.runtime.engines.engine import Array
+from intaglio.temporary import scratch_directory
 
 
 class HeldValues:

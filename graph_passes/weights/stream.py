@@ -18,7 +18,6 @@ import onnx_ir as ir
 
 from intaglio import interrupts
 from intaglio.errors import GraphError
-from intaglio.files import scratch_directory
 from intaglio.graph_passes.calibrate import mask_axes
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.graph_passes.real_tokens import axes_of, real_parts
@@ -30,6 +29,7 @@ from intaglio.plugins.nodes import lengths
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.inputs import MASK
+from intaglio.temporary import scratch_directory
 
 
 class Stream:

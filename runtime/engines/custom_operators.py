@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import BundleError, EngineError
-from intaglio.files import scratch_directory
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.inlining import inline
+from intaglio.temporary import scratch_directory
 
 
 class MissingKernels(UserWarning):

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intaglio.errors import BuildError, EngineError, GraphError
-from intaglio.files import scratch_directory
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import trt as plugins
@@ -17,6 +16,7 @@ from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
 from intaglio.runtime.engines.tensorrt_integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt_library import STDERR, silent
+from intaglio.temporary import scratch_directory
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from intaglio.bundle import Bundle
-from intaglio.files import SUFFIX
+from intaglio.temporary import SUFFIX
 
 KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "2"))  # of each command
 

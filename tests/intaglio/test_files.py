@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from intaglio import files
+from intaglio import files, temporary
 from intaglio.bundle import Bundle
 
 HOLD = """
 import sys
 from pathlib import Path
-from intaglio.files import temporary_directory
+from intaglio.temporary import temporary_directory
 with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
     (directory / "file").write_text("x")
     print(directory, flush=True)
@@ -28,7 +28,7 @@ with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
 REPLACE = """
 import sys
 from pathlib import Path
-from intaglio import files
+from intaglio import files, temporary
 if sys.argv[2] == "rename":
     files._exchange = lambda one, other: False
 target = Path(sys.argv[1])
@@ -44,9 +44,9 @@ while True:
 CROWD = """
 import sys
 from pathlib import Path
-from intaglio import files
+from intaglio import files, temporary
 for _ in range(300):
-    files._swept.clear()
+    temporary._swept.clear()
     with files.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
         (directory / "file").write_text("x")
         assert (directory / "file").read_text() == "x"
@@ -81,7 +81,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def work_in(place: Path) -> None:
     """What the next command does in a place."""
-    files._swept.clear()
+    temporary._swept.clear()
     with files.temporary_directory(place, ".out."):
         pass
 
@@ -107,11 +107,11 @@ def test_what_a_living_process_works_in_stays(tmp_path: Path) -> None:
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
-    (tmp_path / f".out.abcdefgh{files.SUFFIX}").symlink_to(precious)
-    (tmp_path / f".out.abcdefgi{files.SUFFIX}").write_text("a file")
-    (tmp_path / f".out.short{files.SUFFIX}").mkdir()
+    (tmp_path / f".out.abcdefgh{temporary.SUFFIX}").symlink_to(precious)
+    (tmp_path / f".out.abcdefgi{temporary.SUFFIX}").write_text("a file")
+    (tmp_path / f".out.short{temporary.SUFFIX}").mkdir()
     (tmp_path / ".out.abcdefgh.tmp").mkdir()
-    (tmp_path / f".out.abcdefgh{files.SUFFIX}.kept").mkdir()
+    (tmp_path / f".out.abcdefgh{temporary.SUFFIX}.kept").mkdir()
     before = sorted(tmp_path.iterdir())
     work_in(tmp_path)
     assert sorted(tmp_path.iterdir()) == before

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError, MissingExtraError, storage_errors
-from intaglio.files import scratch_directory
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.geometry import PLUGINS, Launch
+from intaglio.temporary import scratch_directory
 
 Array = npt.NDArray[np.generic]
 
