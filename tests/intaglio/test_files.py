@@ -47,7 +47,7 @@ from pathlib import Path
 from intaglio import files, temporary
 for _ in range(300):
     temporary._swept.clear()
-    with files.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
+    with temporary.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
         (directory / "file").write_text("x")
         assert (directory / "file").read_text() == "x"
 """
@@ -82,7 +82,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def work_in(place: Path) -> None:
     """What the next command does in a place."""
     temporary._swept.clear()
-    with files.temporary_directory(place, ".out."):
+    with temporary.temporary_directory(place, ".out."):
         pass
 
 
