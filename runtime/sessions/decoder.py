@@ -27,6 +27,7 @@ from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.limits import StepLimits
+from intaglio.runtime.sessions.rows import CachedRows, taking_part
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import (
     DRAFT_LOGITS,
@@ -42,7 +43,7 @@ Logits = npt.NDArray[np.float32]
 CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
 
 
-class DecoderSession:
+class DecoderSession(CachedRows):
     """A decoder and its cache, for `batch` sequences at a time, a row each. A context manager.
 
     `lengths` [batch] are the tokens that the cache holds of each row. A graph that drafts does so after some of the
@@ -63,25 +64,20 @@ class DecoderSession:
             raise UsageError(f"batch {batch}: expected at least 1.")
         if limit is not None and not 1 <= limit <= decoder.max_positions:
             raise UsageError(f"limit of {limit} tokens: the model takes 1 to {decoder.max_positions}.")
-        self.engine = engine
-        self.decoder = decoder
-        self.batch = batch
-        self.limit = limit or decoder.max_positions
-        self.lengths = [0] * batch
+        self.engine, self._limits = engine, StepLimits(engine, decoder)
+        cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
+        super().__init__(cache, decoder, batch, self._limits.most_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
         self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
         self.draft_logits: list[Logits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
         self.blocks_run: list[Integers] = [np.zeros(0, np.int64)] * batch
         self.exit_thresholds = np.full(batch, NEVER, np.float32)
-        self.cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
         self._pool = StepPool(engine, decoder, self.logits_name)
         self._attended: dict[str, Buffer] = {}  # what every step reads besides: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
         self._attended_tokens = 0  # for which they have room
         self._slots = Slots(engine.memory, decoder)
-        self._limits = StepLimits(engine, decoder)
-        self.limit = self._limits.most_tokens(self.limit)
         if self._limits.slots is not None:
             self._reserve(self._limits.slots)
 
@@ -123,11 +119,6 @@ class DecoderSession:
         self._slots.release()
         self.engine.close()
 
-    @property
-    def capacity(self) -> int:
-        """The slots that the cache has for each sequence."""
-        return self.cache.capacity
-
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Logits:
         """Append a prompt (token ids) to every row; return the logits [batch, vocab] after it.
 
@@ -156,7 +147,7 @@ class DecoderSession:
         Many tokens, but not those of trees, are run in pieces. Raises `UsageError` as `step` does.
         """
         counts = [len(tokens) for tokens in texts]
-        self._check_lengths(counts)
+        self.check_lengths(counts)
         longest = max(counts)
         widest = longest if trees else min(longest, self._widest(counts))
         if longest and longest == widest:
@@ -197,13 +188,13 @@ class DecoderSession:
         origins: Sequence[Sequence[int]] | None = None,
     ) -> list[Logits]:
         """One step, of the rows from the first to the last that get tokens: see `append`."""
-        rows = _taking_part(counts)
+        rows = taking_part(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
         buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
         for index, row in enumerate(rows):
             tokens, count = texts[row], counts[row]
             if count:
-                self._check_ids(min(tokens), max(tokens))
+                self.check_ids(min(tokens), max(tokens))
                 buffers.input_ids[index, :count] = tokens
                 buffers.logit_indices[index, : wanted[row]] = self._slots.numbers[count - wanted[row] : count]
             if trees and trees[row]:
@@ -235,7 +226,7 @@ class DecoderSession:
         ids = np.asarray(input_ids, np.int64)
         if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1:
             raise UsageError(f"input_ids {ids.shape}: expected [{self.batch}, tokens].")
-        self._check_ids(ids.min(), ids.max())
+        self.check_ids(ids.min(), ids.max())
         tokens = ids.shape[1]
         real = np.full(self.batch, tokens, np.int64) if counts is None else np.asarray(counts, np.int64)
         if real.shape != (self.batch,) or real.min() < 0 or real.max() > tokens:
@@ -243,7 +234,7 @@ class DecoderSession:
         wanted = np.maximum(real - 1, 0)[:, None] if logit_indices is None else np.asarray(logit_indices, np.int64)
         if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
             raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
-        self._check_lengths(real.tolist())
+        self.check_lengths(real.tolist())
         buffers = self._prepare(range(self.batch), real.tolist(), tokens, wanted.shape[1], wanted.shape[1])
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
@@ -288,44 +279,6 @@ class DecoderSession:
             self.draft_logits[buffers.shape.slice] = drafts
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
-    def rollback(self, lengths: npt.ArrayLike) -> None:
-        """Forget what the rows hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
-        wanted = np.broadcast_to(np.asarray(lengths, np.int64), (self.batch,)).tolist()
-        if any(not 0 <= less <= length for less, length in zip(wanted, self.lengths, strict=True)):
-            raise UsageError(f"rollback to {wanted} tokens: the cache holds {self.lengths}.")
-        self.lengths = wanted
-
-    def truncate(self, row: int, length: int) -> None:
-        """Forget what `row` holds beyond `length` tokens, if it holds more."""
-        self.lengths[row] = min(self.lengths[row], length)
-
-    def keep(self, row: int, start: int, places: Sequence[int]) -> None:
-        """Of what the row holds from `start` on, keep the tokens at `places`, ascending; the others go.
-
-        They move up behind each other in the cache, which stays where it is.
-        """
-        self.cache.keep(row, start, places)
-        self.lengths[row] = start + len(places)
-
-    def copy(self, source: int, row: int, length: int) -> None:
-        """Let `row` hold the first `length` tokens of the row `source`, and nothing else."""
-        if not 0 <= length <= self.lengths[source]:
-            raise UsageError(f"copy of {length} tokens: row {source} holds {self.lengths[source]}.")
-        self.cache.copy(source, row, length, self.decoder.layers)
-        self.lengths[row] = length
-
-    def _check_ids(self, least: int, greatest: int) -> None:
-        if least < 0 or greatest >= self.decoder.vocab_size:
-            raise UsageError(f"token ids {least} to {greatest}: expected 0 to {self.decoder.vocab_size - 1}.")
-
-    def _check_lengths(self, more: Sequence[int]) -> None:
-        longest = max(map(add, self.lengths, more))
-        if longest > self.limit:
-            which = "model's" if self.limit == self.decoder.max_positions else "cache's"
-            raise UsageError(
-                f"text of {longest} tokens, the {which} limit is {self.limit}. Shorten the prompt, or ask for less."
-            )
-
     def _reserve(self, slots: int) -> None:
         """Make room for `slots` in every row; what the cache holds is copied."""
         self._limits.check_slots(slots)
@@ -339,11 +292,3 @@ class DecoderSession:
     def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
         """Let the steps that follow read `buffers` as further inputs, by name: the same ones for so many `tokens`."""
         self._attended, self._attended_tokens = buffers, tokens
-
-
-def _taking_part(counts: Sequence[int]) -> range:
-    """The rows from the first to the last that get tokens; those between get some that are not real."""
-    if all(counts) or not any(counts):
-        return range(len(counts))
-    rows = [row for row, count in enumerate(counts) if count]
-    return range(rows[0], rows[-1] + 1)

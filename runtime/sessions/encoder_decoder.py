@@ -112,7 +112,7 @@ class EncoderDecoderSession(DecoderSession):
             raise UsageError(f"sources of {counts[:given]} tokens: expected each of at least 1 token.")
         ids: Integers = np.full((len(sources), max(counts)), self.encoder.pad_token_id, np.int64)
         for row, source in zip(ids[:given], sources, strict=False):
-            self._check_ids(min(source), max(source))
+            self.check_ids(min(source), max(source))
             row[: len(source)] = source
         mask = np.arange(ids.shape[1]) < np.array(counts)[:, None]
         began = time.perf_counter()
