@@ -12,6 +12,9 @@ from intaglio.exporters import export
 from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.device_array import DeviceArray
+from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.targets import TARGETS
@@ -23,16 +26,16 @@ pytestmark = pytest.mark.usefixtures("cuda_device")
 MakeEncoder = Callable[..., Path]
 
 
-def built(path: Path, target: str) -> None:
+def built(path: Path, target: str, axes: dict[str, str] | None = None) -> None:
     trt = pytest.importorskip(TARGETS[target].library)
     device = gpus.present()
     assert device is not None
     if target == "tensorrt":
-        build(path, target)
+        build(path, target, axes=axes)
         return
     if device.name not in gpus.SM or f"SM{device.sm}" not in trt.ComputeCapability.__members__:
         pytest.skip(f"TensorRT-RTX does not compile for {device.name}")
-    build(path, target, gpus=[device.name])
+    build(path, target, gpus=[device.name], axes=axes)
 
 
 @pytest.mark.parametrize("target", ENGINES)
@@ -92,3 +95,39 @@ def test_a_decoders_cache_is_written_where_it_lies(
             logits += [session.step([[token], [token + 1]])[:, 0] for token in range(8, 16)]
             found.append(np.stack(logits))
     assert cosine(found[1], found[0]) > 0.999
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(
+    make_decoder: Callable[..., tuple[Path, Path]],
+    tmp_path: Path,
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `tests/runtime/sessions/test_device_traffic.py` has it with a stand-in for the GPU."""
+    crossed: list[int] = []
+    copy = DeviceMemory.copy
+
+    def counted(memory: DeviceMemory, to: Buffer, source: Buffer) -> None:
+        if not (isinstance(to, DeviceArray) and isinstance(source, DeviceArray)):
+            crossed.append(to.nbytes)
+        copy(memory, to, source)
+
+    monkeypatch.setattr(DeviceMemory, "copy", counted)
+    checkpoint, _ = make_decoder("llama", max_position_embeddings=1024)
+    found = []
+    for capacity in ("64", "640"):
+        path = tmp_path / capacity
+        export(str(checkpoint), path, dtype="float16", check=False)
+        built(path, target, {"capacity": capacity})
+        with DecoderSession.open(path, target, batch=2) as session:
+            session.prefill([[1, 2, 3, 4, 5], [6, 7]])
+            crossed.clear()
+            for token in range(8, 16):
+                session.step([[token], [token + 1]])
+            session.append([[], [1, 2, 3]], [0, 3], trees=[(), (-1, 0, 0)])
+            session.keep(1, 10, [0, 2])
+            session.copy(1, 0, 11)
+            session.step([[1], [2]])
+        found.append(list(crossed))
+    assert found[0] == found[1]
