@@ -16,10 +16,11 @@ import onnx_ir as ir
 
 from intaglio.plugins import DOMAIN, operation_counts
 from intaglio.plugins.nodes import attributes, lengths, operator_of
+from intaglio.runtime.sessions.step import CROSS, PAST
 
 Shape = tuple[int, ...]
 
-GIVEN = ("past_", "cross_")  # inputs that hold keys and values
+GIVEN = (PAST, CROSS)  # inputs that hold keys and values
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from intaglio.exporters.decoders.draft_check import stepwise_drafts
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
-from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
+from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS, exit_outputs, whole_outputs
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
 from intaglio.temporary import scratch_directory
@@ -96,16 +96,16 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
 def _run(model: Path, folder: Path) -> None:
     """The child process: write each output, for all sequences of texts.json in order, to a file of its name."""
     decoder, batches = msgspec.json.decode((folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch]])
-    outputs: dict[str, list[Logits]] = {"logits": []}
+    outputs: dict[str, list[Logits]] = {LOGITS: []}
     for batch in batches:
         if decoder.drafts:
             found = stepwise_drafts(model, decoder, batch, pieces([len(text) for text in batch]))
-            outputs["logits"] += [logits for logits, _ in found]
-            outputs.setdefault("draft_logits", []).extend(drafts for _, drafts in found)
+            outputs[LOGITS] += [logits for logits, _ in found]
+            outputs.setdefault(DRAFT_LOGITS, []).extend(drafts for _, drafts in found)
         else:
-            outputs["logits"] += stepwise_logits(model, decoder, batch)
+            outputs[LOGITS] += stepwise_logits(model, decoder, batch)
         if decoder.exit_layer:
-            outputs.setdefault("exit_logits", []).extend(stepwise_logits(model, decoder, batch, early=True))
+            outputs.setdefault(EXIT_LOGITS, []).extend(stepwise_logits(model, decoder, batch, early=True))
     for name, arrays in outputs.items():
         np.savez(folder / f"{name}.npz", *arrays, allow_pickle=False)
 

@@ -26,6 +26,7 @@ from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.extras import load
 from intaglio.model_file import count_weights, save
 from intaglio.progress import step
+from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS
 from intaglio.version import __version__
 
 GENERATION = "generation_config.json"
@@ -108,11 +109,11 @@ def _source_outputs(
     texts = [text for batch in batches for text in batch]
     with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         module = build_decoder(checkpoint, family)
-        expected = {"logits": [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
+        expected = {LOGITS: [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
         if decoder.drafts:
-            expected["draft_logits"] = [source_drafts(module, decoder, text) for text in texts]
+            expected[DRAFT_LOGITS] = [source_drafts(module, decoder, text) for text in texts]
         if isinstance(module, EarlyExitModule):
-            expected["exit_logits"] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
+            expected[EXIT_LOGITS] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
     if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
         raise SourceError(
             f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "

@@ -28,7 +28,7 @@ from intaglio.sentences import sentences
 from intaglio.temporary import scratch_directory
 
 Floats = npt.NDArray[np.float32]
-OUTPUTS = ("cross_key", "cross_value", "logits")  # all layers together, and all tokens
+OUTPUTS = ("cross_key", "cross_value", LOGITS)  # all layers together, and all tokens
 
 
 class Pair(msgspec.Struct):
@@ -124,7 +124,7 @@ def _stepwise_logits(
             for rows, logits, tokens in zip(collected, outputs[LOGITS], real, strict=True):
                 rows.append(logits[: len(tokens)].astype(np.float32))
             lengths = lengths + np.array([len(tokens) for tokens in real])
-    return [{"logits": np.concatenate(rows)} for rows in collected]
+    return [{LOGITS: np.concatenate(rows)} for rows in collected]
 
 
 def _run(folder: Path, scratch: Path) -> None:

@@ -22,6 +22,7 @@ from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
 from intaglio.model_file import save, share
 from intaglio.progress import step
+from intaglio.runtime.sessions.step import LOGITS
 from intaglio.version import __version__
 
 ENCODER = "encoder.onnx"
@@ -114,7 +115,7 @@ def _source_outputs(
                 for name in ("k", "v")
             )
             logits = model(encoder_outputs=(states,), decoder_input_ids=torch.tensor([pair.written])).logits[0]
-            arrays = {"cross_key": keys, "cross_value": values, "logits": logits}
+            arrays = {"cross_key": keys, "cross_value": values, LOGITS: logits}
             expected.append({name: tensor.numpy() for name, tensor in arrays.items()})
     if not all(np.isfinite(array).all() for arrays in expected for array in arrays.values()):
         raise SourceError(

@@ -11,6 +11,7 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.region import is_embedding, is_normalization, model_region
+from intaglio.runtime.sessions.step import PAST
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def encoder_region(model: ir.Model) -> list[ir.Node]:
 def _cache(model: ir.Model) -> str | None:
     """What of the graph is there only in a decoder."""
     for value in model.graph.inputs:
-        if str(value.name).startswith("past_"):
+        if str(value.name).startswith(PAST):
             return f"the input {value.name}"
     return next(
         (f"the node {node.name} (TensorScatter)" for node in model.graph if node.op_type == "TensorScatter"), None
