@@ -116,7 +116,7 @@ def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..
     assert list(result.scores.values()) == sorted(result.scores.values(), reverse=True)
     assert result.label is not None
     assert "[MASK]" not in result.label
-    with pytest.raises(UsageError, match=r"Write \[MASK\] where a word is wanted"):
+    with pytest.raises(UsageError, match=r"Write \[MASK\] for the word to fill in"):
         list(run(tmp_path / "bundle", ["no blank"]))
 
 
