@@ -106,7 +106,7 @@ def test_a_graph_without_source_says_what_to_do(chain: Chain, make_bundle: MakeB
     ("arguments", "message"),
     [
         ({"target": "abacus"}, "target 'abacus': expected one of ort-cpu"),
-        ({"target": "reference"}, "against itself proves nothing"),
+        ({"target": "reference"}, "--against reference: the target is the same"),
         ({"samples": 0}, "samples 0"),
         ({"batch_size": -1}, "batch size -1"),
         ({"max_abs": float("nan")}, "bound max_abs=nan"),
@@ -137,7 +137,7 @@ def test_a_bundle_of_another_model(chain: Chain, make_bundle: MakeBundle, data: 
     manifest = json.loads((path / "bundle.json").read_text())
     manifest["inputs"][0]["name"] = "z"
     (path / "bundle.json").write_text(json.dumps(manifest))
-    with pytest.raises(UsageError, match="takes the inputs z, the bundle x"):
+    with pytest.raises(UsageError, match="has the inputs z, the bundle x"):
         validate(make_bundle(chain(1)), path, data)
 
 
