@@ -24,7 +24,7 @@ def draw(folder: Path, run: Run) -> None:
 
 
 def gelu_picture() -> str:
-    """GELU, i-GELU and h-GELU, and how far the approximations are off."""
+    """GELU, i-GELU and h-GELU, and the errors of the approximations."""
     inputs = np.linspace(INPUTS[0], INPUTS[-1], POINTS).astype(np.int64)
     x = inputs * INPUT_SCALE
     exact = functions.gelu(x)
@@ -56,7 +56,7 @@ def gelu_picture() -> str:
 
 
 def exp_picture() -> str:
-    """exp and i-exp below the maximum, and how far i-exp is off."""
+    """exp and i-exp below the maximum, and the error of i-exp."""
     distances = (65535 * np.linspace(0, 1, 2 * POINTS) ** 2).astype(np.int64)  # closer where there is more to see
     x = -distances * INPUT_SCALE
     exact = np.exp(x)
@@ -88,7 +88,7 @@ def exp_picture() -> str:
 
 
 def mass_picture(run: Run) -> str:
-    """What the weights of a row sum to, by its length."""
+    """The sum of the weights of a row, by its length."""
     random = functions.rows(max(LENGTHS))["random, σ = 1"]
     return chart(
         "Sum of the softmax weights of a row by its length, 8-bit softmax against IntAttention",

@@ -1,4 +1,4 @@
-"""The integer functions and what they stand for, both in real numbers; and the rows that softmax is tried on.
+"""The integer functions and their references, both in real numbers; and the test rows for softmax.
 
 Everything integer here is `intaglio.plugins`' own: the functions of `integer_math.py`, or a whole operator.
 """
@@ -70,7 +70,7 @@ def softmax(scores: Integers) -> Floats:
 
 
 def rows(length: int) -> dict[str, Integers]:
-    """Scores [length] at SCORE_SCALE by what is special about them, all within 16 bits."""
+    """Scores [length] at SCORE_SCALE by the name of the special case, all within 16 bits."""
     place = np.arange(length)
     random = np.random.default_rng(length)
     real = {
@@ -86,12 +86,12 @@ def rows(length: int) -> dict[str, Integers]:
 
 
 def edge_row(length: int) -> Integers:
-    """The worst that 15-bit exponentials can do: all entries but one so small that they just round to 0."""
+    """The worst case of 15-bit exponentials: all entries but one just round to 0."""
     return np.where(np.arange(length) == 0, 0, -math.ceil(16 * math.log(2) / SCORE_SCALE))
 
 
 def attention_mass(run: Run, scores: Integers) -> Floats:
-    """What IntAttention's weights sum to, read to 1/254: its answer where every value is 127. Scores [rows, length]."""
+    """The sum of IntAttention's weights, resolved to 1/254: its output if every value is 127. Scores [rows, length]."""
     count, length = scores.shape
     high = np.clip(np.rint(scores / 127), -128, 127).astype(np.int64)
     key = np.stack([high, scores - 127 * high], axis=-1).astype(np.int8)
@@ -111,7 +111,7 @@ def softmax_weights(run: Run, scores: Integers) -> Floats:
 
 
 def attention_weights(scores: Integers) -> Floats:
-    """The weights that IntAttention gives to the values: exponentials over their sum. Scores [rows, length]."""
+    """The weights of IntAttention: exponentials over their sum. Scores [rows, length]."""
     p = integer_math.masked_exp(scores, None, integer_math.exp_constants(SCORE_SCALE))
     weights: Floats = p / p.sum(axis=-1, keepdims=True)
     return weights
@@ -124,7 +124,7 @@ def layer_norm(x: Array, weight: Floats, bias: Floats) -> Floats:
 
 
 def whole_number_layer_norm(x: Array, weight: Floats, bias: Floats) -> Floats:
-    """The same with mean and root rounded to whole numbers, as I-BERT's equation 2.15 and algorithm 4 read."""
+    """The same with mean and root rounded to integers, as in I-BERT's equation 2.15 and algorithm 4."""
     deviation = x - np.rint(x.mean(axis=-1, keepdims=True, dtype=np.float64))
     root = np.floor(np.sqrt((deviation**2).mean(axis=-1, keepdims=True)))
     with np.errstate(divide="ignore", invalid="ignore"):

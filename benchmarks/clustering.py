@@ -1,4 +1,4 @@
-"""Is the exact weighted k-means of one row faster than scikit-learn's, and by how much is its error lower?
+"""Is the exact weighted k-means of one row faster than scikit-learn's, and how much lower is its error?
 
     pip install scikit-learn ckwrap        or the extra `peers`
     python benchmarks/clustering.py [rows of each size]
@@ -6,7 +6,7 @@
 The rows are those of a linear layer of a language model: weights of a Student distribution with 5 degrees of freedom,
 sensitivities of a squared one, both in float32. scikit-learn is called as SqueezeLLM calls it (quantization/nuq.py):
 KMeans(n_clusters=2**bits, random_state=0, n_init="auto", max_iter=50).fit(column, sample_weight=sensitivities).
-All on one thread, ours and the peers' turn by turn; times are those of the processor, per row.
+All on one thread, ours and the peers' in turns; times are CPU times per row.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
     contestants: dict[str, Callable[[Floats, Floats, int], Floats]] = {
         "ours": ours, "scikit-learn": scikit_learn, "ckwrap": ckwrap,
     }  # fmt: skip
-    print(f"kernels: {ort.instruction_set()}; {rows} rows of each size, one thread, the least of {ROUNDS} rounds")
+    print(f"kernels: {ort.instruction_set()}; {rows} rows of each size, one thread, the minimum of {ROUNDS} rounds")
     for length in (4096, 11008):
         for bits in (2, 3, 4):
             random = np.random.default_rng(length + bits)
@@ -79,7 +79,7 @@ def main() -> None:
                     centroids = contestant(values, weights, 2**bits)
                     times[name] = min(times[name], (time.process_time() - started) / rows)
                     found[name] = errors(values, weights, centroids)
-            print(f"{length} values, {2**bits:2} clusters: ours {times['ours'] * 1e3:.3f} ms a row")
+            print(f"{length} values, {2**bits:2} clusters: ours {times['ours'] * 1e3:.3f} ms per row")
             for name in ("scikit-learn", "ckwrap"):
                 excess = found[name] / found["ours"] - 1
                 print(

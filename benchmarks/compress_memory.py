@@ -1,4 +1,4 @@
-"""How much memory does compressing take, in units of the weights?
+"""How much memory does compression need, relative to the weights?
 
     python benchmarks/compress_memory.py [--recipe NAME ...] [--hidden 1024] [--layers 16] [--samples 128] [--json]
 
@@ -26,12 +26,12 @@ from contestants import fresh_process
 from intaglio.progress import step
 
 LIMIT = 1.5
-SENSITIVITY_SAMPLES = 2  # its peak does not depend on how many
+SENSITIVITY_SAMPLES = 2  # its peak does not depend on the number
 RECIPES = ("lut", "lut-sparse", "gptq", "awq", "rtn", "mixed")
 
 
 class Row(msgspec.Struct):
-    """One recipe, or the sensitivities that most recipes are given; bytes."""
+    """One recipe, or the sensitivities that most recipes use; bytes."""
 
     name: str
     seconds: float
@@ -51,11 +51,11 @@ class Result(msgspec.Struct):
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--recipe", "recipes", type=click.Choice(RECIPES), multiple=True, help="Which; default: all.")
+@click.option("--recipe", "recipes", type=click.Choice(RECIPES), multiple=True, help="Recipes to run; default: all.")
 @click.option("--hidden", type=click.IntRange(min=64), default=1024, show_default=True, help="Width of the model.")
 @click.option("--layers", type=click.IntRange(min=1), default=16, show_default=True, help="Layers of the model.")
 @click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, help="Texts of 512 tokens.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep the models here, and use what is there.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep the models here, and reuse existing ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def main(recipes: tuple[str, ...], hidden: int, layers: int, samples: int, folder: Path | None, as_json: bool) -> None:
     """Measure and print."""

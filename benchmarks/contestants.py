@@ -1,6 +1,6 @@
-"""Who runs in the benchmarks of the integer-only encoder: how each makes its model from a float32 bundle, and opens it.
+"""The contestants of the integer-only encoder benchmarks: how each builds its model from a float32 bundle and opens it.
 
-Every contestant works in processes of its own: the libraries' threads disturb one another within one process.
+Every contestant runs in its own processes: the libraries' threads disturb one another within one process.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Runner = Callable[[Feeds], list[Array]]  # every output, in the order of the bun
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What is the same for all contestants."""
+    """The settings shared by all contestants."""
 
     threads: int = 2
-    spinning: bool = True  # ONNX Runtime's waiting in a loop, its default, which slows whoever else runs there
+    spinning: bool = True  # ONNX Runtime's busy-waiting, its default, which slows other processes
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare(bundle, folder, texts)` writes a model made from the bundle and the calibration texts, and returns it.
+    """`prepare(bundle, folder, texts)` writes a model built from the bundle and the calibration texts, and returns it.
 
     `open(model, bundle, settings)` gives the function that runs it. Both are called in a fresh process.
     """
@@ -86,7 +86,7 @@ def _quantize_dynamic(bundle: Bundle, folder: Path, texts: list[str]) -> Path:
 
 
 def _quantize_static(bundle: Bundle, folder: Path, texts: list[str]) -> Path:
-    """Q/DQ around the matrix products, in the dtypes and operators that came out best of those tried.
+    """Q/DQ around the matrix products, with the best of the dtypes and operators that were tried.
 
     With signed activations it was slower than float32; with the default list of operators hardly faster than so,
     at a cosine of 0.65 instead of 0.94.
@@ -107,10 +107,10 @@ def _quantize_static(bundle: Bundle, folder: Path, texts: list[str]) -> Path:
 
 
 def _preprocessed(bundle: Bundle, folder: Path) -> Path:
-    """The model after the preparation that ONNX Runtime's documentation asks for before quantising."""
+    """The model after the preprocessing that ONNX Runtime's documentation recommends before quantisation."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    # Its symbolic shape inference knows no opset as new as the model's; ONNX's own runs all the same.
+    # Its symbolic shape inference does not support the model's opset; ONNX's own still runs.
     quant_pre_process(str(bundle.model_path), str(folder / "preprocessed.onnx"), skip_symbolic_shape=True)
     return folder / "preprocessed.onnx"
 
@@ -175,7 +175,7 @@ def _open_openvino_float32(model: Path, bundle: Bundle, settings: Settings) -> R
     return _open_openvino(model, bundle, settings, INFERENCE_PRECISION_HINT="f32")
 
 
-BASE = "ort-float32"  # what the others are measured in units of
+BASE = "ort-float32"  # the reference of all ratios
 OURS = "ours"
 STRONGEST = "openvino-int8"
 ORT, OPENVINO = ("onnxruntime",), ("openvino",)
@@ -191,14 +191,14 @@ CONTESTANTS = {
 
 
 class Process:
-    """A contestant's model, opened in a process of its own (`pool`) that serves one call at a time."""
+    """A contestant's model, opened in its own process (`pool`), which serves one call at a time."""
 
     def __init__(self, pool: ProcessPoolExecutor, name: str, model: Path, bundle: Path, settings: Settings):
         self._pool = pool
         self._pool.submit(_open, name, model, bundle, settings).result()
 
     def turn(self, feeds: Feeds, seconds: float) -> tuple[list[float], float]:
-        """One run that is not counted, then at least two for about `seconds`: their times, and CPU time per run."""
+        """A warm-up run, then at least two runs for about `seconds`: their times, and CPU time per run."""
         return self._pool.submit(_turn, feeds, seconds).result()
 
     def outputs(self, batches: list[Feeds], index: int) -> list[Array]:
@@ -207,7 +207,7 @@ class Process:
 
 
 def selected(only: Sequence[str]) -> list[str]:
-    """The contestants named, or all, and always the base; those not installed are said on standard error."""
+    """The named contestants, or all, and always the base; those not installed are reported on standard error."""
     names = []
     for name, contestant in CONTESTANTS.items():
         if only and name not in (BASE, *only):
@@ -222,9 +222,9 @@ def selected(only: Sequence[str]) -> list[str]:
 
 
 def prepared(names: Sequence[str], bundle: Path, folder: Path, texts: list[str]) -> dict[str, Path]:
-    """Make the models of `names` under `folder`, or find them there; what cannot be made is said on standard error.
+    """Build the models of `names` in `folder`, or reuse existing ones; failures are reported on standard error.
 
-    Ours is made anew each time, since it is what changes.
+    Ours is always rebuilt, since it is the one that changes.
     """
     models = {}
     for name in names:
@@ -246,7 +246,7 @@ def prepared(names: Sequence[str], bundle: Path, folder: Path, texts: list[str])
 
 @contextlib.contextmanager
 def opened(models: dict[str, Path], bundle: Path, settings: Settings) -> Iterator[dict[str, Process]]:
-    """Open every model in a process of its own; what does not open is said on standard error."""
+    """Open every model in its own process; failures are reported on standard error."""
     with contextlib.ExitStack() as stack:
         processes = {}
         for name, model in models.items():
@@ -259,17 +259,17 @@ def opened(models: dict[str, Path], bundle: Path, settings: Settings) -> Iterato
 
 
 def left_out(name: str, reason: str) -> None:
-    """Say on standard error that a contestant does not run, and why."""
+    """Report on standard error that a contestant does not run, and why."""
     print(f"{name} is left out: {' '.join(reason.split())}", file=sys.stderr)
 
 
 def fresh_process() -> ProcessPoolExecutor:
-    """A process that imports everything anew, is silent, and serves one call at a time."""
+    """A fresh, silent process that serves one call at a time."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
 
 
 def _start() -> None:
-    """In the child: print none of the libraries' bars and hints, and do not outlive a parent that was killed."""
+    """In the child: suppress the libraries' progress bars and hints, and end when the parent is killed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -287,7 +287,7 @@ def _prepare(name: str, bundle: Path, folder: Path, texts: list[str]) -> Path:
     return CONTESTANTS[name].prepare(Bundle.open(bundle), folder, texts)
 
 
-_RUNNERS: list[Runner] = []  # in a child: the one model that it holds
+_RUNNERS: list[Runner] = []  # in a child: its single model
 
 
 def _open(name: str, model: Path, bundle: Path, settings: Settings) -> None:

@@ -1,11 +1,11 @@
-"""Damage that a compressed bundle can take without its graph looking wrong, for judging what judges bundles.
+"""Damage to a compressed bundle that keeps its graph valid, to test validation itself.
 
     scales    one layer's scales are doubled (of a lookup table: its entries; of a float weight: the weight)
     table     the entries of one layer's lookup table change places in each row; without lookup tables, the rows of
               the largest embedding table do
     indices   1 % of the stored integers of every layer are others (of a float weight: other weights of the matrix)
 
-The damaged bundle has right hashes, so that only running it shows what happened.
+The damaged bundle has correct hashes, so that only running it reveals the damage.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from intaglio.model_file import load, save
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.bit_packing import pack, unpack
 
-FLIPPED = 0.01  # part of the integers
+FLIPPED = 0.01  # fraction of the integers
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer's weight as it is stored.
+    """A linear layer's weight as stored.
 
     `integers`: int32 words of `bits`-bit numbers, or int8; the weight itself where it is floating point.
     `scales`: what they are multiplied with, or a table of what they stand for; None of a floating-point weight.
@@ -57,7 +57,7 @@ def damaged(bundle: Path, output: Path, kind: str, seed: int = 0) -> Path:
 
 
 def layers(model: ir.Model) -> list[Layer]:
-    """The compressed layers of a graph in its order, each weight once; where there are none, the others."""
+    """The compressed layers of a graph in order, each weight once; if there are none, the others."""
     found = {layer.integers: layer for layer in _layers(model)}.values()
     return [layer for layer in found if layer.scales is not None] or list(found)
 

@@ -1,12 +1,12 @@
-"""How many tokens a second do whole models generate, at 4, 3 and 2 bits, against llama.cpp?
+"""How many tokens per second do whole models generate, at 4, 3 and 2 bits, against llama.cpp?
 
     python benchmarks/decoder_speed.py [--only NAME ...] [--threads N ...] [--folder FOLDER] [--json]
 
 A LLaMA of 0.95 billion random parameters, one text at a time: 64 tokens after a prompt of 8, whose own time does not
-count. All contestants make their models from one float16 checkpoint, and take turns, each in a process of its own,
-resting in between. Without --folder everything is made anew, 4 GB and more in a temporary folder.
+count. All contestants build their models from one float16 checkpoint, and take turns, each in its own process,
+resting in between. Without --folder everything is rebuilt, 4 GB and more in a temporary folder.
 
-On a machine where others run too, elapsed times tell little: one thread's tokens per CPU second still tell how much
+On a loaded machine, elapsed times mean little: the tokens per CPU second of one thread still show how much
 work each does. Two threads of llama.cpp, which spin while they wait for each other, can take ten times as long there;
 with OMP_WAIT_POLICY=passive in the environment they sleep instead.
 """
@@ -73,7 +73,7 @@ CONTESTANTS = {
 
 
 class Row(msgspec.Struct):
-    """One contestant on so many threads."""
+    """One contestant with one number of threads."""
 
     contestant: str
     threads: int
@@ -85,7 +85,7 @@ class Row(msgspec.Struct):
 
 
 class Turn(msgspec.Struct):
-    """What one contestant's tokens of one round took."""
+    """The cost of one contestant's tokens in one round."""
 
     seconds: float
     cpu_seconds: float  # of all threads together
@@ -93,7 +93,7 @@ class Turn(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """All that was measured."""
+    """All measurements."""
 
     processor: Processor
     versions: list[str]
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--only", multiple=True, type=click.Choice(list(CONTESTANTS)), help="Who runs; default all.")
+@click.option("--only", multiple=True, type=click.Choice(list(CONTESTANTS)), help="Contestants to run; default: all.")
 @click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="The same for all.")
 @click.option("--rounds", default=5, show_default=True, help="Turns of each contestant.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep the checkpoint and the models here.")
@@ -134,7 +134,7 @@ def command(only: tuple[str, ...], threads: tuple[int, ...], rounds: int, folder
 
 
 def selected(only: Sequence[str]) -> list[str]:
-    """The contestants named, or all; those that cannot run here are said on standard error."""
+    """The named contestants, or all; those that cannot run here are reported on standard error."""
     names = [name for name in CONTESTANTS if not only or name in only]
     reasons = {name: reason for name in names if (reason := CONTESTANTS[name].missing())}
     for name, reason in reasons.items():
@@ -145,7 +145,7 @@ def selected(only: Sequence[str]) -> list[str]:
 
 
 def prepared(names: Sequence[str], folder: Path) -> dict[str, Path]:
-    """Make the models of `names` below `folder`; what cannot be made is said on standard error."""
+    """Build the models of `names` below `folder`; failures are reported on standard error."""
     checkpoint = random_llama.checkpoint(folder / "checkpoint")
     models = {}
     for name in names:
@@ -177,7 +177,7 @@ def summary(name: str, model_bytes: int, threads: int, turns: list[Turn]) -> Row
 
 @contextlib.contextmanager
 def opened(models: dict[str, Path], threads: int) -> Iterator[dict[str, ProcessPoolExecutor]]:
-    """Open every model in a process of its own; what does not open is said on standard error."""
+    """Open every model in its own process; failures are reported on standard error."""
     with contextlib.ExitStack() as stack:
         processes = {}
         for name, model in models.items():
@@ -196,7 +196,7 @@ def size(model: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-_GENERATORS: list[Generate] = []  # in a child: the one model that it holds
+_GENERATORS: list[Generate] = []  # in a child: its single model
 
 
 def _prepare(name: str, checkpoint: Path, folder: Path) -> Path:
@@ -213,7 +213,7 @@ def _turn() -> Turn:
     for _ in range(WARM_UP):
         next(tokens)
     tokens = generate(PROMPT)
-    next(tokens)  # comes of the prompt itself
+    next(tokens)  # the result of the prefill
     start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(TOKENS):
         next(tokens)
@@ -224,7 +224,7 @@ def _turn() -> Turn:
 
 
 def show_setting(result: Result, rounds: int) -> None:
-    """Print what is measured, and on what."""
+    """Print the setup and the machine."""
     machine = result.processor
     print(f"{machine.name}, {machine.cores} cores: {' '.join(machine.flags)}; load {machine.load:.1f} at the start")
     print(f"{result.parameters / 1e9:.2f} billion parameters, {TOKENS} tokens after {len(PROMPT)}; {rounds} rounds")

@@ -1,4 +1,4 @@
-"""Is the text of every strategy that promises it the large model's own, and a sampled one distributed as its texts?
+"""Do all exact strategies produce the large model's text, and do sampled texts follow its distribution?
 
     python benchmarks/decoding_exactness.py [--models FOLDER] [--drafts FOLDER ...] [--prompts N] [--json]
 
@@ -40,11 +40,11 @@ from intaglio.runtime.tokenizer import read_backend
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 TOKENS = 64
 CHARACTERS = 200  # of a prompt
-AHEAD = 3  # tokens that untrained drafts draft
-SAMPLED = 3  # tokens of a sampled text
+AHEAD = 3  # tokens drafted by untrained drafts
+SAMPLED = 3  # tokens per sampled text
 SAMPLING: dict[str, Any] = {"temperature": 1.5, "top_k": 3}
 
-# Name -> the options of `generate`, and whose bundle it runs.
+# Name -> the options of `generate`, and the bundle it runs.
 GREEDY: dict[str, tuple[dict[str, Any], str]] = {
     "speculative": ({"strategy": "speculative"}, "plain"),
     "speculative, windows of 4": ({"strategy": "speculative", "window": 4}, "plain"),
@@ -64,9 +64,9 @@ class Row(msgspec.Struct):
     weights: str
     texts: int
     equal: int
-    gaps: list[float]  # of the texts that are not
+    gaps: list[float]  # of the texts that differ
     tokens_a_pass: float  # of the large model
-    kept: float  # part of the drafted tokens
+    kept: float  # fraction of the drafted tokens
 
 
 class Sampled(msgspec.Struct):
@@ -80,14 +80,14 @@ class Sampled(msgspec.Struct):
 
 
 class Exactness(msgspec.Struct):
-    """All of it."""
+    """All results."""
 
     greedy: list[Row]
     sampled: list[Sampled]
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--models", default=MODELS, type=click.Path(path_type=Path), help="Holds small/, large/, held_out.txt.")
+@click.option("--models", default=MODELS, type=click.Path(path_type=Path), help="Has small/, large/, held_out.txt.")
 @click.option("--drafts", multiple=True, type=click.Path(path_type=Path), help="large/ with trained drafts.")
 @click.option("--prompts", default=200, show_default=True, help="Texts of each strategy.")
 @click.option("--samples", default=4000, show_default=True, help="Sampled texts of each strategy.")
@@ -107,7 +107,7 @@ def main(models: Path, drafts: tuple[Path, ...], prompts: int, samples: int, as_
 
 
 def prepare(models: Path, drafts: Sequence[Path], folder: Path) -> dict[str, dict[str, Path]]:
-    """Bundles by what drafts and by their weights: "small", "plain", and the large model with each kind of drafts."""
+    """Bundles by kind of draft and by weights: "small", "plain", and the large model with each kind of drafts."""
     checkpoints = {"small": models / "small", "plain": models / "large"}
     for path in drafts:
         checkpoints[msgspec.json.decode((path / RECORD).read_bytes(), type=Drafts).kind] = path
@@ -170,7 +170,7 @@ def compare(bundles: Mapping[str, Mapping[str, Path]], small: Path, weights: str
 
 
 def gap(bundle: Path, text: str, plain: Generated, other: Generated) -> float:
-    """The difference of the two largest logits where two texts part, one token a pass."""
+    """The difference of the two largest logits at the first different token, at one token per pass."""
     place = next(place for place, (a, b) in enumerate(zip(plain.tokens, other.tokens, strict=False)) if a != b)
     with DecoderSession.open(bundle) as session:
         logits = session.prefill([read_backend(Bundle.open(bundle)).encode(text).ids])[0]
@@ -201,7 +201,7 @@ def sample(bundles: Mapping[str, Mapping[str, Path]], small: Path, prompt: str, 
 
 
 def outcomes(bundle: Path, prompt: str) -> dict[tuple[int, ...], float]:
-    """The probability of every text of `SAMPLED` tokens that can be sampled."""
+    """The probability of every possible text of `SAMPLED` tokens."""
     sampling, found = Sampling(**SAMPLING), dict[tuple[int, ...], float]()
     with step("computing the distribution"), DecoderSession.open(bundle) as session:
         ids = read_backend(Bundle.open(bundle)).encode(prompt).ids
@@ -219,7 +219,7 @@ def outcomes(bundle: Path, prompt: str) -> dict[tuple[int, ...], float]:
 def chi_squared(
     name: str, found: Counter[tuple[int, ...]], exact: Mapping[tuple[int, ...], float], size: int
 ) -> Sampled:
-    """Pearson's test; outcomes that are expected fewer than 8 times are one cell. Wilson and Hilferty's (1931) p."""
+    """Pearson's test; outcomes with an expected count below 8 are merged. p by Wilson and Hilferty (1931)."""
     if strange := set(found) - set(exact):
         raise AssertionError(f"{name}: wrote {strange}, which the model cannot")
     cells = [(found[each], size * probability) for each, probability in exact.items() if size * probability >= 8]
@@ -234,7 +234,7 @@ def chi_squared(
 
 
 def table(result: Exactness) -> str:
-    """For people."""
+    """Print the results as tables."""
     lines = [f"{'greedy':30} {'weights':8} {'equal':>9} {'tokens a pass':>14} {'kept':>6}   gaps where it differs"]
     for row in result.greedy:
         gaps = ", ".join(f"{each:.1e}" for each in row.gaps)

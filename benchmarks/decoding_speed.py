@@ -1,13 +1,13 @@
-"""How fast do a small and a large model write together, at which quality, against the large one alone and its peers?
+"""How fast do a small and a large model generate together, at which quality, against the large one alone and peers?
 
     python benchmarks/decoding_speed.py --large CHECKPOINT --small CHECKPOINT --data FILE --validation FILE [--json]
     python benchmarks/decoding_speed.py --large CHECKPOINT --hidden-transfer CHECKPOINT --medusa CHECKPOINT --data FILE
 
 BiLD's thresholds are chosen on the validation file: the fastest that lose nothing there, and the fastest that lose at
-most one point. Then every text of the data file is written in all ways in turn, one text at a time, so that all meet
-the machine in the same moods; `speed` is the plain large model's time over theirs. `overhead` is the part of the time
-that is spent outside of the engines. transformers' plain and assisted generation of the same checkpoints run after
-that in a process of their own, their speed over transformers' own plain one.
+most one point. Then every text of the data file is generated with all configurations in turn, one text at a time, so
+that all run under the same load; `speed` is the plain large model's time over theirs. `overhead` is the fraction of the
+time outside of the engines. transformers' plain and assisted generation of the same checkpoints run afterwards in a
+separate process; their speed is relative to transformers' own plain one.
 
 The files are JSON lines with "prompt" and, if quality is to be scored against something else than the large model's own
 texts, "reference"; examples/train_text_to_text.py makes such checkpoints and files.
@@ -42,20 +42,20 @@ DRAFTED = ("hidden-transfer", "medusa")
 
 
 class Row(msgspec.Struct):
-    """One way to write all texts."""
+    """One decoding configuration for all texts."""
 
     way: str
     speed: float  # over the plain large model of the same library
-    milliseconds: float  # a text
+    milliseconds: float  # per text
     quality: TextQuality
-    same: float  # part of the texts that are the plain large model's
+    same: float  # fraction of texts equal to the plain large model's
     tokens_a_pass: float | None = None  # of the large model
-    kept: float | None = None  # part of the drafted tokens
+    kept: float | None = None  # fraction of the drafted tokens
     overhead: float | None = None
 
 
 class Speeds(msgspec.Struct):
-    """All of it."""
+    """All results."""
 
     parameters: dict[str, int]
     threads: int
@@ -64,19 +64,24 @@ class Speeds(msgspec.Struct):
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--large", required=True, type=click.Path(path_type=Path), help="The checkpoint whose texts are wanted.")
+@click.option("--large", required=True, type=click.Path(path_type=Path), help="The checkpoint of the large model.")
 @click.option("--small", type=click.Path(path_type=Path), help="The checkpoint that drafts.")
 @click.option("--hidden-transfer", type=click.Path(path_type=Path), help="--large with drafts that were trained so.")
 @click.option("--medusa", type=click.Path(path_type=Path), help="--large with drafts that were trained so.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Prompts to judge by.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Prompts for the evaluation.")
 @click.option("--validation", type=click.Path(path_type=Path), help="Prompts to choose thresholds on, for --small.")
-@click.option("--metric", type=click.Choice(METRICS), default="bleu", show_default=True, help="What quality is.")
+@click.option("--metric", type=click.Choice(METRICS), default="bleu", show_default=True, help="Measure of quality.")
 @click.option("--recipe", help="Compress the large model first, such as with rtn.")
-@click.option("--max-draft", default=10, show_default=True, help="BiLD's tokens between two reviews.")
-@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
-@click.option("--texts", type=click.IntRange(min=1), help="Take so many of --data.")
+@click.option(
+    "--max-draft",
+    default=10,
+    show_default=True,
+    help="BiLD's maximum tokens per draft.",
+)
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum tokens per text.")
+@click.option("--texts", type=click.IntRange(min=1), help="Use the first N prompts of --data.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads.  [default: all]")
-@click.option("--peers/--no-peers", default=True, help="With transformers.")
+@click.option("--peers/--no-peers", default=True, help="Also run transformers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def main(
     large: Path,
@@ -94,7 +99,7 @@ def main(
     peers: bool,
     as_json: bool,
 ) -> None:
-    """Export, choose, write, score, print."""
+    """Export, choose thresholds, generate, score, print."""
     count = threads or len(os.sched_getaffinity(0))
     examples = read_examples(data, "--data")[:texts]
     checkpoints = {"large": large, "small": small, "hidden-transfer": hidden_transfer, "medusa": medusa}
@@ -154,13 +159,13 @@ def bundle_of(checkpoint: Path, bundle: Path, recipe: str | None) -> Path:
 
 
 def parameters_of(checkpoint: Path) -> int:
-    """The numbers in a checkpoint's safetensors, those of drafts among them."""
+    """The parameters in a checkpoint's safetensors, including those of drafts."""
     from safetensors import safe_open
 
     total = 0
     for path in checkpoint.glob("*.safetensors"):
         with safe_open(path, "np") as file:
-            for name in file.keys():  # noqa: SIM118  it is no dictionary
+            for name in file.keys():  # noqa: SIM118  not a dictionary
                 length = 1
                 for side in file.get_slice(name).get_shape():
                     length *= side
@@ -169,7 +174,7 @@ def parameters_of(checkpoint: Path) -> int:
 
 
 def fastest(tuned: TunedDecoding, loss: float) -> Setting:
-    """BiLD's fastest setting that loses at most `loss` points on the validation file, or its best where none does."""
+    """BiLD's fastest setting that loses at most `loss` points on the validation file, or else the best one."""
     settings = [each for each in tuned.settings if each.strategy == "bild"]
     score = {id(each): getattr(each.quality, tuned.metric) for each in settings}
     least = getattr(tuned.settings[0].quality, tuned.metric) - loss
@@ -178,7 +183,7 @@ def fastest(tuned: TunedDecoding, loss: float) -> Setting:
 
 
 def measure(ways: Sequence[Way], examples: Sequence[Example]) -> list[Row]:
-    """Write every text in every way in turn."""
+    """Generate every text with every configuration in turn."""
     write_in_turn(ways, [example.prompt for example in examples])
     plain = ways[0].results
     wanted = [
@@ -207,7 +212,7 @@ def measure(ways: Sequence[Way], examples: Sequence[Example]) -> list[Row]:
 
 
 def beside(large: Path, small: Path | None, examples: Sequence[Example], tokens: int, threads: int) -> list[Row]:
-    """transformers' plain and assisted generation, in a process of their own."""
+    """transformers' plain and assisted generation, in a separate process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool, step("transformers"):
         return pool.submit(with_transformers, large, small, examples, tokens, threads).result()
 
@@ -263,7 +268,7 @@ def with_transformers(
 
 
 def table(result: Speeds, metric: str) -> str:
-    """For people."""
+    """Print the results as tables."""
     counts = ", ".join(f"{name} {count:,}" for name, count in result.parameters.items())
     lines = [f"parameters: {counts}; {result.threads} threads, {result.texts} texts", ""]
     columns = ("speed", "ms a text", metric, "same", "tokens a pass", "kept", "overhead")

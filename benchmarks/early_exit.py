@@ -1,15 +1,15 @@
-"""Leaving a decoder early: what does BiLD with one exit win at which quality, and what does CALM with one a block?
+"""Early exits: speed and quality of BiLD with one exit, and of CALM with one exit per block.
 
     python benchmarks/early_exit.py --layer-exit CHECKPOINT --every-layer CHECKPOINT --text FILE [--json]
 
-The thesis's figure C.1. The checkpoints are those of `intaglio train early-exit`, without and with --every-layer. They
-were trained differently, so each way is measured against what its own checkpoint writes as a plain model: all blocks,
-and no exit in the graph. `speed` is the plain model's time over theirs, `bleu` how close the texts are to the plain
-model's, and `blocks` how many blocks a token took on average: with CALM those that it went through, with BiLD those of
-all passes of both models, divided by the tokens written.
+See the thesis, figure C.1. The checkpoints are those of `intaglio train early-exit`, without and with --every-layer.
+They were trained differently, so each configuration is compared with its own checkpoint as a plain model: all blocks,
+and no exit in the graph. `speed` is the plain model's time over theirs, `bleu` the similarity to the plain model's
+texts, and `blocks` the mean number of blocks per token: with CALM those that it went through, with BiLD those of all
+passes of both models, divided by the generated tokens.
 
-Prompts are windows of the text. Every text is written in all ways in turn, one text at a time, so that all meet the
-machine in the same moods.
+Prompts are windows of the text. Every text is generated with all configurations in turn, one text at a time, so that
+all run under the same load.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from intaglio.validate.text_quality import text_quality
 
 
 class Row(msgspec.Struct):
-    """One way to write all texts."""
+    """One decoding configuration for all texts."""
 
     way: str
     speed: float  # over the plain model of the same checkpoint
-    milliseconds: float  # a text
+    milliseconds: float  # per text
     bleu: float  # against the plain model's texts
-    same: float  # part of the texts that are the plain model's
-    blocks: float  # that a written token took
+    same: float  # fraction of texts equal to the plain model's
+    blocks: float  # blocks run per generated token
 
 
 class Exits(msgspec.Struct):
-    """All of it."""
+    """All results."""
 
     layers: int  # blocks of the models
     exit_layer: int  # blocks before BiLD's exit
@@ -64,22 +64,22 @@ class Exits(msgspec.Struct):
 
 @dataclass
 class Compared(Way):
-    """A way to write, and the plain model that it is compared with; None: it is that itself."""
+    """A decoding configuration, and the plain model to compare with; None: it is the plain model."""
 
     plain: Compared | None = None
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--layer-exit", required=True, type=click.Path(path_type=Path), help="Trained with one exit, for BiLD.")
-@click.option("--every-layer", required=True, type=click.Path(path_type=Path), help="Trained with all, for CALM.")
-@click.option("--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts of.")
+@click.option("--layer-exit", required=True, type=click.Path(path_type=Path), help="Checkpoint for BiLD, one exit.")
+@click.option("--every-layer", required=True, type=click.Path(path_type=Path), help="Checkpoint for CALM, all exits.")
+@click.option("--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.")
 @click.option("--fallback", "fallbacks", multiple=True, type=float, default=(0.2, 0.5, 0.8), show_default=True)
 @click.option("--rollback", "rollbacks", multiple=True, type=float, default=(0.5, 1.5), show_default=True)
 @click.option("--saturation", "saturations", multiple=True, type=float, default=(0.7, 0.9, 0.98), show_default=True)
 @click.option("--decay", "decays", multiple=True, type=float, default=(0.0, 4.0), show_default=True)
-@click.option("--prompt-tokens", default=32, show_default=True, help="Tokens of a prompt.")
-@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens of a text at most.")
-@click.option("--texts", type=click.IntRange(min=1), default=20, show_default=True, help="Texts to write.")
+@click.option("--prompt-tokens", default=32, show_default=True, help="Tokens per prompt.")
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum tokens per text.")
+@click.option("--texts", type=click.IntRange(min=1), default=20, show_default=True, help="Number of texts to generate.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def main(
@@ -96,7 +96,7 @@ def main(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Export, write, score, print."""
+    """Export, generate, score, print."""
     count = threads or len(os.sched_getaffinity(0))
     common: dict[str, Any] = {"max_new_tokens": max_new_tokens, "threads": count, "ignore_eos": True}
     with tempfile.TemporaryDirectory() as made, ExitStack() as opened:
@@ -140,7 +140,7 @@ def exported(checkpoint: Path, bundle: Path, every: bool | None) -> Path:
     if found is not every:
         option = "--every-layer" if every else "--layer-exit"
         trained = "train early-exit --every-layer" if every else "train early-exit"
-        raise UsageError(f"{option} {checkpoint}: is not what `intaglio {trained}` makes. Train it so.")
+        raise UsageError(f"{option} {checkpoint}: expected a checkpoint from `intaglio {trained}`. Train it first.")
     with step(f"exporting {bundle.name}"):
         export(str(checkpoint), bundle, check=False)
     return bundle
@@ -154,7 +154,7 @@ def without_exits(checkpoint: Path, folder: Path) -> Path:
 
 
 def row(way: Compared, layers: int, exit_layer: int) -> Row:
-    """What came of a way; `exit_layer` are BiLD's blocks of a pass of the small model."""
+    """The results of a configuration; `exit_layer`: BiLD's blocks per pass of the small model."""
     plain = (way.plain or way).results
     seconds = sum(result.seconds for result in way.results)
     tokens = sum(len(result.tokens) for result in way.results)
@@ -175,7 +175,7 @@ def row(way: Compared, layers: int, exit_layer: int) -> Row:
 
 
 def table(result: Exits) -> str:
-    """For people."""
+    """Print the results as tables."""
     sizes = f"{result.layers} blocks, BiLD's exit after {result.exit_layer}"
     lines = [f"{sizes}; {result.threads} threads, {result.texts} texts", ""]
     columns = ("speed", "ms a text", "bleu", "same", "blocks")

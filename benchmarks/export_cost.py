@@ -1,4 +1,4 @@
-"""What does exporting cost, in time and memory, against a bare `torch.onnx.export` of the same module?
+"""What does an export cost, in time and memory, against a bare `torch.onnx.export` of the same module?
 
     python benchmarks/export_cost.py [CHECKPOINT]
 
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def measure(code: str, source: str) -> dict[str, float]:
-    """Run one side in a fresh process: its own numbers, the seconds of the program, the peak of all its processes."""
+    """Run one side in a fresh process; return its own numbers, the program's seconds, and the peak of all processes."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / ("out.onnx" if code is BARE else "out")
         start = time.perf_counter()
@@ -113,7 +113,7 @@ def measure(code: str, source: str) -> dict[str, float]:
 
 
 def tree_memory(pid: int) -> int:
-    """Bytes in memory of a process and its children, now; 0 when it has gone."""
+    """The present memory of a process and its children in bytes; 0 once it has ended."""
     try:
         process = psutil.Process(pid)
         return sum(member.memory_info().rss for member in [process, *process.children(recursive=True)])

@@ -45,7 +45,7 @@ LIMIT = 2.0  # times float32
 @click.option("--model", "chosen", multiple=True, type=click.Choice(["int8-only", *RECIPES]), help="Default: all.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=15, show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep the bundles here for the next time.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep the bundles here for later runs.")
 def main(chosen: tuple[str, ...], threads: int, rounds: int, folder: Path | None) -> None:
     """Measure and print."""
     machine = processor()
@@ -71,7 +71,7 @@ def encoder(name: str, place: Path) -> tuple[list[Path], dict[str, Feeds]]:
 
 
 def decoder(name: str, place: Path) -> tuple[list[Path], dict[str, Feeds]]:
-    """The language model in float32 and inlined, and what a decode step and a prompt give it."""
+    """The language model in float32 and inlined, and its inputs in a decode step and a prefill."""
     bundle, recipe = place / "decoder", place / f"{name}.yaml"
     if not bundle.exists():
         export(str(DECODER), bundle, check=False)
@@ -84,7 +84,7 @@ PREPARED: dict[str, Callable[[str, Path], tuple[list[Path], dict[str, Feeds]]]] 
 
 
 def inlined(bundle: Path, path: Path, recipe: str | Path, texts: Path | None = None) -> Path:
-    """`bundle` compressed and then inlined, in folders beside `path`."""
+    """`bundle` compressed and then inlined, in folders next to `path`."""
     result = path.with_name(f"{path.name}-inlined")
     if not result.exists():
         compress(bundle, path, recipe, calibration=texts, force=True)
@@ -93,7 +93,7 @@ def inlined(bundle: Path, path: Path, recipe: str | Path, texts: Path | None = N
 
 
 def tokens(bundle: Path, count: int, past: int) -> Feeds:
-    """`count` tokens after `past` others in a cache of `CAPACITY`, all of them attended to and all logits wanted."""
+    """Feeds of `count` tokens after `past` cached ones, with a capacity of `CAPACITY` and all logits."""
     random = np.random.default_rng(0)
     given: Feeds = {
         "input_ids": random.integers(0, 1000, (1, count)),
@@ -111,7 +111,7 @@ def opening(bundle: Path, threads: int) -> tuple[onnxruntime.InferenceSession, f
     """A session of plain ONNX Runtime, and the seconds that opening it took."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # without in-place caches TensorScatter warns at every run
+    options.log_severity_level = 3  # without in-place caches, TensorScatter warns in every run
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     start = time.perf_counter()
     session = onnxruntime.InferenceSession(bundle / "model.onnx", options, providers=["CPUExecutionProvider"])
@@ -119,7 +119,7 @@ def opening(bundle: Path, threads: int) -> tuple[onnxruntime.InferenceSession, f
 
 
 def measure(sessions: list[onnxruntime.InferenceSession], feeds: Feeds, rounds: int) -> list[list[float]]:
-    """Milliseconds of each session, round by round, after one that does not count."""
+    """Milliseconds of each session per round, after a warm-up round."""
     times: list[list[float]] = [[] for _ in sessions]
     for _ in range(rounds + 1):
         for session, own in zip(sessions, times, strict=True):

@@ -1,4 +1,4 @@
-"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, the head included."""
+"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, including the head."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def version() -> str:
 
 
 def missing() -> str:
-    """Why ours cannot run here, or nothing."""
+    """The reason why ours cannot run here, or nothing."""
     from intaglio.plugins import ort
 
     return "" if ort.library() else "no compiled kernels. Install a C++ compiler, then intaglio again"
 
 
 def compressed(bits: int, checkpoint: Path, folder: Path) -> Path:
-    """The bundle of `checkpoint` with tables of `bits`, below `folder`; the one in float is kept for the others."""
+    """The bundle of `checkpoint` with tables of `bits`, below `folder`; the float bundle is kept for the others."""
     from intaglio.exporters import export
     from intaglio.graph_passes import compress
 

@@ -28,7 +28,7 @@ TARGETS = {"mean_cosine": 0.995, "minimum_cosine": 0.98, "spearman": 0.995}
 
 
 class Accuracy(msgspec.Struct):
-    """How close a contestant's sentence embeddings are to those of float32 ONNX Runtime."""
+    """The similarity of a contestant's sentence embeddings to those of float32 ONNX Runtime."""
 
     contestant: str
     mean_cosine: float
@@ -42,8 +42,13 @@ def main() -> None:
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--only", multiple=True, type=click.Choice(list(CONTESTANTS)), help="Who runs, besides ort-float32.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep the peers' models here for the next time.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(CONTESTANTS)),
+    help="Contestants, besides ort-float32.",
+)
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep the peers' models here for later runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def command(only: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Calibrate, judge and print."""
@@ -83,7 +88,7 @@ def accuracy(name: str, actual: npt.NDArray[np.float64], expected: npt.NDArray[n
 
 
 def show(found: list[Accuracy]) -> None:
-    """Print a line per contestant, and for ours what was asked."""
+    """Print a line per contestant, and the targets of ours."""
     print(f"{'cosine to float32':32} {'mean':>9} {'minimum':>9} {'Spearman of similarities':>26}")
     for row in found:
         title = CONTESTANTS[row.contestant].title

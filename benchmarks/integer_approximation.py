@@ -1,4 +1,4 @@
-"""How close are the integer functions to those they stand for, and to what they could be replaced by?
+"""How accurate are the integer functions, compared with their alternatives?
 
     python benchmarks/integer_approximation.py [--json] [--pictures docs/pictures]
 
@@ -34,7 +34,7 @@ CHANNELS = 384
 
 
 class Figure(msgspec.Struct):
-    """A measured figure: by each that can run it, what it may be at most, and the same of its peers."""
+    """A measurement: the value by each runner, its bound, and the values of its peers."""
 
     name: str
     measured: dict[str, float]
@@ -107,7 +107,7 @@ def exp_figures() -> Iterator[Figure]:
 
 
 def mass_figures(runners: Mapping[str, Run]) -> Iterator[Figure]:
-    """What the weights of attention sum to, and how much of it lies where it should not."""
+    """The sum of attention weights, and the fraction that is misplaced."""
     lost = dict.fromkeys(runners, 0.0)
     lost_by_softmax = misplaced = misplaced_by_softmax = 0.0
     for length in LENGTHS:
@@ -131,7 +131,7 @@ def mass_figures(runners: Mapping[str, Run]) -> Iterator[Figure]:
 
 
 def square_root_figure() -> Figure:
-    """Wrong roots among all n beside a square, and 50,000 others."""
+    """Wrong roots among all n next to a square, and 50,000 others."""
     squares = np.arange(1, 65536, dtype=np.int64) ** 2
     random = np.random.default_rng(0).integers(0, 2**32, 50_000)
     numbers = np.concatenate([squares - 1, squares, squares + 1, random, [2**32 - 1]])
@@ -143,7 +143,7 @@ def square_root_figure() -> Figure:
 
 
 def layer_norm_figures(runners: Mapping[str, Run]) -> Iterator[Figure]:
-    """The 16-bit result against floating point, and whether a constant row gives the bias."""
+    """The 16-bit result against floating point, and whether a constant row returns the bias."""
     random = np.random.default_rng(0)
     weight = random.integers(2**13, 2**14, CHANNELS).astype(np.int32)
     bias = random.integers(-(2**15), 2**15, CHANNELS).astype(np.int32)
@@ -162,7 +162,7 @@ def layer_norm_figures(runners: Mapping[str, Run]) -> Iterator[Figure]:
 
 
 def layer_norm_rows(random: np.random.Generator) -> dict[str, Array]:
-    """Rows int32 [64, CHANNELS] by what is special about them."""
+    """Rows int32 [64, CHANNELS] by the name of the special case."""
     shape = (64, CHANNELS)
     ordinary = random.normal(0, 2000, shape)
     outliers = ordinary.copy()
@@ -174,7 +174,7 @@ def layer_norm_rows(random: np.random.Generator) -> dict[str, Array]:
 
 
 def layer_norm_figure(runners: Mapping[str, Run], kind: str, x: Array, weight: Array, bias: Array) -> Figure:
-    """How far the 16-bit result is off, in steps of 8 bits that just hold the largest."""
+    """The error of the 16-bit result, in 8-bit steps that just cover the largest value."""
     real = (x, weight * 2.0**-14, bias * 2.0**-16)
     exact = functions.layer_norm(*real)
     step = float(np.float32(largest(exact) / 127))
@@ -198,18 +198,18 @@ def root_mean_square(error: Floats) -> float:
 
 
 def distance(weights: Floats, exact: Floats) -> float:
-    """Half of the sum of all differences, which is what lies in the wrong place, of the worst row."""
+    """Half of the sum of all differences (the misplaced weight), of the worst row."""
     return float(np.abs(weights - exact).sum(axis=-1).max() / 2)
 
 
 def as_dict(figure: Figure) -> dict[str, object]:
-    """The fields; an infinite peer, which JSON has no number for, as null."""
+    """The fields; an infinite peer value becomes null, as JSON has no infinity."""
     peers = {name: value if math.isfinite(value) else None for name, value in figure.peers.items()}
     return {"name": figure.name, "measured": figure.measured, "bound": figure.bound, "peers": peers}
 
 
 def show(figures: list[Figure], runners: list[str]) -> None:
-    """Print a line per figure."""
+    """Print a line per measurement."""
     print(f"{'':46}" + "".join(f"{name:>14}" for name in runners) + f"{'at most':>12}  met  peers")
     for each in figures:
         columns = "".join(f"{number(each.measured[name]) if name in each.measured else '':>14}" for name in runners)
@@ -219,7 +219,7 @@ def show(figures: list[Figure], runners: list[str]) -> None:
 
 
 def number(value: float) -> str:
-    """Counts as they are, other numbers with three digits."""
+    """Counts unchanged, other numbers with three digits."""
     if math.isinf(value):
         return "∞"
     return f"{value:.0f}" if value == int(value) else f"{value:.3g}"

@@ -32,7 +32,7 @@ from intaglio.progress import step, track
 from intaglio.runtime.tokenizer import Tokenizer
 
 REST = 0.05  # seconds before each turn, after which no thread of the turn before still spins
-# Model -> what ours must reach: times float32 ONNX Runtime. Against OpenVINO's INT8 it is 1 everywhere.
+# Model -> our target speed relative to float32 ONNX Runtime. Relative to OpenVINO's INT8 it is always 1.
 TARGETS = {"minilm": 3.0, "bert-base": 4.0}
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
@@ -65,7 +65,7 @@ class Row(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """All that was measured."""
+    """All measurements."""
 
     processor: Processor
     settings: Settings
@@ -79,15 +79,20 @@ def main() -> None:
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--only", multiple=True, type=click.Choice(list(CONTESTANTS)), help="Who runs, besides ort-float32.")
-@click.option("--model", "chosen", multiple=True, type=click.Choice(list(TARGETS)), help="Which model; default both.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(CONTESTANTS)),
+    help="Contestants, besides ort-float32.",
+)
+@click.option("--model", "chosen", multiple=True, type=click.Choice(list(TARGETS)), help="Models; default: both.")
 @click.option("--batch", multiple=True, type=int, default=(1, 8), show_default=True)
 @click.option("--sequence", multiple=True, type=int, default=(128, 256), show_default=True)
 @click.option("--threads", default=2, show_default=True, help="The same for all.")
 @click.option("--rounds", default=9, show_default=True, help="Turns of each contestant per shape.")
 @click.option("--seconds", default=0.3, show_default=True, help="About how long a turn takes.")
 @click.option("--spinning/--no-spinning", default=True, help="Whether ONNX Runtime's threads spin, as by default.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Keep the peers' models here for the next time.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep the peers' models here for later runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def command(
     only: tuple[str, ...],
@@ -126,7 +131,7 @@ def command(
 
 
 def exported(model: str, place: Path) -> Path:
-    """The float32 bundle of `model` under `place`, made there with `intaglio export` unless it is there."""
+    """The float32 bundle of `model` at `place`, created with `intaglio export` unless it exists."""
     bundle = place / "float32"
     if not bundle.exists():
         place.mkdir(parents=True, exist_ok=True)
@@ -187,12 +192,12 @@ def summary(name: str, times: dict[str, list[list[float]]], cpu: dict[str, list[
 
 
 def per_round(reference: list[list[float]], own: list[list[float]]) -> list[float]:
-    """How many times as fast as `reference`, round by round: in one round both had the same neighbours."""
+    """The speed relative to `reference` per round; within one round both had the same load on the machine."""
     return [statistics.median(theirs) / statistics.median(ours) for theirs, ours in zip(reference, own, strict=True)]
 
 
 def processor() -> Processor:
-    """What this machine calculates with."""
+    """This machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -204,7 +209,7 @@ def processor() -> Processor:
 
 
 def show_machine(result: Result) -> None:
-    """Print what is measured on, and how."""
+    """Print the machine and the settings."""
     machine, settings = result.processor, result.settings
     print(f"{machine.name}, {machine.cores} cores: {' '.join(machine.flags)}; load {machine.load:.1f} at the start")
     spinning = "spinning" if settings.spinning else "not spinning"
@@ -212,7 +217,7 @@ def show_machine(result: Result) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the table of one model and shape, and what ours must reach beneath it."""
+    """Print the table of one model and shape, with our targets below it."""
     print(f"\n{rows[0].model}, batch {rows[0].batch}, sequence {rows[0].sequence}")
     print(f"{'':32} {'least':>10} {'median':>10} {'CPU time':>10}   times as fast (quartiles)  by least   by CPU")
     for row in rows:

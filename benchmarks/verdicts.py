@@ -1,11 +1,11 @@
-"""Whether `validate` tells a compressed model that is still good from one that is damaged, for every recipe and model.
+"""Does `validate` distinguish a good compressed model from a damaged one, for every recipe and model?
 
     python benchmarks/verdicts.py [--model NAME]... [--recipe NAME]...
 
-MiniLM, the two language models and the T5 of this repository are compressed by every recipe that takes them, and
+MiniLM, the two language models and the T5 of this repository are compressed by every recipe that supports them, and
 validated against the float32 bundle with the default bounds: MiniLM on the sentences that ship with intaglio, the
-language models on a piece of held-out text, the T5 on what the float32 one writes. Then each bundle is damaged in three
-ways (`damage.py`), which has to turn the verdict to FAILED. Exit code 1 where a damaged bundle passes.
+language models on a piece of held-out text, the T5 on the output of the float32 one. Then each bundle is damaged in
+three ways (`damage.py`), and the verdict must become FAILED. Exit code 1 if a damaged bundle passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ways to write texts, which are compared by writing every text in all of them in turn."""
+"""Decoding configurations, compared by generating every text with each of them in turn."""
 
 from __future__ import annotations
 

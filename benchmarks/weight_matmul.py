@@ -2,8 +2,8 @@
 
     python benchmarks/weight_matmul.py [--threads 1 2] [--rounds 15]
 
-Each contestant is a model of so many equal layers with weights of their own that no cache holds them; x is float32, one
-token. Every round runs all contestants and reads a block of memory with the same number of threads; figures are medians
+Each contestant is a model of equal layers with separate weights, too large for any cache; x is float32, one
+token. Every round runs all contestants and reads a block of memory with the same number of threads; results are medians
 over the rounds, ratios are those of the same round. `bandwidth` is what part of the read bandwidth the bytes of the
 indices alone reach.
 """

@@ -1,4 +1,4 @@
-"""What the weight passes cost in quality: perplexity on held-out text, and average bits, of the trained large model.
+"""The quality loss of the weight passes: perplexity on held-out text, and average bits, of the trained large model.
 
     python benchmarks/weight_quality.py [--model FOLDER] [--text FILE] [--calibration FILE] [--json]
 
@@ -49,7 +49,7 @@ TAKES_SENSITIVITY = ("lut",)
 
 
 class Row(msgspec.Struct):
-    """One method's figures; the divergence is KL(float ‖ compressed) in nats a token."""
+    """The results of one method; the divergence is KL(float ‖ compressed) in nats a token."""
 
     method: str
     bits: float

@@ -140,7 +140,7 @@ class Figures(msgspec.Struct):
 
 
 def run_command(program: str, command: click.Command) -> None:
-    """Start a command line: what the user can mend is one line on standard error and exit code 2."""
+    """Start a command line: an error that the user can fix is one line on standard error and exit code 2."""
     interrupts.install()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

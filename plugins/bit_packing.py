@@ -1,7 +1,7 @@
-"""Small unsigned integers packed into int32 words, as LutMatMul and GroupMatMul read them.
+"""Pack small unsigned integers into int32 words, in the format of LutMatMul and GroupMatMul.
 
 Number k of a row is bits [k·bits, (k + 1)·bits) of the row's little-endian bit stream: `bits` words hold 32 numbers,
-and with 3 bits two of them reach over the end of a word.
+and with 3 bits, two of them cross the end of a word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORD = 32  # bits
 
 
 def pack(numbers: npt.NDArray[np.integer[Any]], bits: int) -> npt.NDArray[np.int32]:
-    """[N, K] numbers of 0 to 2**bits - 1 as [N, K·bits/32] words. Raises `GraphError` where K is no multiple of 32."""
+    """[N, K] numbers of 0 to 2**bits - 1 as [N, K·bits/32] words. Raises `GraphError` if K is not a multiple of 32."""
     rows, length = numbers.shape
     check_length(length, bits)
     groups = numbers.reshape(rows, length // WORD, WORD)
@@ -36,7 +36,7 @@ def pack(numbers: npt.NDArray[np.integer[Any]], bits: int) -> npt.NDArray[np.int
 
 
 def unpack(packed: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
-    """[N, K·bits/32] words as the [N, K] numbers that `pack` was given."""
+    """[N, K·bits/32] words to the [N, K] numbers given to `pack`."""
     rows, length = packed.shape
     words = packed.view(np.uint32).reshape(rows, length // bits, bits)
     numbers = np.empty((rows, length // bits, WORD), np.uint8)
@@ -50,7 +50,7 @@ def unpack(packed: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpack_body(graph: BodyArithmetic, packed: ir.Value, bits: int, length: int) -> ir.Value:
-    """`unpack` in ONNX: int32 [N, length]. In int32, since TensorRT's parser takes neither uint32 nor bit shifts.
+    """`unpack` in ONNX: int32 [N, length]. In int32, since TensorRT's parser supports neither uint32 nor bit shifts.
 
     floor(word / 2^shift) is (word - word mod 2^shift) / 2^shift, which is exact in int32 also for negative words,
     ONNX's Mod having the sign of the divisor. A shift by 31 is made in two steps, as 2^31 is no int32.
@@ -79,7 +79,7 @@ def _shift_right(graph: BodyArithmetic, words: ir.Value, power: npt.NDArray[Any]
 
 
 def check_length(length: int, bits: int) -> None:
-    """Raise `GraphError` where rows of `length` numbers do not fill whole words whatever the bits."""
+    """Raise `GraphError` if rows of `length` numbers do not fill whole words."""
     if length % WORD:
         raise GraphError(
             f"in_features={length} is not a multiple of {WORD}, expected one for {bits}-bit words. "

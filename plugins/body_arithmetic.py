@@ -1,11 +1,11 @@
-"""What the bodies of operators are written with: nodes of standard ONNX operators, and how large their values can get.
+"""Building blocks of operators' function bodies: standard ONNX nodes, with bounds on the magnitude of their values.
 
-Integers are computed in float64, which holds them exactly below 2^53: ONNX Runtime (1.31) computes float64 with vector
-instructions and has none for 64-bit integers. What passes 2^53 is taken apart (see `FunctionBody.rescale`), or is
-one number of a row, for which 64-bit integers do.
+Integers are computed in float64, which is exact below 2^53: ONNX Runtime (1.31) uses vector instructions for float64,
+but not for 64-bit integers. Larger values are split (see `FunctionBody.rescale`), or there is only one per row, for
+which 64-bit integers are fast enough.
 
-Smaller and larger of int64 are written as comparisons, since ONNX Runtime's Min, Max and Clip of int64 (1.31, AVX-512)
-are wrong for some pairs that differ by 2^31 and more.
+Minimum and maximum of int64 are written as comparisons, since ONNX Runtime's Min, Max and Clip of int64 (1.31, AVX-512)
+are wrong for some pairs that differ by 2^31 or more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intaglio.plugins import constant_folding
 
 Number = int | float | npt.NDArray[Any]
 
-# Keys of `meta`, which bodies leave on values for each other while a model is inlined.
+# Keys of `meta`, by which bodies pass information to each other while a model is inlined.
 MAGNITUDE = "intaglio.magnitude"  # |value| is at most this
 UNSIGNED = "intaglio.unsigned"  # of an int8 value x: x + 128 in uint8; of 16 bits in int32: x + 2^15, also in int32
 FACTORS = "intaglio.factors"  # of a product x·w of floating-point numbers: x [..., K] and w [K, N]
@@ -30,7 +30,7 @@ FACTORS = "intaglio.factors"  # of a product x·w of floating-point numbers: x [
 INTEGERS = {ir.DataType.INT8: 2**7, ir.DataType.UINT8: 2**8, ir.DataType.INT16: 2**15, ir.DataType.INT32: 2**31}
 FLOATS = (ir.DataType.DOUBLE, ir.DataType.FLOAT)
 
-# Operator -> its output's dtype, or which input has that dtype; the first one of all others.
+# Operator -> its output's dtype, or the index of the input with that dtype; the first input for all others.
 DTYPES: dict[str, ir.DataType | int] = {
     "GreaterOrEqual": ir.DataType.BOOL,
     "MatMulInteger": ir.DataType.INT32,
@@ -39,7 +39,7 @@ DTYPES: dict[str, ir.DataType | int] = {
     "DequantizeLinear": 1,
     "Where": 1,
 }
-# Operator -> the magnitude of its output from those of its first two inputs; known of no others.
+# Operator -> the magnitude of its output from those of its first two inputs; unknown for all others.
 MAGNITUDES: dict[str, Callable[[float, float], float]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a + b,
@@ -50,13 +50,13 @@ MAGNITUDES: dict[str, Callable[[float, float], float]] = {
 
 
 class BodyArithmetic:
-    """Collects the nodes of a body; every method adds nodes and returns the value they compute.
+    """Collects the nodes of a body; every method adds nodes and returns the resulting value.
 
-    `last_axis` is what the reductions run over. It is counted from the front where the rank is known, as ONNX Runtime
-    1.31 leaves the shape of an empty tensor as it is when the axis is negative.
+    `last_axis` is the axis of reductions. It is counted from the front if the rank is known, because ONNX Runtime 1.31
+    does not reduce the shape of an empty tensor if the axis is negative.
     """
 
-    dtype = ir.DataType.DOUBLE  # of what is computed with
+    dtype = ir.DataType.DOUBLE  # of intermediate values
 
     def __init__(self, rank: int | None = None) -> None:
         self.nodes: list[ir.Node] = []
@@ -64,7 +64,7 @@ class BodyArithmetic:
         self.last_axis = -1 if rank is None else rank - 1
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """One node of a standard operator: its output, or a tuple of them; a constant where that is all it makes."""
+        """Add a standard node; return its output, or a tuple of them. The node is folded if its result is constant."""
         folded = constant_folding.compute(op_type, [self.known(value) for value in inputs], attributes)
         if folded is not None:
             return self.constant(folded, folded.dtype.type)
@@ -75,7 +75,7 @@ class BodyArithmetic:
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 
     def _describe(self, node: ir.Node) -> None:
-        """Note the dtype of a node's outputs, and how large they can get."""
+        """Record the dtype and the magnitude of a node's outputs."""
         rule = ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" else DTYPES.get(node.op_type, 0)
         like = node.inputs[rule] if not isinstance(rule, ir.DataType) and node.inputs else None
         dtype = rule if isinstance(rule, ir.DataType) else None if like is None else like.dtype
@@ -87,28 +87,28 @@ class BodyArithmetic:
                 output.meta[MAGNITUDE] = MAGNITUDES[node.op_type](sizes[0], sizes[-1])
 
     def constant(self, value: Number, dtype: type[np.generic] = np.int64) -> ir.Value:
-        """A constant, of 64-bit integers unless told."""
+        """A constant, by default of 64-bit integers."""
         array = np.asarray(value, dtype)
         output = self.stored(array)
         self._constants[output] = array
         return output
 
     def stored(self, array: npt.NDArray[Any]) -> ir.Value:
-        """A constant that the graph keeps in this dtype, whatever is computed from it."""
+        """A constant that the graph stores in this dtype; computations on it are not folded."""
         output: ir.Value = self.op("Constant", value=ir.tensor(array))
         output.dtype = ir.DataType.from_numpy(array.dtype)
         return output
 
     def known(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
-        """The array of a small constant, made here or in the graph; None for all else."""
+        """The array of a small constant, created here or in the graph; None for anything else."""
         return self._constants[value] if value in self._constants else constant_folding.known(value)
 
     def fixed(self, value: ir.Value | None) -> npt.NDArray[Any] | None:
-        """The array of a constant of the graph, of any size; None for what an input can override, and for all else."""
+        """The array of a constant of the graph, of any size; None if an input can override it, or for other values."""
         return constant_folding.known(value, largest=None)
 
     def magnitude(self, value: ir.Value | Number) -> float:
-        """The largest |value| that a constant has or the graph allows; infinite where neither says."""
+        """The largest |value| of a constant, or the bound known for a value; infinite if unknown."""
         array = self.known(value) if isinstance(value, ir.Value) else np.asarray(value)
         if array is not None:
             return float(np.abs(array.astype(np.float64)).max(initial=0))
@@ -124,7 +124,7 @@ class BodyArithmetic:
         return output
 
     def wide(self, x: ir.Value) -> ir.Value:
-        """`x` in the dtype that is computed with."""
+        """`x` in the dtype of intermediate values."""
         return self.cast(x, self.dtype)
 
     def add(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
@@ -154,7 +154,7 @@ class BodyArithmetic:
         return self.floor(self.add(x, 0.5))
 
     def minimum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The smaller one of each pair."""
+        """The element-wise minimum."""
         other = self.value(b, a)
         if a.dtype == ir.DataType.INT64:
             return self.choose(self.at_least(a, other), other, a)
@@ -162,7 +162,7 @@ class BodyArithmetic:
         return output
 
     def maximum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
-        """The larger one of each pair."""
+        """The element-wise maximum."""
         other = self.value(b, a)
         if a.dtype == ir.DataType.INT64:
             return self.choose(self.at_least(a, other), a, other)

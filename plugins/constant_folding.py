@@ -1,7 +1,7 @@
-"""Computing at once what an operator's body makes of constants alone.
+"""Fold the parts of an operator's body that depend only on constants.
 
-Multipliers, shifts and biases are constants nearly always, and a body widens them and looks up powers of two.
-TensorRT-RTX cannot compute 64-bit constants while it builds; where a runtime can, this makes the graph shorter.
+Multipliers, shifts and biases are nearly always constants, and a body widens them and looks up powers of two.
+TensorRT-RTX cannot compute 64-bit constants while it builds; for runtimes that can, this makes the graph shorter.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ OPERATORS: dict[str, Callable[..., Array]] = {
 
 
 def known(value: ir.Value | None, largest: int | None = LARGEST) -> Array | None:
-    """The array of a constant of the graph of up to `largest` elements, None being any number of them.
+    """The array of a constant of the graph with up to `largest` elements; None: any number.
 
-    None for what a graph input can override, and for all else.
+    Returns None if a graph input can override it, and for anything else.
     """
     if value is None or value.const_value is None or value.is_graph_input():
         return None
@@ -51,7 +51,7 @@ def known(value: ir.Value | None, largest: int | None = LARGEST) -> Array | None
 
 
 def compute(op_type: str, inputs: Sequence[Array | None], attributes: dict[str, Any]) -> Array | None:
-    """What a node gives, where all its inputs are known and it is a Cast or one of `OPERATORS`; else None."""
+    """The output of a node if all its inputs are known and it is a Cast or one of `OPERATORS`; else None."""
     arrays = [array for array in inputs if array is not None]
     if len(arrays) < len(inputs):
         return None

@@ -1,4 +1,4 @@
-"""What an operator's `spec.py` provides: its signature, checks, shapes, the NumPy reference, and the function body."""
+"""The interface of an operator's `spec.py`: signature, checks, shapes, the NumPy reference, and the function body."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# Kind of an attribute -> what its values are, NumPy's scalars included, and how that is called.
+# Kind of an attribute -> the class of its values (NumPy scalars included), and its name in messages.
 KINDS: dict[type, tuple[type[Any], str]] = {
-    int: (numbers.Integral, "a whole number"),
+    int: (numbers.Integral, "an integer"),
     float: (numbers.Real, "a number"),
     str: (str, "a string"),
 }
@@ -32,7 +32,7 @@ KINDS: dict[type, tuple[type[Any], str]] = {
 
 @dataclass(frozen=True)
 class Made:
-    """An output that a node has, with a dtype and a shape of numbers, symbols, or None where neither is known.
+    """An output of a node, with a dtype and a shape of numbers, symbols, or None if unknown.
 
     `like`: the name of the input whose dtype it has, where several are possible; `dtype` is then the first of them.
     """
@@ -50,12 +50,12 @@ class Operator(ABC):
 
     @property
     def name(self) -> str:
-        """What a node's `op_type` is."""
+        """The `op_type` of its nodes."""
         return self.signature.name
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The inputs that are declared, in order."""
+        """The declared inputs, in order."""
         return self.signature.inputs
 
     @property
@@ -65,7 +65,7 @@ class Operator(ABC):
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        """The attributes that are declared, in order."""
+        """The declared attributes, in order."""
         return self.signature.attributes
 
     @property
@@ -79,20 +79,20 @@ class Operator(ABC):
 
     @abstractmethod
     def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        """The shape of every output, for inputs of these shapes (None for one left out, or where nothing is known)."""
+        """The shape of every output, for inputs of these shapes (None for a missing input or an unknown shape)."""
 
     @abstractmethod
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The same in standard ONNX operators, added to `graph`; equal to the reference to the bit."""
+        """The same in standard ONNX operators, added to `graph`; bit-identical to the reference."""
 
     def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
         """Multiplications and additions of the products of one run, for inputs of these shapes; 0 without products."""
         return 0
 
     def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Made]:
-        """Every output that a node can have, for inputs of these shapes and complete attributes."""
+        """All possible outputs of a node, for inputs of these shapes and complete attributes."""
         made = zip(self.signature.outputs, self.shapes(shapes, attributes), strict=True)
         return [self._made(output, shape, attributes) for output, shape in made]
 
@@ -105,8 +105,8 @@ class Operator(ABC):
     def reference(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
         """The outputs in NumPy: the definition that every kernel is tested against.
 
-        Inputs at the end may be left out where they are optional. Raises `GraphError` for inputs that are not what the
-        spec says, and for attributes that are unknown, missing or out of range.
+        Optional inputs at the end may be left out. Raises `GraphError` for inputs that do not match the spec, and for
+        attributes that are unknown, missing or out of range.
         """
         complete = self.complete(attributes)
         padded = self.padded(inputs)
@@ -114,13 +114,13 @@ class Operator(ABC):
         return self.compute(*padded, **complete)
 
     def padded(self, inputs: Sequence[T | None]) -> list[T | None]:
-        """`inputs` with None for each that is left out at the end. Raises `GraphError` for too many."""
+        """`inputs` padded with None for those left out at the end. Raises `GraphError` for too many."""
         if len(inputs) > len(self.inputs):
             raise GraphError(f"{self.name}: {len(inputs)} inputs, expected at most {len(self.inputs)}.")
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
-        """Raise `GraphError` for inputs that are not what the spec says, as far as they are known.
+        """Raise `GraphError` for inputs that do not match the spec, as far as they are known.
 
         `inputs`: one for each of the operator's, None for one left out; `attributes`: complete.
         """
@@ -130,7 +130,7 @@ class Operator(ABC):
             raise GraphError(f"{self.name}: {error}") from error
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """`attributes` checked, with the defaults of those left out; floats as float32 holds them."""
+        """`attributes` checked, with defaults for missing ones; floats are rounded to float32."""
         known = {attribute.name for attribute in self.attributes}
         if unknown := sorted(set(attributes) - known - HOST_ATTRIBUTES):
             raise GraphError(f"{self.name}: no attribute {', '.join(unknown)}. It has: {', '.join(sorted(known))}.")
@@ -149,7 +149,7 @@ class Operator(ABC):
         return float(np.float32(value)) if attribute.kind is float else attribute.kind(value)
 
 
-# What TensorRT's parser looks for on a node of a plugin; no operator of ours computes with it.
+# Attributes that TensorRT's parser needs on a plugin node; our operators ignore them.
 HOST_ATTRIBUTES = {"plugin_namespace", "plugin_version"}
 
 

@@ -1,7 +1,7 @@
-"""Bodies in floating point, for GPUs' runtimes that have no integer matrix product, such as TensorRT-RTX.
+"""Bodies in floating point, for GPU runtimes without an integer matrix product, such as TensorRT-RTX.
 
-What an operator takes and gives are the same integers; between them they travel in float32, where a whole body is a
-fraction of the nodes that 64-bit integers need, and runs as GPUs like it.
+An operator's inputs and outputs are the same integers; between them the values are float32, which needs a fraction of
+the nodes of 64-bit integer arithmetic and runs fast on GPUs.
 
 A product of int8 matrices is DequantizeLinear, MatMul, and a Cast back: the form that TensorRT turns into an INT8
 product where the GPU has one. It is float16, since the smallest target, Turing, has no float32 product. All its scales
@@ -13,9 +13,9 @@ nothing else:
 
 where the runtime adds up in float32 or in integers, as ONNX Runtime and TensorRT's INT8 products do; where it adds up
 in float16, every partial sum is rounded so. Sums weighted by exponentials lose as much again for the weights. All else
-is off by float32's 2^-24, far less, and an integer that was to be rounded from close to a half may be its neighbour.
+is off by float32's 2^-24, far less, and an integer rounded from close to a half may be off by one.
 
-How far apart results may be then, f being the factor that brings 16 bits or a sum to the result:
+The possible differences, with f the factor from 16 bits or a sum to the result:
 
     Requantize, IntAdd      1
     IntGelu                 1 + 4·f
@@ -24,10 +24,10 @@ How far apart results may be then, f being the factor that brings 16 bits or a s
     IntLinear, IntMatMul    2^-11·|a·b| in 32 bits; 1 + that·f in 16 and 8
     IntAttention            1 + f·256·largest |value|·2·(exp(2^-10·largest |score|) - 1 + 2^-10), and a little
 
-Over a whole encoder a neighbour here and there is noise like that of quantisation itself: what it is worth against the
-float model stays the same, while its embedding is not the integer kernels' to the last digit. Inputs beyond ±2^24 are
-taken with 24 bits. The order of the operations is that of the integer bodies; of an IntLayerNorm's row the first entry
-is subtracted first, so that a constant row gives the bias.
+Over a whole encoder, being off by one here and there is noise like that of quantisation itself: the quality against the
+float model stays the same, but embeddings are not bit-identical to the integer kernels'. Inputs beyond ±2^24 are
+rounded to 24 bits. The order of the operations is that of the integer bodies; in IntLayerNorm, the first entry of a row
+is subtracted first, so that a constant row returns the bias.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TINY = 1e-20  # a variance for constant rows, whose deviations are zero
 
 
 class FloatBody(FunctionBody):
-    """A function body that computes in float32, and its matrix products in float16; see above for what it costs."""
+    """A function body that computes in float32, and its matrix products in float16; see above for the errors."""
 
     dtype = ir.DataType.FLOAT
 
@@ -138,15 +138,15 @@ class FloatBody(FunctionBody):
         return self.clip(self.round_shift(self.multiply(p, factor), 2 ** (shift + 31)), integer_math.INT8)
 
     def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
-        """None: TensorRT is given every operator's product."""
+        """None: TensorRT gets every operator's product."""
         return None
 
     def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
-        """None: unpacked where they are used, by arithmetic that TensorRT takes."""
+        """None: unpacked where they are used, by arithmetic that TensorRT supports."""
         return None
 
     def operand(self, x: ir.Value) -> ir.Value:
-        """int8 as it is."""
+        """int8 unchanged."""
         return x
 
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Writing the body of an operator in standard ONNX operators, equal to the operator to the bit.
+"""Write the body of an operator in standard ONNX operators, bit-identical to the operator.
 
 The functions below are `integer_math.py` in ONNX. Integers travel in float64, exact below 2^53 (see `body_arithmetic`);
 a function of up to 16 bits is a table, made by `integer_math` itself.
@@ -53,7 +53,7 @@ class FunctionBody(BodyArithmetic):
         return self.round(self.multiply(x, 1 / power))
 
     def requantize(self, x: ir.Value, multiplier: ir.Value | Number, shift: ir.Value | Number) -> ir.Value:
-        """round(x·multiplier / 2^shift), halves up, of what is limited to 2^31 or less afterwards."""
+        """round(x·multiplier / 2^shift), halves up, for results that are limited to 2^31 or less afterwards."""
         return self.floor(self._rescaled([(x, multiplier)], shift, 0))
 
     def rescale(
@@ -61,7 +61,7 @@ class FunctionBody(BodyArithmetic):
     ) -> ir.Value:
         """round((Σ x·multiplier + bias·multiplier) / 2^shift), halves up, limited to 8 bits as int8, to 16 as int32.
 
-        The bias has the multiplier of the first term. Casts of what is not negative round down, so no Floor is needed.
+        The bias has the multiplier of the first term. Casts of non-negative values round down, so no Floor is needed.
         """
         if bias is not None:
             terms = [*terms, (bias, terms[0][1])]
@@ -75,7 +75,7 @@ class FunctionBody(BodyArithmetic):
         return output
 
     def _rescaled(self, terms: Sequence[Term], shift: ir.Value | Number, offset: int) -> ir.Value:
-        """What is Σ x·multiplier / 2^shift + 1/2 + offset when it is rounded down, where that is 2^31 or less.
+        """A value that rounds down to Σ x·multiplier / 2^shift + 1/2 + offset, if that is 2^31 or less.
 
         To divide by 2^shift beforehand is exact. Where the sum may then need more than 53 bits, every multiplier is
         high·2^16 + low, and with e = min(shift, 16)
@@ -112,7 +112,7 @@ class FunctionBody(BodyArithmetic):
         return bool((sum(products, known[-1] * rest) < EXACT).all())
 
     def _sum_of_products(self, values: Sequence[ir.Value], factors: Sequence[ir.Value], rest: ir.Value) -> ir.Value:
-        """Σ x·factor + rest, what is constant of it first."""
+        """Σ x·factor + rest, with constant parts first."""
         products = [self.multiply(x, factor) for x, factor in zip(values, factors, strict=True)]
         for product in sorted(products, key=lambda product: self.known(product) is None):
             rest = self.add(product, rest)
@@ -180,7 +180,7 @@ class FunctionBody(BodyArithmetic):
         return self.floor(self.op("Sqrt", self.add(n, 0.5)))
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
-        """`integer_math.normalize`; what a row has one of is in int64, and in tables of numbers of bits."""
+        """`integer_math.normalize`; values of which a row has one are in int64, and in tables by number of bits."""
         wide = self.wide(x)
         deviation = self.subtract(self.multiply(wide, constants.channels), self.sum(wide))
         bits = self.bit_length(self.largest(self.op("Abs", deviation)), DEVIATION_BITS)
@@ -193,7 +193,7 @@ class FunctionBody(BodyArithmetic):
         length = self.bit_length(squares, len(POWERS))
         even = (np.arange(len(POWERS) + 1) - 31) & ~1
         up, down = (self._pick(POWERS[np.maximum(each, 0)], length) for each in (-even, even))
-        # A row without deviation has no root; any number does, as it is multiplied with zeros.
+        # A row without deviation has no root; any number works, as it is multiplied by zeros.
         radicand = self.maximum(self.wide(self.divide(self.multiply(squares, up), down)), 2**30)
         factor = self.divide(constants.root, self.integer_sqrt(radicand))
         unit = self.multiply(factor, self._pick(2.0 ** -(16 + even // 2), length))
@@ -213,11 +213,10 @@ class FunctionBody(BodyArithmetic):
         return self.clip(self.add(self.clip(weighted, limits), self.clip(shifted, limits)), integer_math.INT16)
 
     def operand(self, x: ir.Value) -> ir.Value:
-        """What `matmul` takes for an int8 x: x + 128 in uint8.
+        """The form of an int8 x that `matmul` expects: x + 128 in uint8.
 
-        Of the products of ONNX Runtime (1.31) that of two uint8 is exact on every processor and fast. That of two int8
-        has no vector instructions on x86, and uint8 times int8 adds up pairs in 16 bits where there is no VNNI, which
-        cuts large ones off.
+        In ONNX Runtime (1.31) the product of two uint8 is exact on every processor and fast. That of two int8 has no
+        vector instructions on x86, and uint8 times int8 adds pairs in 16 bits without VNNI, which saturates.
         """
         if UNSIGNED in x.meta:
             self._unsigned[x] = x.meta[UNSIGNED]
@@ -249,8 +248,8 @@ class FunctionBody(BodyArithmetic):
     def float_matmul(self, x: ir.Value, weight: ir.Value) -> ir.Value:
         """x [..., K] times a weight [K, N], both floating point, in the dtype of x.
 
-        Where all is constant that the weight is made of, ONNX Runtime makes it once, as it opens the model; a CastLike
-        in between would keep it from that.
+        If the weight is computed from constants only, ONNX Runtime computes it once when it opens the model; a CastLike
+        in between would prevent that.
         """
         same = weight if weight.dtype == x.dtype else self.cast_like(weight, x)
         output: ir.Value = self.op("MatMul", x, same)
@@ -258,7 +257,7 @@ class FunctionBody(BodyArithmetic):
         return output
 
     def other_factor(self, product: ir.Value, x: ir.Value) -> ir.Value | None:
-        """The weight [K, N] where a value is the product of x and one, by an operator put in its place before."""
+        """The weight [K, N] if `product` is x times a weight, from an operator replaced before; else None."""
         left, right = product.meta.get(FACTORS, (None, None))
         return right if left is x else None
 
@@ -270,7 +269,7 @@ class FunctionBody(BodyArithmetic):
         return output
 
     def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
-        """What `bit_packing` packed, as a constant [K, N] of uint4, or uint8 for 8 bits; None unless it is constant."""
+        """The numbers packed by `bit_packing`, as a constant [K, N] of uint4 (8 bits: uint8); None if not constant."""
         words = self.fixed(packed)
         if words is None:
             return None
@@ -279,7 +278,7 @@ class FunctionBody(BodyArithmetic):
 
 
 def small_integer(bits: int) -> type[np.generic]:
-    """The smallest unsigned dtype that every ONNX of opset 21 has for this many bits."""
+    """The smallest unsigned dtype of opset 21 for this many bits."""
     return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
 
 

@@ -1,4 +1,4 @@
-"""Replaces our operators by their bodies, so that any ONNX runtime can take the graph, and TensorRT-RTX too."""
+"""Replace our operators by their bodies, so that any ONNX runtime, and TensorRT-RTX, can run the graph."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from intaglio.plugins.registry import DOMAIN
 def inline(
     model: ir.Model, operators: Container[str] | None = None, body: type[FunctionBody] = FunctionBody
 ) -> Counter[str]:
-    """Put the bodies of our operators, all or those named, in their places; the number of nodes replaced, by operator.
+    """Replace our operators, all or those named, by their bodies; return the number of replaced nodes by operator.
 
-    The model is changed in place; with all of them replaced, it needs none but ONNX's standard operators. `body`
-    says how they are written: a `FunctionBody` gives the operators' integers exactly, a `FloatBody` nearly, for
-    runtimes that have no integer matrix product. Raises `GraphError` with the node's name for an operator that this
-    version does not know, and for attributes and inputs that it does not take.
+    The model is changed in place; with all of them replaced, it needs only ONNX's standard operators. `body` is the
+    class that writes them: a `FunctionBody` computes the operators' integers exactly, a `FloatBody` approximately, for
+    runtimes without an integer matrix product. Raises `GraphError` with the node's name for an operator that this
+    version does not know, and for invalid attributes and inputs.
     """
     replaced: Counter[str] = Counter()
     for graph in model.graphs():
@@ -61,14 +61,14 @@ def _replace(node: ir.Node, body_type: type[FunctionBody]) -> None:
 
 
 def _clean(model: ir.Model) -> None:
-    """Remove what nothing uses any more, and let equal constants be one initializer."""
+    """Remove unused nodes and values, and merge equal constants."""
     RemoveUnusedNodesPass()(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     DeduplicateInitializersPass()(model)
 
 
 def _name(node: ir.Node, body: list[ir.Node]) -> None:
-    """Name nodes and values after the node that they stand for, which keeps profiles and errors readable."""
+    """Name nodes and values after the node that they replace, which keeps profiles and errors readable."""
     prefix = node.name or (node.outputs[0].name or node.op_type)
     for number, made in enumerate(body):
         made.name = f"{prefix}/{made.op_type}_{number}"

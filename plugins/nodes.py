@@ -1,4 +1,4 @@
-"""Reading nodes of our operators: which operator, its attributes, and whether its inputs are what they have to be."""
+"""Read nodes of our operators: the operator, its attributes, and checks of its inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intaglio.plugins.registry import DOMAIN, OPS
 
 @contextmanager
 def naming(node: ir.Node) -> Iterator[None]:
-    """Let what is raised about a node be a `GraphError` that names it."""
+    """Convert errors about a node into a `GraphError` that names it."""
     name = node.name or f"with output {node.outputs[0].name}"
     try:
         yield
@@ -26,14 +26,14 @@ def naming(node: ir.Node) -> Iterator[None]:
 
 
 def operator_of(node: ir.Node) -> Operator:
-    """The operator of a node of ours. Raises `GraphError` for one that this version does not know."""
+    """The operator of one of our nodes. Raises `GraphError` for one that this version does not know."""
     if node.op_type not in OPS:
         raise GraphError(f"operator {DOMAIN}::{node.op_type}: unknown, expected one of {', '.join(sorted(OPS))}.")
     return OPS[node.op_type]
 
 
 def attributes(node: ir.Node) -> dict[str, int | float | str]:
-    """The attributes of a node of ours, as Python values."""
+    """The attributes of one of our nodes, as Python values."""
     return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
@@ -43,7 +43,7 @@ def check(
     attributes: Mapping[str, Any],
     outputs: Sequence[ir.Value] = (),
 ) -> None:
-    """Raise `GraphError` where a node's inputs or outputs, as far as they are known, are not what the spec says."""
+    """Raise `GraphError` if a node's inputs or outputs, as far as known, do not match the spec."""
     given = [None if value is None else _given(value) for value in inputs]
     operator.check(given, attributes)
     described = operator.outputs([None] * len(inputs), attributes)
@@ -59,14 +59,14 @@ def check(
 
 
 def lengths(value: ir.Value) -> Shape | None:
-    """The lengths as the graph states them: a number, a name or None; None where not even their number is known."""
+    """The lengths stated by the graph, each a number, a name or None; None if the rank is unknown."""
     if value.shape is None:
         return None
     return tuple(length if isinstance(length, int) else length.value for length in value.shape)
 
 
 def _given(value: ir.Value) -> Given:
-    """A constant is what its tensor is, whatever else the graph says of it."""
+    """The known properties of a value; those of a constant come from its tensor, not from the graph's annotations."""
     tensor = value.const_value
     if tensor is not None:
         return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value))

@@ -1,4 +1,4 @@
-"""Multiplications and additions of products, counted by the lengths of what is multiplied: the work of a roofline."""
+"""Multiplications and additions of products, from the shapes of the factors: the work in a roofline."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from intaglio.plugins.operator_inputs import Shape
 
 
 def product(output: Shape | None, first: Shape | None) -> int:
-    """Of a matrix product: for each number of `output` as many of both as the rows of the first factor are long.
+    """Operations of a matrix product: K of both for each element of `output`, K being the first factor's last axis.
 
-    0 where a length is not known, here as below.
+    0 if a length is unknown, as in the functions below.
     """
     if not _known(output, first) or not first:
         return 0
@@ -18,16 +18,16 @@ def product(output: Shape | None, first: Shape | None) -> int:
 
 
 def sparse_product(x: Shape | None, values: Shape | None) -> int:
-    """Of a product with a sparse matrix: one of both for each of its values [nnz] and row of x [..., K]."""
+    """Operations of a product with a sparse matrix: one of both for each value [nnz] and row of x [..., K]."""
     if not _known(x, values) or not x:
         return 0
     return 2 * _elements(values) * _elements(x[:-1])
 
 
 def attention(context: Shape | None, keys: Shape | None) -> int:
-    """Of the scores and of their products with the values.
+    """Operations of the scores and of their products with the values.
 
-    `context`: [batch, queries, heads·depth], or with an axis of heads before the queries; keys: [..., keys, width].
+    `context`: [batch, queries, heads·depth], or with a heads axis before the queries; keys: [..., keys, width].
     """
     if not _known(context, keys) or not keys:
         return 0

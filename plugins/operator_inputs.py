@@ -1,4 +1,4 @@
-"""Whether the inputs that a node is given are what the operator's signature says."""
+"""Check a node's inputs against the operator's signature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int | str | None, ...]
 
 @dataclass(frozen=True)
 class Given:
-    """What is known of a tensor that is given for an input: each may be None, and lengths may be symbols."""
+    """The known properties of a tensor given for an input: each may be None, and lengths may be symbols."""
 
     dtype: str | None
     shape: Shape | None
@@ -25,12 +25,12 @@ class Given:
 
 
 def given(array: Array | None) -> Given | None:
-    """All there is to know of an array; None for one that is left out."""
+    """The properties of an array; None for a missing one."""
     return None if array is None else Given(array.dtype.name, array.shape, array)
 
 
 def check_inputs(specs: Sequence[Input], groups: Sequence[Sequence[str]], inputs: Sequence[Given | None]) -> None:
-    """Raise `GraphError` for an input that is not what its spec says, as far as that is known.
+    """Raise `GraphError` for an input that does not match its spec, as far as known.
 
     `inputs`: one for each spec, None for one left out. `groups`: the names of optional inputs that come together.
     """
@@ -61,7 +61,7 @@ def _check(spec: Input, each: Given, lengths: dict[str, int]) -> None:
 
 
 def _check_shape(spec: Input, shape: Shape, lengths: dict[str, int]) -> None:
-    """`lengths`: those that are known by now, by name; completed."""
+    """Check and complete `lengths`, the lengths known so far by name."""
     axes = spec.axes[1:] if spec.axes[0] == ANY else spec.axes
     fits = len(shape) >= len(axes) if spec.axes[0] == ANY else len(shape) == len(axes)
     for axis, length in zip(axes[::-1], shape[::-1], strict=False):
@@ -76,7 +76,7 @@ def _check_shape(spec: Input, shape: Shape, lengths: dict[str, int]) -> None:
 
 
 def check_channels(name: str, channels: int | str | None, factors: Sequence[Given | None]) -> None:
-    """Raise `GraphError` for factors of operator `name` that are neither one nor one for each channel."""
+    """Raise `GraphError` unless operator `name` has one factor, or one per channel."""
     for factor in factors:
         length = factor.shape[0] if factor is not None and factor.shape else None
         if isinstance(length, int) and isinstance(channels, int) and length not in (1, channels):

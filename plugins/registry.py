@@ -1,4 +1,4 @@
-"""OPS: the one explicit list of the custom operators that this version knows."""
+"""OPS: the explicit list of all custom operators of this version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is declared of an operator, once for all backends: its name, inputs, attributes and outputs.
+"""The declaration of an operator, once for all backends: its name, inputs, attributes and outputs.
 
 Each operator's folder has a `signature.py` with one `SIGNATURE`. `spec.py` computes by it, `plugins/nodes.py` checks
 nodes by it, `plugins/trt` declares TensorRT's plugins from it, and `plugins/ort/schemas.py` writes it as C++ for ONNX
@@ -16,7 +16,7 @@ OR_ONE = "|1"  # after the name of a length that may be 1 as well
 
 FLOATS = ("float32", "float16")
 
-# A multiplier and its shift, which bring integers to another scale: q·multiplier / 2^shift.
+# A multiplier and its shift, which convert integers to another scale: q·multiplier / 2^shift.
 SHIFTS = (0, 62)
 FACTORS = ("multiplier", "shift")
 
@@ -26,10 +26,10 @@ class Input:
     """An input: its name, the dtypes it may have, and its axes.
 
     `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
-    itself; "C|1" may be 1 too, and a first "..." stands for any axes before the others. `bounds`: the smallest and the
-    largest value. `note`: what else it has to be, in words. `known_width`: a GPU takes the node only where the last
-    axis is a number, as it chooses the CUDA kernel or its constants. `weight`: it is the weight of a linear layer, with
-    two axes; where the operator has an attribute K, that is how many numbers lie in a row of it.
+    itself; "C|1" may be 1 too, and a leading "..." means any axes before the others. `bounds`: the smallest and the
+    largest value. `note`: further requirements, in words. `known_width`: GPUs support the node only if the last axis is
+    a number, since it selects the CUDA kernel or its constants. `weight`: it is the weight of a linear layer, with two
+    axes; if the operator has an attribute K, that is the number of values in a row.
     """
 
     name: str
@@ -58,7 +58,7 @@ def factors(axis: str, optional: bool = False, prefix: str = "") -> tuple[Input,
 class Group:
     """Optional inputs that come together or not at all, by name.
 
-    `after`: the first name of the group that has to be there too. `unused`: values of attributes, each of which
+    `after`: the first name of another group that is then required too. `unused`: values of attributes, each of which
     makes a node ignore these inputs.
     """
 
@@ -69,7 +69,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute: its name and kind, its default (None: it has to be given), and the values it may have."""
+    """An attribute: its name and kind, its default (None: required), and the allowed values."""
 
     name: str
     kind: type[int] | type[float] | type[str]
@@ -79,14 +79,14 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Like:
-    """The dtype of an output that is the dtype of an input."""
+    """The dtype of an output: that of an input."""
 
     input: str
 
 
 @dataclass(frozen=True)
 class By:
-    """The dtype of an output that a whole number among the attributes chooses: a dtype for each of its values."""
+    """The dtype of an output, selected by an integer attribute: one dtype for each of its values."""
 
     attribute: str
     dtypes: Mapping[int, str]
@@ -94,7 +94,7 @@ class By:
 
 @dataclass(frozen=True)
 class Output:
-    """An output: its name, its dtype or what that depends on, and whether a node may leave it out."""
+    """An output: its name, its dtype or the rule for it, and whether a node may leave it out."""
 
     name: str
     dtype: str | Like | By
@@ -105,7 +105,7 @@ class Output:
 class Signature:
     """An operator's name, inputs, outputs, attributes and groups, each in order.
 
-    Every optional input is in one group, if alone. Raises ValueError where what is declared does not fit together.
+    Every optional input is in a group, possibly alone. Raises ValueError for an inconsistent declaration.
     """
 
     name: str

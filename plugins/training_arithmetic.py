@@ -1,4 +1,4 @@
-"""What an operator's `training.py` is written with: integers that are exact forwards and have a gradient backwards.
+"""The arithmetic for operators' `training.py`: integers that are exact forwards and have a gradient backwards.
 
 `training.py` has the function `straight_through(arithmetic, inputs, attributes)`, which returns the operator's outputs
 as torch tensors, as `body` in `spec.py` returns them as a graph; and, where constants of the operator can be trained,
@@ -29,8 +29,8 @@ WIDE_LIMIT = 2.0**30  # of int32 biases: leaves room for the sum of 65536 produc
 class Parameter:
     """A constant input whose integers are trained, from -limit to limit.
 
-    `unit`: the change that is to the model about what one unit of an int8 weight is; learning rates count in it.
-    `kind`: "weight", "bias" or "layer_norm", which have learning rates of their own.
+    `unit`: the change with about the effect on the model of one unit of an int8 weight; learning rates count in it.
+    `kind`: "weight", "bias" or "layer_norm", each with its own learning rate.
     """
 
     input: str

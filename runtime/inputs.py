@@ -1,4 +1,4 @@
-"""What a validation or a calibration is run on: sentences, or arrays from a file."""
+"""The inputs of a validation or calibration: sentences, or arrays from a file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from intaglio.sentences import sentences
 
 
 class InputsUsed(msgspec.Struct):
-    """What the report says about the inputs."""
+    """The inputs, as described in reports."""
 
     source: str
     sha256: str  # of the file, or of the sentences joined by newlines
     samples: int
-    available: int  # samples that the source holds
+    available: int  # samples in the source
     batches: int
 
 
@@ -32,12 +32,12 @@ MASK = "attention_mask"  # the input that is 0 at padding
 def load_inputs(
     bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
-    """Batches of feeds for `bundle`, and where they came from.
+    """Load batches of feeds for `bundle`, with their origin.
 
-    `data` is a UTF-8 text file with a sentence per line (empty lines are passed over, sentences that are longer
-    than the model takes are cut), an .npz file of arrays by input name, or None for the sentences that ship with
-    intaglio; `option` is what the user gave it by. Raises `UsageError` for a file that gives no inputs, `EngineError`
-    for arrays that do not fit.
+    `data` is a UTF-8 text file with one sentence per line (empty lines are skipped, sentences longer than the model's
+    limit are truncated), an .npz file of arrays by input name, or None for the sentences that ship with intaglio;
+    `option` is the option that named it. Raises `UsageError` for a file without inputs, `EngineError` for arrays that
+    do not fit.
     """
     for name, value in (("samples", samples), ("batch size", batch_size)):
         if value < 1:
@@ -46,7 +46,7 @@ def load_inputs(
         return _arrays(bundle, Path(data), samples, batch_size, option)
     if TOKENIZER not in bundle.manifest.files:
         raise UsageError(
-            f"bundle {bundle.path}: has no tokenizer, so it takes arrays. Give them with {option} FILE.npz"
+            f"bundle {bundle.path}: has no tokenizer, so it needs arrays. Give them with {option} FILE.npz"
         )
     lines = sentences() if data is None else _lines(Path(data), option)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest() if data is None else sha256(Path(data))
@@ -63,20 +63,20 @@ def load_inputs(
 def _lines(path: Path, option: str) -> list[str]:
     lines = [line for line in read_text(path, option).splitlines() if line.strip()]
     if not lines:
-        raise UsageError(f"{option} {path}: holds no sentence. Write one per line.")
+        raise UsageError(f"{option} {path}: has no sentences. Write one per line.")
     return lines
 
 
 def _arrays(
     bundle: Bundle, path: Path, samples: int, batch_size: int, option: str
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
-    """The arrays of an .npz file, cut along their first axis where it is symbolic and common to all."""
+    """The arrays of an .npz file, split along their first axis if it is symbolic and common to all."""
     arrays = read_arrays(path, option)
     specs = tuple(bundle.manifest.inputs)
     first_axes = {spec.shape[0] if spec.shape else 1 for spec in specs}
     lengths = {array.shape[0] if array.ndim else None for array in arrays.values()}
     if lengths == {0}:
-        raise UsageError(f"{option} {path}: its arrays hold no sample. Give at least one row.")
+        raise UsageError(f"{option} {path}: its arrays have no samples. Give at least one row.")
     available = lengths.pop() if len(lengths) == len(first_axes) == 1 and isinstance(first_axes.pop(), str) else None
     if available is None:
         used = available = 1
@@ -95,10 +95,10 @@ def _arrays(
 
 
 def read_arrays(path: Path, option: str) -> dict[str, Array]:
-    """The arrays of an .npz file by name. Raises `UsageError` for a file that is none."""
+    """The arrays of an .npz file by name. Raises `UsageError` if it is not one."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
-    except Exception as error:  # of the archive, its compression, NumPy's headers, or the memory that they ask for
+    except Exception as error:  # from the archive, its compression, NumPy's headers, or too large an allocation
         reason = one_line(error, 200) or type(error).__name__
         raise UsageError(f"{option} {path}: not a readable .npz file ({reason}). Write it with numpy.savez.") from error

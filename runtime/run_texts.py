@@ -23,7 +23,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     text: str
     embedding: npt.NDArray[np.float32] | None = None  # [width], "embed": the sentence's; "encode": mean hidden state
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
-    scores: dict[str, float] | None = None  # probability of each class, or of the likeliest words for the first blank
+    scores: dict[str, float] | None = None  # probability of each class, or of the top words for the first blank
 
 
 def run(
@@ -36,9 +36,9 @@ def run(
 ) -> Iterator[Ran]:
     """Run `bundle` on `texts` and yield one `Ran` per text, in order.
 
-    Texts are taken `batch_size` at a time, so an endless stream works. `top` is the number of words listed for a
-    blank. Raises `UsageError` for a text that is longer than the model takes (unless `truncate`) or that lacks
-    the blank of a fill-mask bundle, `BundleError` for a bundle that does not take text.
+    Texts are read in batches of `batch_size`, so an endless stream works. `top` is the number of words listed for a
+    blank. Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the
+    blank of a fill-mask bundle, `BundleError` for a bundle that does not accept text.
     """
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
@@ -47,12 +47,12 @@ def run(
     if top < 1:
         raise UsageError(f"top {top}: expected at least 1.")
     if opened.manifest.decoder is not None:
-        raise BundleError(f"bundle {bundle}: is a decoder, which continues texts. Use: intaglio generate {bundle}")
+        raise BundleError(f"bundle {bundle}: is a decoder, which generates text. Use: intaglio generate {bundle}")
     if task not in TASKS:
-        raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, run takes {', '.join(TASKS)}.")
+        raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, expected one of {', '.join(TASKS)}.")
     needed, read = TASKS[task]
     if needed not in {spec.name for spec in opened.manifest.outputs}:
-        raise BundleError(f"bundle {bundle}: its graph lacks {needed}, which the task {task!r} reads. Re-export it.")
+        raise BundleError(f"bundle {bundle}: no output {needed}, which the task {task!r} needs. Re-export it.")
     tokenizer = Tokenizer.open(opened)
     with open_engine(bundle, target) as engine:
         for batch in _batches(texts, batch_size):
@@ -73,7 +73,7 @@ def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Everything that reading the outputs of one batch may need."""
+    """The data needed to interpret the outputs of one batch."""
 
     texts: list[str]
     feeds: Mapping[str, Array]
@@ -110,7 +110,7 @@ def _fill_mask(batch: _Batch) -> Iterator[Ran]:
         positions = np.flatnonzero(ids == blank)
         if positions.size == 0:
             token = tokenizer.backend.id_to_token(blank) if blank is not None else "[MASK]"
-            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} where a word is wanted.")
+            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} for the word to fill in.")
         probabilities = _softmax(batch.outputs["logits"][index, positions])
         ids[positions] = probabilities.argmax(axis=-1)
         scores: dict[str, float] = {}
@@ -138,7 +138,7 @@ def _identity(logits: Array) -> Numbers:
 Numbers = npt.NDArray[np.float64]
 SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": _softmax, "sigmoid": _sigmoid, "identity": _identity}
 EMBEDDING_TASKS = ("embed", "encode")
-# Task -> the output that it reads, and how.
+# Task -> the output that it uses, and the function that interprets it.
 TASKS: dict[str, tuple[str, Callable[[_Batch], Iterator[Ran]]]] = {
     "embed": ("sentence_embedding", _embed),
     "encode": ("last_hidden_state", _encode),

@@ -1,4 +1,4 @@
-"""How similar texts are to each other: the cosines of their embeddings."""
+"""Similarity of texts: the cosines of their embeddings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.run_texts import EMBEDDING_TASKS, run
 
-MOST = 1000  # texts; of as many there are a million cosines
+MOST = 1000  # texts; these have a million cosines
 
 
 class Similarity(msgspec.Struct, eq=False):
-    """Texts, and the cosine of the embeddings of every two of them."""
+    """Texts, and the cosine of the embeddings of every pair of them."""
 
     texts: list[str]
     similarity: npt.NDArray[np.float64]  # [texts, texts], symmetric, from -1 to 1
 
     def pairs(self) -> Iterator[tuple[float, str, str]]:
-        """Every pair of two texts once, the most similar first, with its cosine."""
+        """Every pair of texts once with its cosine, the most similar first."""
         first, second = np.triu_indices(len(self.texts), 1)
         for place in np.argsort(-self.similarity[first, second], kind="stable"):
             a, b = int(first[place]), int(second[place])
@@ -34,10 +34,10 @@ class Similarity(msgspec.Struct, eq=False):
 def similarity(
     bundle: str | Path, texts: Iterable[str], target: str = "ort-cpu", batch_size: int = 32, truncate: bool = False
 ) -> Similarity:
-    """Embed `texts`, at most `MOST`, and compare each with each. The options are those of `run`.
+    """Embed `texts`, at most `MOST`, and compare all pairs. The options are those of `run`.
 
-    Raises `UsageError` for a bundle that gives no embeddings, for fewer than two texts and for too many, and what `run`
-    raises.
+    Raises `UsageError` for a bundle without embeddings, for fewer than two texts and for too many, and the errors of
+    `run`.
     """
     task = Bundle.open(bundle).manifest.task
     if task not in EMBEDDING_TASKS:
@@ -48,8 +48,8 @@ def similarity(
     results = list(run(bundle, islice(texts, MOST + 1), target, batch_size, truncate))
     if not 2 <= len(results) <= MOST:
         got = f"more than {MOST}" if len(results) > MOST else str(len(results))
-        raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Give as many.")
+        raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Change the number of texts.")
     embeddings = np.array([result.embedding for result in results], np.float64)
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    directions = embeddings / np.maximum(lengths, np.finfo(np.float64).tiny)  # an embedding of zeros is similar to none
+    directions = embeddings / np.maximum(lengths, np.finfo(np.float64).tiny)  # an embedding of zeros has similarity 0
     return Similarity([result.text for result in results], np.clip(directions @ directions.T, -1, 1))

@@ -1,4 +1,4 @@
-"""A text file as chunks of tokens, and the inputs that a decoder takes to run each chunk as a text of its own."""
+"""Split a text file into chunks of tokens, and build a decoder's inputs to run each chunk as a separate sequence."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DRAFTED_EVERY = 8  # tokens
 def load_chunks(
     bundle: Bundle, path: str | Path, samples: int, batch_size: int, option: str, length: int = CHUNK
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
-    """The first `samples` chunks of the text in `path` as batches of feeds for a decoder, and where they came from.
+    """The first `samples` chunks of the text in `path` as batches of feeds for a decoder, with their origin.
 
-    Chunks are of `length` tokens, or of as many as the model takes, one after the other; what is left at the end is
-    passed over, unless it is all there is. Raises `UsageError` for a file that holds no text.
+    Chunks are consecutive and have `length` tokens, or the model's limit; a shorter rest at the end is skipped, unless
+    it is the whole text. Raises `UsageError` for a file without text.
     """
     for name, value in (("samples", samples), ("batch size", batch_size)):
         if value < 1:
@@ -41,20 +41,21 @@ def load_chunks(
 
 
 def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:
-    """The tokens [tokens] of the UTF-8 text in `path`. Raises `UsageError` for a file that holds none."""
+    """The tokens [tokens] of the UTF-8 text in `path`. Raises `UsageError` for a file without text."""
     text = read_text(Path(path), option)
     check_words(text)
     ids = read_backend(bundle).encode(text).ids if text.strip() else []
     if not ids:
-        raise UsageError(f"{option} {path}: holds no text. Give some pages of it.")
+        raise UsageError(f"{option} {path}: has no text. Give a few pages of text.")
     return np.array(ids, np.int64)
 
 
 def chunk_feeds(bundle: Bundle, ids: Integers) -> dict[str, Array]:
-    """Input name -> array, to run the texts `ids` [batch, tokens] from their first token on, all logits wanted.
+    """Input name -> array, to run the sequences `ids` [batch, tokens] from their first token, with all logits.
 
     The caches have as many slots as there are tokens, and share one array of zeros, which is only read. A graph that
-    drafts does so after one token of every `DRAFTED_EVERY`, so that most of what runs is text; no token exits early.
+    drafts does so after one of every `DRAFTED_EVERY` tokens, so that most positions are real tokens; no token exits
+    early.
     """
     decoder = decoder_of(bundle)
     origins = np.tile(np.arange(0, ids.shape[1], DRAFTED_EVERY), (len(ids), 1))

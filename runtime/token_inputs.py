@@ -1,4 +1,4 @@
-"""What a validation of a decoder is run on: pieces of a text, or arrays of token ids from a file."""
+"""The inputs of a decoder's validation: pieces of a text, or arrays of token ids from a file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from intaglio.runtime.text_chunks import chunk_feeds, load_chunks
 from intaglio.runtime.tokenizer import read_backend
 from intaglio.sentences import sentences
 
-TOKENS = 64  # of a piece of text: every token's logits are kept, a number for each word of the vocabulary
+TOKENS = 64  # per piece of text: the logits of every token are kept, one number per vocabulary entry
 
 
 def load_token_inputs(
     bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
-    """Batches of feeds for the decoder in `bundle`, and where they came from.
+    """Load batches of feeds for the decoder in `bundle`, with their origin.
 
     `data` is a UTF-8 text file, cut into pieces of `TOKENS` tokens, an .npz file with `input_ids` int64
-    [texts, tokens] or with every input, or None for the sentences that ship with intaglio. Raises `UsageError`
-    for a file that gives no inputs, `EngineError` for arrays that do not fit.
+    [sequences, tokens] or with every input, or None for the sentences that ship with intaglio. Raises `UsageError`
+    for a file without inputs, `EngineError` for arrays that do not fit.
     """
     if data is None:
         return _sentences(bundle, samples, batch_size)
@@ -61,7 +61,7 @@ def _feeds(
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
     decoder = decoder_of(bundle)
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or not ids.size:
-        raise UsageError(f"{option} {path}: input_ids are {ids.dtype} {ids.shape}, expected int64 [texts, tokens].")
+        raise UsageError(f"{option} {path}: input_ids are {ids.dtype} {ids.shape}, expected int64 [sequences, tokens].")
     if ids.min() < 0 or ids.max() >= decoder.vocab_size:
         raise UsageError(f"{option} {path}: ids {ids.min()} to {ids.max()}, expected 0 to {decoder.vocab_size - 1}.")
     used = ids[:samples].astype(np.int64)

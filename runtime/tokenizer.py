@@ -1,4 +1,4 @@
-"""From text to a bundle's inputs, with the tokenizer that travels in the bundle."""
+"""Convert text to a bundle's inputs, with the tokenizer in the bundle."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_i
 
 
 class Tokenizer:
-    """Turns sentences into padded batches of `input_ids`, `attention_mask` and, where asked for, type ids.
+    """Converts sentences into padded batches of `input_ids`, `attention_mask` and, if needed, type ids.
 
-    How a tokenizer.json pads and cuts says how its maker used it: of that only the padding token counts, and, where
-    nobody else says where to cut, its length.
+    The padding and truncation settings of a tokenizer.json reflect how its author used it: only the padding token is
+    used, and the truncation length if no other is given.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Tokenizer:
         truncation: int | None = None,
         pad: Sequence[str | int | None] = (),
     ):
-        """`path` of a tokenizer.json, the model's input names, the most tokens that it takes, and where to cut.
+        """`path` of a tokenizer.json, the model's input names, its maximum tokens, and the length to truncate to.
 
-        `pad`: tokens or ids, the first known of which pads where the file names none; else [PAD], <pad>, or id 0 does.
+        `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
         """
         self.backend, padding, cut = _read(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
             raise BundleError(
-                f"the model takes {', '.join(unknown)}, which no tokenizer gives. Feed it arrays instead."
+                f"the model needs {', '.join(unknown)}, which a tokenizer does not return. Give arrays instead."
             )
         self.inputs = tuple(inputs)
         self.max_length = max_length
@@ -67,7 +67,7 @@ class Tokenizer:
 
     @classmethod
     def open(cls, bundle: Bundle) -> Tokenizer:
-        """The tokenizer of `bundle`. Raises `BundleError` when there is none."""
+        """The tokenizer of `bundle`. Raises `BundleError` if it has none."""
         path = _path(bundle)
         sequence = bundle.manifest.axes.get("sequence")
         names = [spec.name for spec in bundle.manifest.inputs]
@@ -76,13 +76,13 @@ class Tokenizer:
 
     @property
     def mask_token_id(self) -> int | None:
-        """The id of the token that stands for a blank, or None where the model has none."""
+        """The id of the mask token, or None if the model has none."""
         return next(_ids(self.backend, "[MASK]", "<mask>"), None)
 
     def feeds(self, texts: Sequence[str], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
         """One batch: input name -> int64 [len(texts), longest], padded on the right, mask 0 at padding.
 
-        A text of more tokens than the model takes raises `UsageError`, or is cut with `truncate`.
+        A text longer than the model's limit raises `UsageError`, or is truncated with `truncate`.
         """
         for text in texts:
             check_unicode(text)
@@ -112,15 +112,15 @@ class Tokenizer:
 
 
 def read_backend(bundle: Bundle) -> Backend:
-    """The tokenizer of `bundle` as the library has it, without padding and truncation: for one text at a time.
+    """The library's tokenizer object for `bundle`, without padding and truncation, for single texts.
 
-    Raises `BundleError` when there is none.
+    Raises `BundleError` if it has none.
     """
     return _read(_path(bundle))[0]
 
 
 def check_unicode(text: str) -> None:
-    """Raise `UsageError` for bytes that were not UTF-8 and that Python let through as lone surrogates."""
+    """Raise `UsageError` for bytes that were not UTF-8, which Python represents as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -137,29 +137,29 @@ def check_words(text: str) -> None:
     longest = max((len(word.group()) for word in WORDS.finditer(text)), default=0)
     if longest > LONGEST_WORD:
         raise UsageError(
-            f"text with {longest} characters in a row that are all or none of them spaces, expected at most "
-            f"{LONGEST_WORD}. Break them up, or leave them out."
+            f"text with a word, or a run of spaces, of {longest} characters, expected at most {LONGEST_WORD}. "
+            "Break it up, or leave it out."
         )
 
 
 def _path(bundle: Bundle) -> Path:
     if TOKENIZER not in bundle.manifest.files:
         raise BundleError(
-            f"bundle {bundle.path}: holds no {TOKENIZER}, so it takes arrays, not text. "
+            f"bundle {bundle.path}: has no {TOKENIZER}, so it needs arrays, not text. "
             "Export it from a folder that has its tokenizer."
         )
     return bundle.path / TOKENIZER
 
 
 def _padding_tokens(bundle: Bundle) -> tuple[str | None, int | None]:
-    """The padding token that the files beside the tokenizer name, and the model's `pad_token_id`."""
+    """The padding token named in the files next to the tokenizer, and the model's `pad_token_id`."""
     named = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
     number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
     return named.get("pad_token"), number if isinstance(number, int) and number >= 0 else None
 
 
 def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
-    """The ids of those of `tokens` that the vocabulary has; a number is an id already."""
+    """The ids of those `tokens` that are in the vocabulary; an integer is already an id."""
     for token in tokens:
         number = backend.token_to_id(token) if isinstance(token, str) else token
         if number is not None:
@@ -167,9 +167,9 @@ def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
 
 
 def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
-    """The tokenizer, which neither pads nor cuts, how the file asks to pad, and to how many tokens it asks to cut.
+    """The tokenizer without padding and truncation, the file's padding settings, and its truncation length.
 
-    It has shown that it can encode and decode. Raises `BundleError`.
+    Encoding and decoding are tried once. Raises `BundleError`.
     """
     from tokenizers import Tokenizer as Backend
 
@@ -181,7 +181,7 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
             backend.no_truncation()
             for text in ("", TRIAL):
                 backend.decode(backend.encode(text).ids)
-    except BaseException as error:  # the library raises bare Exception, and where its Rust panics something beyond that
+    except BaseException as error:  # the library raises bare Exception, and a Rust panic is not even that
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         reason = one_line(error, 200)
@@ -191,7 +191,7 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
 
 @contextmanager
 def _without_panics() -> Iterator[None]:
-    """Keep from standard error what Rust writes there, many lines, before it raises."""
+    """Suppress the many lines that Rust writes to standard error before it raises."""
     try:
         kept = os.dup(2)
     except OSError:  # it is closed

@@ -1,4 +1,4 @@
-"""What the JSON files beside a tokenizer say: its configuration, and the special tokens' names."""
+"""Read the JSON files next to a tokenizer: its configuration, and the names of special tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from intaglio.errors import BundleError, one_line
 
 MODEL_CONFIGURATION = "config.json"
 CONFIGURATION = "tokenizer_config.json"
-SPECIAL_TOKENS = "special_tokens_map.json"  # where older checkpoints keep the names of their special tokens
+SPECIAL_TOKENS = "special_tokens_map.json"  # used by older checkpoints for the names of special tokens
 
 
 def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The JSON object in a file of the bundle; empty where there is none. Raises `BundleError` for broken JSON."""
+    """The JSON object in a file of the bundle; empty if there is none. Raises `BundleError` for invalid JSON."""
     if name not in bundle.manifest.files:
         return {}
     path = bundle.path / name
@@ -30,7 +30,7 @@ def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
 
 
 def special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a tokenizer's configuration names: "bos_token" -> "<s>"."""
+    """The special tokens in a tokenizer's configuration: "bos_token" -> "<s>"."""
     contents = {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in configuration.items()

@@ -1,4 +1,4 @@
-"""What needs gradients, in torch: fine-tuning, pruning on the way, alignment, drafts, sensitivities to each weight."""
+"""Everything that needs gradients, in torch: fine-tuning, gradual pruning, alignment, drafts, weight sensitivities."""
 
 from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune

@@ -1,4 +1,4 @@
-"""Fine-tuning a small model to write what a large one wrote, and measuring how often it would."""
+"""Fine-tune a small model on the output of a large one, and measure how often they agree."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from intaglio.training.written_texts import WrittenText
 
 
 class Alignment(msgspec.Struct):
-    """How a small model predicts the tokens that the large one wrote."""
+    """How well a small model predicts the tokens that the large one generated."""
 
-    loss: float  # nats a token, the cross-entropy to the large model's tokens
-    agreement: float  # part of the tokens that are the likeliest for the small model
+    loss: float  # nats per token, the cross-entropy to the large model's tokens
+    agreement: float  # fraction of these tokens that are the small model's top-1
 
 
 class Aligner:
@@ -29,7 +29,7 @@ class Aligner:
         self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, texts: Sequence[WrittenText]) -> None:
-        """One step of the optimiser. Raises `GraphError` where the loss is no number any more."""
+        """Run one optimiser step. Raises `GraphError` if the loss becomes NaN or infinite."""
         self._network.train()
         self._optimiser.zero_grad()
         loss = cross_entropy(*self._predictions(texts))
@@ -38,7 +38,7 @@ class Aligner:
 
     @torch.no_grad()
     def measure(self, texts: Sequence[WrittenText], batch_size: int) -> Alignment:
-        """How the network does on the outputs of `texts`, over all of their tokens."""
+        """Loss and agreement on the outputs of `texts`, over all their tokens."""
         self._network.eval()
         loss, agreed, count = 0.0, 0, 0
         for start in range(0, len(texts), batch_size):
@@ -49,7 +49,7 @@ class Aligner:
         return Alignment(loss / count, agreed / count)
 
     def _predictions(self, texts: Sequence[WrittenText]) -> tuple[Tensor, Tensor]:
-        """Logits [outputs, vocab] and token ids [outputs] at the places that the large model wrote."""
+        """Logits [outputs, vocab] and token ids [outputs] at the positions that the large model generated."""
         tokens, mask = _padded([text.tokens for text in texts])
         ends = mask.sum(1, keepdim=True)
         outputs = torch.tensor([[text.written] for text in texts])
@@ -64,7 +64,7 @@ class Aligner:
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """int64 [rows, longest], filled up with 0 at the end, and 1 where there is a token, 0 elsewhere."""
+    """Token ids int64 [rows, longest], padded with 0 at the end, and the mask: 1 at tokens, 0 at padding."""
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])

@@ -1,4 +1,4 @@
-"""Prediction alignment: fine-tuning a draft model on what the large model writes."""
+"""Prediction alignment: fine-tune a draft model on the output of the large model."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ OPTION = "--data"
 
 
 class Aligned(msgspec.Struct):
-    """What `align` did. Loss and agreement are those on what the teacher wrote after held-out prompts."""
+    """The result of `align`. Loss and agreement are measured on the teacher's output for held-out prompts."""
 
     checkpoint: str
     source: str
     teacher: str
     steps: int
-    loss_before: float  # nats a token, the cross-entropy to the teacher's tokens
+    loss_before: float  # nats per token, the cross-entropy to the teacher's tokens
     loss: float
-    agreement_before: float  # part of the teacher's tokens that are the likeliest for the small model
+    agreement_before: float  # fraction of the teacher's tokens that are the small model's top-1
     agreement: float
-    texts: int  # trained on
-    tokens: int  # of them, that the teacher wrote
+    texts: int  # sequences to train on
+    tokens: int  # generated tokens in them
     held_out_texts: int
-    held_out: int  # tokens of those, that the teacher wrote
-    seconds_writing: float  # of the teacher
+    held_out: int  # generated tokens of held-out sequences
+    seconds_writing: float  # the teacher's generation time
     seconds: float
 
 
@@ -69,18 +69,18 @@ def align(
     threads: int | None = None,
     force: bool = False,
 ) -> Aligned:
-    """Fine-tune the small model in the folder `source` on what the large one, the bundle `teacher`, writes.
+    """Fine-tune the small model in the folder `source` on the output of the large model, the bundle `teacher`.
 
-    Section 4.2 of the thesis: the more often the small model predicts what the large one would write, the more of its
-    drafts are kept. `data`: JSON lines with "prompt", or a text, of which windows of `prompt_tokens` become prompts;
-    the first `texts` of them are taken. After each the large model writes `max_new_tokens` at most, greedily,
-    `batch_size` texts side by side; `target` and `threads` are those of `TextGenerator`. A tenth of the texts, the
-    last, is held out. Then for `steps` steps of `batch_size` texts the small model learns the large one's tokens,
-    those of the prompts being read only. Both are causal language models, or both encoder-decoders.
+    Section 4.2 of the thesis: the more often the small model predicts the large model's tokens, the more of its drafts
+    are accepted. `data`: JSON lines with "prompt", or a text that is split into prompts of `prompt_tokens` tokens; the
+    first `texts` prompts are used. For each, the large model generates at most `max_new_tokens` tokens, greedily, in
+    batches of `batch_size`; `target` and `threads` are those of `TextGenerator`. The last tenth of the sequences is
+    held out. Then the small model is trained for `steps` steps of `batch_size` sequences on the generated tokens, not
+    on those of the prompts. Both are causal language models, or both encoder-decoders.
 
     `output` becomes a folder with config.json, safetensors in `dtype` (by default that of the checkpoint) and the
-    files of the tokenizer. Raises `SourceError` for a folder that is no such model with a tokenizer, `BundleError`,
-    `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at `output` then.
+    files of the tokenizer. Raises `SourceError` if the folder is not such a model with a tokenizer, `BundleError`,
+    `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
     """
     check_choices({"dtype": (dtype or "float32", DTYPES)})
     counts = {"prompt tokens": prompt_tokens, "max new tokens": max_new_tokens, "steps": steps}
@@ -101,7 +101,7 @@ def align(
         if len(prompts) < 2:
             raise UsageError(
                 f"{OPTION} {data}: {len(prompts)} prompts, expected at least 2 different ones: one to train on, one to "
-                "hold out. Give more lines, or more text, or shorter windows of it."
+                "hold out. Give more lines, more text, or shorter prompts."
             )
         generator = TextGenerator(
             teacher, max_new_tokens=max_new_tokens, batch=batch_size, target=target, threads=threads
@@ -112,7 +112,7 @@ def align(
         written = write_texts(generator, prompts)
         seconds_writing = time.monotonic() - began
     training, unseen = written[: -held_out(written)], written[-held_out(written) :]
-    torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
+    torch.manual_seed(seed)  # for a checkpoint with dropout
     aligner = Aligner(network, learning_rate)
     before = aligner.measure(unseen, batch_size)
     batches = shuffled(np.arange(len(training)), batch_size, np.random.default_rng(seed))
@@ -141,9 +141,9 @@ def align(
 
 
 def _open_small(source: Path, large: Bundle) -> tuple[Any, str]:
-    """The network in `source`, which can draft for `large`, and the dtype that its weights are stored in."""
+    """The network in `source`, checked to be usable as a draft model of `large`, and the dtype of its weights."""
     if large.manifest.encoder is None:
-        decoder_of(large)  # or an error that says what it is
+        decoder_of(large)  # raises an error for other bundles
     vocabulary = read_tokenizer(source).get_vocab()
     network, stored = open_network(source, encoder_decoders=True)
     what = f"source {source}"
@@ -153,5 +153,5 @@ def _open_small(source: Path, large: Bundle) -> tuple[Any, str]:
 
 
 def _positions(network: Any, most: int) -> int:
-    """The tokens that a text may have for the network; T5, which counts distances alone, takes any number."""
+    """The network's maximum sequence length; T5 has relative positions only, and so no limit."""
     return min(most, getattr(network.config, "max_position_embeddings", None) or most)

@@ -1,9 +1,9 @@
-"""DecoderNetwork: a decoder's graph in torch, which gives the gradient of each weight as soon as it is known.
+"""DecoderNetwork: a decoder's graph in torch, which returns the gradient of each weight as soon as it is computed.
 
 Autograd would hold the gradients of all weights until the end. Here the products with weights are functions whose
-backward pass computes the gradient of their weight, hands it out, and lets go of it. Nor are all activations held: the
-graph is cut where a single value with a gradient goes on, as it does twice in every layer; only these values are kept
-from a first run, and each piece is run again when its turn in the backward pass has come.
+backward pass computes the gradient of their weight, passes it on, and releases it. Activations are not all kept
+either (gradient checkpointing): the graph is cut where only a single value with a gradient is passed on, twice per
+layer; the first run keeps only these values, and each piece runs again in the backward pass.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Taker = Callable[[str, Tensor], None]
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix as the graph stores it, in the graph's dtype; `transposed`: used the other way round."""
+    """A matrix as stored in the graph, in the graph's dtype; `transposed`: used transposed."""
 
     name: str
     stored: Tensor
     transposed: bool = False
 
     def matrix(self) -> Tensor:
-        """What a product multiplies with, in float32."""
+        """The factor of the product, in float32."""
         matrix = self.stored.T if self.transposed else self.stored
         return matrix.to(torch.float32)
 
 
 class DecoderNetwork:
-    """The graph of a decoder, computed in float32. It takes the weights out of `model`, which is of no use afterwards.
+    """The graph of a decoder, computed in float32. It removes the weights from `model`, which is invalid afterwards.
 
-    Raises `GraphError` for operators that are not known here: those of compressed weights among them.
+    Raises `GraphError` for unsupported operators, including those of compressed weights.
     """
 
     def __init__(self, model: ir.Model):
@@ -62,14 +62,14 @@ class DecoderNetwork:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape, as stored, of the weights whose gradients are given."""
+        """Name -> stored shape of the weights whose gradients are computed."""
         weights = (value for value in self._constants.values() if isinstance(value, Weight))
         return {weight.name: tuple(weight.stored.shape) for weight in weights}
 
     def gradients(self, feeds: Mapping[str, Tensor], loss: Callable[[Tensor], Tensor], take: Taker) -> float:
-        """`loss` of the first output; `take` gets its gradient by each weight, shaped as the graph stores the weight.
+        """Return `loss` of the first output; call `take` with the gradient of each weight, in its stored shape.
 
-        The gradient of a weight that is used more than once, as a tied table is, comes when all its uses are done.
+        The gradient of a weight with several uses, such as a tied table, is passed on after the last of them.
         """
         values: dict[ir.Value, Any] = dict(self._constants)
         for value in self._inputs:
@@ -99,7 +99,7 @@ class DecoderNetwork:
         return result
 
     def _cut(self) -> list[list[ir.Node]]:
-        """The nodes in pieces, one value with a gradient going from each to the next."""
+        """The nodes in pieces; each passes a single value with a gradient to the next."""
         pieces: list[list[ir.Node]] = [[]]
         taken = {value for values in self._last_uses.values() for value in values}
         live = 0
@@ -112,7 +112,7 @@ class DecoderNetwork:
         return [piece for piece in pieces if piece]
 
     def _run(self, nodes: list[ir.Node], values: dict[ir.Value, Any], gradients: _Gradients | None) -> None:
-        """Add what the nodes give to `values`, and take out what is not needed any more."""
+        """Add the nodes' outputs to `values`, and remove values that are no longer needed."""
         for node in nodes:
             inputs = [None if value is None else values[value] for value in node.inputs]
             made = _compute(node, inputs, gradients)
@@ -122,13 +122,13 @@ class DecoderNetwork:
 
 
 class _Gradients:
-    """Adds up the gradients of a weight's uses, and hands them out when there are no more to come."""
+    """Sums the gradients of a weight's uses, and passes the sum on after the last one."""
 
     def __init__(self, take: Taker, uses: Mapping[str, int]):
         self._take = take
         self._open = dict(uses)
         self._held: dict[str, Tensor] = {}
-        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd call back where no input has a gradient
+        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward if no input has a gradient
 
     def add(self, name: str, gradient: Tensor) -> None:
         held = self._held.pop(name, None)
@@ -159,7 +159,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table [rows, width] by their numbers, the table being a weight too."""
+    """Rows of a table [rows, width] by index; the table is a weight too."""
 
     @staticmethod
     def forward(context: Any, ids: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
@@ -195,7 +195,7 @@ def _compute(node: ir.Node, inputs: list[Any], gradients: _Gradients | None) -> 
 
 
 def _needed(nodes: list[ir.Node], output: ir.Value) -> list[ir.Node]:
-    """The nodes that `output` is computed by, in order."""
+    """The nodes that `output` depends on, in order."""
     wanted, kept = {output}, []
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.outputs):
@@ -205,7 +205,7 @@ def _needed(nodes: list[ir.Node], output: ir.Value) -> list[ir.Node]:
 
 
 def _last_uses(nodes: list[ir.Node]) -> dict[ir.Node, list[ir.Value]]:
-    """The values that no node after this one takes."""
+    """The values that no later node reads, by node."""
     last = {value: node for node in nodes for value in node.inputs if value is not None}
     found: dict[ir.Node, list[ir.Value]] = {}
     for value, node in last.items():
@@ -214,7 +214,7 @@ def _last_uses(nodes: list[ir.Node]) -> dict[ir.Node, list[ir.Value]]:
 
 
 def _follow(nodes: list[ir.Node], matrices: set[ir.Value]) -> tuple[dict[str, int], set[ir.Value]]:
-    """How often each weight is used, by name; and the values whose gradients are needed."""
+    """The number of uses of each weight, by name; and the values whose gradients are needed."""
     names = {value: str(value.name) for value in matrices}
     uses: dict[str, int] = {}
     moving: set[ir.Value] = set()
@@ -230,7 +230,7 @@ def _follow(nodes: list[ir.Node], matrices: set[ir.Value]) -> tuple[dict[str, in
 
 
 def _factors(nodes: list[ir.Node]) -> set[ir.Value]:
-    """The initializers that are second factors of MatMuls, directly or turned, and used in no way but known ones."""
+    """The initializers that are second factors of MatMuls, directly or transposed, without other unsupported uses."""
     found = set()
     for node in nodes:
         if node.op_type != "MatMul":
@@ -247,7 +247,7 @@ _SAME = ("Transpose", "Cast", "Identity")
 
 
 def _only_factor(value: ir.Value) -> bool:
-    """Whether all that is done with the numbers are products and looking up rows of the table as it is stored."""
+    """Whether the value is used only in products and for lookups of rows of the stored table."""
     for node, index in value.uses():
         if node.op_type in _SAME:
             if not _only_factor(node.outputs[0]):
@@ -261,7 +261,7 @@ def _only_factor(value: ir.Value) -> bool:
 
 
 def _taken(value: ir.Value) -> Tensor:
-    """The tensor of an initializer, in memory of its own; the initializer has it no more."""
+    """The tensor of an initializer, copied to its own memory; the initializer releases it."""
     tensor = value.const_value
     assert tensor is not None
     array = np.array(tensor.numpy())
@@ -277,10 +277,10 @@ def _check(nodes: list[ir.Node]) -> None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             if node.op_type == "If":
                 raise GraphError(
-                    f"{name} {node.name}: tokens may pass over a part of the model, which has no gradient then. "
+                    f"{name} {node.name}: tokens may skip a part of the model, which has no gradient then. "
                     "Take a recipe that needs no sensitivities, such as rtn."
                 )
             raise GraphError(
-                f"{name} {node.name or node.outputs[0].name}: its gradient is not known. "
+                f"{name} {node.name or node.outputs[0].name}: its gradient is not implemented. "
                 "Compute sensitivities on the bundle as it was exported, before its weights are compressed."
             )

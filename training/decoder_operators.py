@@ -1,6 +1,6 @@
 """The standard ONNX operators of a decoder's graph, in torch and in float32, for its gradients.
 
-A function takes the node and its inputs (None for one left out), and gives the one output, or the list of several.
+A function takes the node and its inputs (None for a missing one), and returns the output, or a list of outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Function = Callable[..., Tensor | list[Tensor]]
 
 
 def _cast(node: ir.Node, x: Tensor) -> Tensor:
-    """Real numbers stay float32, which the graph may hold in fewer bits."""
+    """Floating-point values stay float32, even if the graph uses fewer bits."""
     to = ir.DataType(node.attributes["to"].as_int())
     if to.is_floating_point():
         return x.to(torch.float32)
@@ -62,7 +62,7 @@ def _attention(node: ir.Node, query: Tensor, key: Tensor, value: Tensor, mask: T
 
 
 def _rotate(node: ir.Node, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """`x` [batch, heads, tokens, head_dim], each half of a head against the other; angles [batch, tokens, half]."""
+    """Rotate `x` [batch, heads, tokens, head_dim], pairing the halves of each head; angles [batch, tokens, half]."""
     only(node, interleaved=0, rotary_embedding_dim=0)
     first, second = x.chunk(2, -1)
     cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""The training loop: the network's outputs come closer to the teacher's, and the best state is kept."""
+"""The training loop: fit the network's outputs to the teacher's, and keep the best state."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from intaglio.training.network import IntegerNetwork
 from intaglio.training.objective import distillation_loss
 from intaglio.training.samples import Sample
 
-WARM_UP = 0.1  # part of the steps in which the learning rate rises
-EVALUATIONS = 10  # on the held-out samples, at even distances
-SPIKE = 2.0  # a gradient longer than this many times the mean of those before is shortened to that
+WARM_UP = 0.1  # fraction of the steps in which the learning rate rises
+EVALUATIONS = 10  # on the held-out samples, evenly spaced
+SPIKE = 2.0  # gradients are clipped to this multiple of the mean norm of earlier ones
 
 
 class Distiller:
-    """Trains `network` to give what the engine `teacher` gives, in the outputs named."""
+    """Trains `network` to reproduce the outputs `outputs` of the engine `teacher`."""
 
     def __init__(self, network: IntegerNetwork, teacher: Engine, outputs: Sequence[str], held_out: Sequence[Sample]):
         self.network = network
@@ -32,7 +32,7 @@ class Distiller:
         self._expected = [_tensors(teacher.run(feeds)) for feeds in self.held_out]
 
     def train(self, batches: Iterator[Sample], steps: int, rates: Mapping[str, float]) -> tuple[int, dict[int, float]]:
-        """Train, and leave the network in the best state that was evaluated: its step, and the losses by step.
+        """Train, restore the best evaluated state, and return its step and the losses by step.
 
         `rates` are the highest learning rates by kind (see `IntegerNetwork.parameter_groups`).
         """
@@ -70,7 +70,7 @@ class Distiller:
         return distillation_loss(self.network(inputs), expected, inputs, self.outputs)
 
     def _step(self, feeds: Sample, optimiser: torch.optim.Optimizer, typical: float) -> float:
-        """One step; gives the length of the gradient before it was shortened."""
+        """Run one step; return the norm of the gradient before clipping."""
         optimiser.zero_grad()
         loss = self._loss(feeds, _tensors(self.teacher.run(feeds)))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class Distiller:
 
 
 def _rate(done: int, steps: int) -> float:
-    """The part of the highest learning rate after `done` of `steps`: up along a line, down along a cosine."""
+    """The fraction of the highest learning rate after `done` of `steps`: linear warm-up, then cosine decay."""
     warm = max(1, round(WARM_UP * steps))
     if done < warm:
         return (done + 1) / warm

@@ -1,4 +1,4 @@
-"""Training one step of drafts to predict what the model itself predicts, and measuring how well it does."""
+"""Train one step of drafts to predict what the model itself predicts, and measure how well it does."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from intaglio.training.drafter import Drafter
 from intaglio.training.fine_tuner import follow, optimiser_of, risen
 from intaglio.training.language_model import Windows
 
-LIKELIEST = 3  # predictions that a tree of drafts may hold of a step
+LIKELIEST = 3  # top predictions per step that a draft tree may contain
 
 
 class Agreement(msgspec.Struct):
-    """How a step's predictions agree with the model's own on held-out text, over all tokens."""
+    """The agreement of a step's predictions with the model's own on held-out text, over all tokens."""
 
     kl_divergence: float  # nats, of the step's distribution from the model's
-    top1: float  # part of the tokens where the model's likeliest is the step's likeliest
-    top3: float  # ... is among the step's three likeliest
+    top1: float  # fraction of tokens where the model's top-1 is the step's top-1
+    top3: float  # ... is in the step's top-3
 
 
 class DraftTuner:
-    """Trains the matrix of `step`; the rate rises for the first steps of the optimiser, then falls to 0 evenly."""
+    """Trains the matrix of `step`; the learning rate warms up, then falls linearly to 0."""
 
     def __init__(self, drafter: Drafter, step: int, learning_rate: float, steps: int):
-        """`steps` of the optimiser will be taken."""
+        """`steps`: the total number of optimiser steps."""
         self._drafter, self._step = drafter, step
         self._matrix = drafter.matrices[step].get_parameter("weight")
         self._optimiser, self._rates = optimiser_of(
@@ -33,7 +33,7 @@ class DraftTuner:
         )
 
     def train(self, windows: Windows) -> None:
-        """One step of the optimiser on windows [batch, tokens]. Raises `GraphError` where the loss is no number."""
+        """Run one optimiser step on windows [batch, tokens]. Raises `GraphError` if the loss is NaN or infinite."""
         self._optimiser.zero_grad()
         loss = _divergence(*self._drafter.logits(torch.from_numpy(windows), self._step)).mean()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -42,7 +42,7 @@ class DraftTuner:
 
 @torch.no_grad()
 def agreement(drafter: Drafter, step: int, held_out: Windows, batch_size: int) -> Agreement:
-    """How `step` does on the windows `held_out` [windows, tokens]."""
+    """The agreement of `step` on the windows `held_out` [windows, tokens]."""
     sums, count = torch.zeros(3, dtype=torch.float64), 0
     for at in range(0, len(held_out), batch_size):
         own, drafted = drafter.logits(torch.from_numpy(held_out[at : at + batch_size]), step)

@@ -1,7 +1,7 @@
-"""Drafts while they are trained: what they predict on windows of text, and what the model itself predicts there.
+"""Drafts during training: their predictions on windows of text, and the model's own predictions there.
 
-Step s, from 0, of the token at place j stands for the place j + s + 1: what it predicts is compared with the model's
-own distribution there, which is of the token after that place.
+Step s, from 0, of the token at position j represents position j + s + 1: its prediction is compared with the model's
+own distribution there, which is that of the next token.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from intaglio.runtime.sessions.masks import fill_mask, seen_among
 
 
 class Drafter(ABC):
-    """The matrices of drafts, 0 at first, for a frozen network of `transformers`, whose head they share.
+    """The matrices of drafts, initially 0, for a frozen `transformers` network, whose head they share.
 
-    `precision`, a torch dtype's name, is that of the products, the network's own among them.
+    `precision`, a torch dtype's name, is that of all products, including the network's own.
     """
 
     def __init__(self, network: Any, drafts: Drafts, width: int, precision: str):
@@ -32,7 +32,7 @@ class Drafter(ABC):
         network.eval().requires_grad_(False)
 
     def logits(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """What the model predicts and what `step` predicts, float32 [batch, tokens - step - 1, vocab] both.
+        """The model's logits and those of `step`, both float32 [batch, tokens - step - 1, vocab].
 
         windows  int64 [batch, tokens], with more than step + 1 tokens
         """
@@ -44,11 +44,11 @@ class Drafter(ABC):
 
     @abstractmethod
     def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The last states of the tokens and those of `step` from each of them, [batch, tokens, width] both."""
+        """The last states of the tokens and those of `step` from each of them, both [batch, tokens, width]."""
 
 
 class MedusaDrafter(Drafter):
-    """Begins as the model's own prediction of the next token."""
+    """Medusa heads; they start as the model's own prediction of the next token."""
 
     def __init__(self, network: Any, drafts: Drafts, precision: str):
         super().__init__(network, drafts, network.get_output_embeddings().in_features, precision)
@@ -60,7 +60,7 @@ class MedusaDrafter(Drafter):
 
 
 class TransferDrafter(Drafter):
-    """Begins with the tokens' own states as pseudo states."""
+    """Hidden transfer; it starts with the tokens' own states as pseudo states."""
 
     def __init__(self, network: Any, drafts: Drafts, precision: str):
         super().__init__(network, drafts, network.config.hidden_size, precision)
@@ -75,7 +75,7 @@ class TransferDrafter(Drafter):
         return states[:, :tokens], states[:, tokens * steps :]
 
     def _inputs(self, tokens: int, steps: int) -> list[Tensor]:
-        """What `transferred_states` takes besides the ids to draft after every token of one window."""
+        """The other arguments of `transferred_states` to draft after every token of a window."""
         places = np.arange(tokens)[None]
         mask = np.zeros((1, tokens, tokens * (steps + 1)), np.bool_)
         fill_mask(mask, places, np.arange(mask.shape[-1]), self._window)

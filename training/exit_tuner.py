@@ -1,4 +1,4 @@
-"""Training a causal language model to predict after some of its blocks, and measuring what it predicts there."""
+"""Train a causal language model to predict after some of its blocks, and measure these predictions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from intaglio.training.language_model import Windows
 
 
 class Exit(msgspec.Struct):
-    """What one exit predicts on held-out text, over all tokens."""
+    """The predictions of one exit on held-out text, over all tokens."""
 
-    loss: float  # nats a token
-    agreement: float  # part of the tokens where the likeliest is the last block's
+    loss: float  # nats per token
+    agreement: float  # fraction of tokens where its top-1 is the last block's
 
 
 def both(layer: int, depth: int) -> dict[int, float]:
-    """An exit after `layer` blocks, and the whole model, which weigh the same (thesis, appendix C.2, BiLD)."""
+    """An exit after `layer` blocks, and the whole model, with equal weights (thesis, appendix C.2, BiLD)."""
     return {layer: 0.5, depth: 0.5}
 
 
 def every(depth: int) -> dict[int, float]:
-    """An exit after every block, with the weights i / Σj of appendix C.2, CALM: the later the more."""
+    """An exit after every block, with the weights i / Σj of appendix C.2, CALM: later exits weigh more."""
     return {layer: 2 * layer / (depth * (depth + 1)) for layer in range(1, depth + 1)}
 
 
@@ -44,7 +44,7 @@ class ExitTuner:
         self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, windows: Windows) -> None:
-        """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""
+        """Run one step on windows [batch, tokens]. Raises `GraphError` if the loss becomes NaN or infinite."""
         self._network.train()
         self._optimiser.zero_grad()
         tokens = torch.from_numpy(windows)
@@ -55,7 +55,7 @@ class ExitTuner:
 
     @torch.no_grad()
     def measure(self, held_out: Windows, batch_size: int) -> list[Exit]:
-        """How every exit does on the windows `held_out` [windows, tokens]."""
+        """Loss and agreement of every exit on the windows `held_out` [windows, tokens]."""
         self._network.eval()
         sums, count = torch.zeros(len(self._weights), 2, dtype=torch.float64), 0
         for at in range(0, len(held_out), batch_size):
@@ -67,7 +67,7 @@ class ExitTuner:
         return [Exit(*each) for each in (sums / count).tolist()]
 
     def _logits(self, tokens: Tensor) -> Iterator[Tensor]:
-        """What each exit predicts of each token but the first, [batch, tokens - 1, vocab], the earliest exit first."""
+        """The logits of each exit for each token but the first, [batch, tokens - 1, vocab], earliest exit first."""
         base, head = self._network.base_model, self._network.get_output_embeddings()
         found = base(input_ids=tokens, use_cache=False, output_hidden_states=True)
         *early, _ = self._weights
@@ -77,5 +77,5 @@ class ExitTuner:
 
 
 def _losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Of every token but the first, in nats."""
+    """The loss of every token but the first, in nats."""
     return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")

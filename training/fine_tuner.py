@@ -1,4 +1,4 @@
-"""Fine-tuning a causal language model while masks keep what is pruned at 0."""
+"""Fine-tune a causal language model while masks keep pruned weights at 0."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from intaglio.errors import GraphError
 from intaglio.training.language_model import Windows
 from intaglio.training.masks import Masks
 
-LONGEST_GRADIENT = 1.0  # longer ones are shortened to this norm
+LONGEST_GRADIENT = 1.0  # gradients are clipped to this norm
 WARM_UP = 20  # steps in which the learning rate rises
 
 
 class FineTuner:
-    """Trains `network` (of transformers) to predict each next token, with what `masks` cover at 0."""
+    """Trains `network` (of transformers) to predict each next token, with the weights under `masks` at 0."""
 
     def __init__(self, network: Any, masks: Masks, held_out: Windows, batch_size: int, learning_rate: float):
         self._network = network
@@ -32,7 +32,7 @@ class FineTuner:
         self._optimiser, self._rates = optimiser_of(network.parameters(), learning_rate, risen)
 
     def step(self, windows: Windows) -> None:
-        """One step on windows [batch, tokens]. Raises `GraphError` where the loss is no number any more."""
+        """Run one step on windows [batch, tokens]. Raises `GraphError` if the loss becomes NaN or infinite."""
         self._network.train()
         self._masks.apply()
         self._optimiser.zero_grad()
@@ -40,11 +40,11 @@ class FineTuner:
         loss.backward()  # type: ignore[no-untyped-call]
         self._masks.apply()
         follow(loss, self._network.parameters(), self._optimiser, self._rates)
-        self._masks.apply()  # the optimiser's momentum moves what has no gradient
+        self._masks.apply()  # the optimiser's momentum moves weights without a gradient
 
     @torch.no_grad()
     def loss(self) -> float:
-        """The mean loss of the held-out windows, in nats a token."""
+        """The mean loss of the held-out windows, in nats per token."""
         self._network.eval()
         losses = [self._loss(windows).item() for windows in self._held_out]
         return float(np.average(losses, weights=[len(windows) for windows in self._held_out]))
@@ -57,13 +57,13 @@ class FineTuner:
 def optimiser_of(
     parameters: Iterable[Tensor], learning_rate: float, part: Callable[[int], float]
 ) -> tuple[Optimizer, LRScheduler]:
-    """AdamW without weight decay, and its learning rate: `part` of `learning_rate` after so many steps."""
+    """AdamW without weight decay, and its schedule: `part(steps done)` is the fraction of `learning_rate`."""
     optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, part)
 
 
 def follow(loss: Tensor, parameters: Iterable[Tensor], optimiser: Optimizer, rates: LRScheduler) -> None:
-    """Take a step along the gradients of `loss`. Raises `GraphError` where they are no numbers any more."""
+    """Run an optimiser step on `loss`. Raises `GraphError` if the gradients become NaN or infinite."""
     length = float(torch.nn.utils.clip_grad_norm_(parameters, LONGEST_GRADIENT))
     if not math.isfinite(length):
         raise GraphError(f"training: the loss is {loss.item():g}, the gradient {length:g}. Lower the learning rate.")
@@ -72,5 +72,5 @@ def follow(loss: Tensor, parameters: Iterable[Tensor], optimiser: Optimizer, rat
 
 
 def risen(done: int) -> float:
-    """The part of the learning rate to take after `done` steps: it rises evenly for the first `WARM_UP`."""
+    """The fraction of the learning rate after `done` steps: linear warm-up over the first `WARM_UP` steps."""
     return min(1.0, (done + 1) / WARM_UP)

@@ -1,4 +1,4 @@
-"""A language model's checkpoint: opened for training in float32, and written again."""
+"""A language model's checkpoint: open it for training in float32, and write it again."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 SAFETENSORS = (".safetensors", ".safetensors.index.json")
-WEIGHTS = (*SAFETENSORS, ".bin", ".bin.index.json")  # endings of files not taken over
-COMPANIONS = (".json", ".txt", ".jinja", ".model")  # endings of files that are: the tokenizer's, and settings
-HELD_OUT = 10  # one window or prompt in this many is held out, at the end of the file
+WEIGHTS = (*SAFETENSORS, ".bin", ".bin.index.json")  # suffixes of files not to copy
+COMPANIONS = (".json", ".txt", ".jinja", ".model")  # suffixes of files to copy: the tokenizer's, and settings
+HELD_OUT = 10  # one in 10 windows or prompts is held out, at the end of the file
 MOST_HELD_OUT = 64
 
 Windows = npt.NDArray[np.int64]  # [windows, tokens]
 
 
 def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str]:
-    """The network in `folder`, in float32, and the dtype that its weights are stored in.
+    """The network in `folder`, in float32, and the dtype of its stored weights.
 
-    Raises `SourceError` for a folder that is no causal language model with safetensors, nor, with `encoder_decoders`,
-    such a model that reads a source text.
+    Raises `SourceError` if the folder is not a causal language model (or, with `encoder_decoders`, an encoder-decoder)
+    with safetensors.
     """
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
@@ -55,10 +55,10 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
     try:
         with _without_bars(transformers):
             network = kind.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, local_files_only=True)
-    except Exception as error:  # whatever a damaged checkpoint makes the library raise
+    except Exception as error:  # a damaged checkpoint can make the library raise anything
         reason = one_line(error, 200)
         raise SourceError(
-            f"source {folder}: transformers does not open it as {wanted} ({reason}). "
+            f"source {folder}: transformers cannot open it as {wanted} ({reason}). "
             "Give the folder of a decoder's checkpoint, with safetensors."
         ) from error
     stored = config.get("dtype", config.get("torch_dtype"))
@@ -66,21 +66,21 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
 
 
 def check_output(source: Path, output: Path, force: bool) -> None:
-    """Refuse a path that exists (without `force`), cannot be made, or is that of the source.
+    """Reject a path that exists (without `force`), cannot be created, or is that of the source.
 
     Raises `UsageError`, `StorageError`.
     """
     if output.exists() and output.resolve() == source.resolve():
-        raise UsageError(f"output {output}: is the source itself, which is kept. Choose another path.")
+        raise UsageError(f"output {output}: is the source itself, which would be overwritten. Choose another path.")
     check_output_directory(output, force, CHECKPOINT)
 
 
 def write_network(
     network: Any, dtype: str, source: Path, output: Path, force: bool, further: Mapping[str, bytes] | None = None
 ) -> None:
-    """Write `network` in `dtype` to the folder `output`, with the tokenizer's files of `source`, in one step.
+    """Write `network` in `dtype` to the folder `output` atomically, with the tokenizer's files of `source`.
 
-    `force`: replace a checkpoint that is there. `further`: other files to write there, by name.
+    `force`: replace an existing checkpoint. `further`: additional files to write, by name.
     """
     torch, transformers = load_library("torch"), load_library("transformers")
     with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):
@@ -94,9 +94,9 @@ def write_network(
 
 
 def copy_files(source: Path, folder: Path, weights: bool = False) -> None:
-    """Copy what a checkpoint has besides its weights, or with its safetensors too, byte for byte.
+    """Copy a checkpoint's files without its weights, or with its safetensors too, byte for byte.
 
-    Records of drafts and of an early exit are left out: they are of the weights as they were.
+    The records of drafts and early exits are not copied: they belong to the old weights.
     """
     for path in sorted(source.iterdir()):
         companion = path.suffix in COMPANIONS and not path.name.endswith(WEIGHTS)
@@ -106,11 +106,11 @@ def copy_files(source: Path, folder: Path, weights: bool = False) -> None:
 
 
 def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tuple[Windows, Windows]:
-    """The text in `data`, or the texts of its JSON lines one after the other, as windows of `length` tokens.
+    """The text in `data`, or the concatenated texts of its JSON lines, as windows of `length` tokens.
 
-    First those to train on, then those held out, which are the last.
+    Returns the windows to train on, then the held-out ones, which are the last.
 
-    Raises `SourceError` for a folder without tokenizer, `UsageError` for a text of less than two windows.
+    Raises `SourceError` for a folder without tokenizer, `UsageError` for a text shorter than two windows.
     """
     tokenizer = read_tokenizer(folder)
     texts = tokenizer.encode_batch(read_texts(Path(data), option))
@@ -125,16 +125,16 @@ def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tu
 
 
 def held_out(items: Sized) -> int:
-    """How many of the `items` are held out of the training: a tenth, at least one and at most 64."""
+    """The number of held-out `items`: a tenth, at least one and at most 64."""
     return min(max(1, len(items) // HELD_OUT), MOST_HELD_OUT)
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint, without padding and truncation. Raises `SourceError` where there is none."""
+    """The tokenizer of a checkpoint, without padding and truncation. Raises `SourceError` if it is missing."""
     from tokenizers import Tokenizer
 
     if not (folder / TOKENIZER).is_file():
-        raise SourceError(f"source {folder}: holds no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
+        raise SourceError(f"source {folder}: no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
     try:
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     except Exception as error:  # the library raises bare Exception
@@ -145,7 +145,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def shuffled(windows: Windows, size: int, random: np.random.Generator) -> Iterator[Windows]:
-    """Batches without end; each window comes once before any comes again."""
+    """Endless batches; each window appears once per epoch."""
     size = min(size, len(windows))
     while True:
         order = random.permutation(len(windows))

@@ -1,7 +1,7 @@
-"""Which weights of a causal language model are pruned: single ones by magnitude, or hidden channels by their rows.
+"""The pruned weights of a causal language model: single weights by magnitude, or hidden channels by their rows.
 
-Masks only ever tighten. What they cover is 0 in the weights and gets no gradient, so that training goes on with the
-rest ("Exploring Methods for Efficient Large Language Model Inference", section 2.2). Fractions are of each layer.
+Masks only grow. The weights under them are 0 and get no gradient, so that training continues with the rest ("Exploring
+Methods for Efficient Large Language Model Inference", section 2.2). Fractions are per layer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from intaglio.errors import SourceError
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model has its feed-forward networks, and what config.json calls their width."""
+    """The paths of a model's feed-forward networks, and the key of their width in config.json."""
 
     blocks: str  # the list of blocks, below the causal language model
-    ups: tuple[str, ...]  # below a block, the modules that make the hidden channels
-    down: str  # the module that takes them in
+    ups: tuple[str, ...]  # below a block, the modules that compute the hidden channels
+    down: str  # the module that reads them
     width: str
 
     @property
@@ -32,7 +32,7 @@ class Layout:
         return (*self.ups, self.down)
 
 
-# Of GPT-2, of OPT, and of LLaMA and the families of its shape.
+# GPT-2, OPT, and LLaMA and similar families.
 LAYOUTS = (
     Layout("transformer.h", ("mlp.c_fc",), "mlp.c_proj", "n_inner"),
     Layout("model.decoder.layers", ("fc1",), "fc2", "ffn_dim"),
@@ -41,7 +41,7 @@ LAYOUTS = (
 
 
 def layout_of(network: Any) -> Layout:
-    """The layout that every block of the network has. Raises `SourceError` where it is none of `LAYOUTS`."""
+    """The layout of every block of the network. Raises `SourceError` if it is none of `LAYOUTS`."""
     paths = {name for name, _ in network.named_modules()}
     for layout in LAYOUTS:
         blocks = network.get_submodule(layout.blocks) if layout.blocks in paths else ()
@@ -58,35 +58,35 @@ class Masks(ABC):
     """The masks of one network."""
 
     def __init__(self) -> None:
-        self.fraction = 0.0  # that was asked for
+        self.fraction = 0.0  # the requested one
 
     @abstractmethod
     def reached(self) -> float:
-        """The part of each layer that is covered."""
+        """The fraction of each layer that is covered."""
 
     @abstractmethod
     def tighten(self, fraction: float) -> None:
-        """Cover `fraction` of each layer, what was covered before among it."""
+        """Extend the mask to cover `fraction` of each layer."""
 
     @abstractmethod
     def _covered(self) -> Iterator[tuple[torch.nn.Parameter, Tensor]]:
-        """Every parameter with a bool tensor that broadcasts to it, True where it is covered."""
+        """Every parameter with a broadcastable bool tensor, True at covered elements."""
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Set what is covered to 0, and its gradient too."""
+        """Set covered elements and their gradients to 0."""
         for parameter, mask in self._covered():
             parameter.masked_fill_(mask, 0)
             if parameter.grad is not None:
                 parameter.grad.masked_fill_(mask, 0)
 
     def zeros(self) -> int:
-        """The numbers that are covered."""
+        """The number of covered elements."""
         return sum(int(mask.expand_as(parameter).sum()) for parameter, mask in self._covered())
 
 
 class MagnitudeMasks(Masks):
-    """Covers the weights of the smallest magnitude in the matrices of linear layers, tied embeddings left out."""
+    """Covers the weights of the smallest magnitude in the matrices of linear layers, except tied embeddings."""
 
     def __init__(self, network: torch.nn.Module):
         super().__init__()
@@ -96,7 +96,7 @@ class MagnitudeMasks(Masks):
         self._masks = [torch.zeros_like(weight, dtype=torch.bool) for weight in self._weights]
 
     def reached(self) -> float:
-        """The part of each matrix that is covered."""
+        """The fraction of each matrix that is covered."""
         return self.fraction
 
     @torch.no_grad()
@@ -115,8 +115,8 @@ class MagnitudeMasks(Masks):
 class RowMasks(Masks):
     """Covers hidden channels of the feed-forward networks: those whose rows have the smallest L2 norm.
 
-    The same number in every block, as config.json has one width for all of them, and so many that a multiple of
-    `multiple` stays. Raises `SourceError` for networks that are not known.
+    The number is the same in every block, as config.json has one width for all of them, and the number of remaining
+    channels is a multiple of `multiple`. Raises `SourceError` for unknown networks.
     """
 
     def __init__(self, network: Any, multiple: int = 32):
@@ -130,17 +130,17 @@ class RowMasks(Masks):
         self._masks = [torch.zeros(self.channels, dtype=torch.bool) for _ in self._ups]
 
     def reached(self) -> float:
-        """The part of the channels that is covered."""
+        """The fraction of the channels that is covered."""
         return 1 - self.kept(self.fraction) / self.channels
 
     def kept(self, fraction: float) -> int:
-        """How many channels stay when `fraction` is covered."""
+        """The number of channels that remain if `fraction` is covered."""
         wanted = round((1 - fraction) * self.channels / self._multiple) * self._multiple
         return min(max(wanted, self._multiple), self.channels)
 
     @torch.no_grad()
     def tighten(self, fraction: float) -> None:
-        """Cover `fraction` of the channels of each network, as near as the multiple allows."""
+        """Cover `fraction` of the channels of each network, rounded to the multiple."""
         self.fraction = max(self.fraction, fraction)
         count = self.channels - self.kept(self.fraction)
         for ups, mask in zip(self._ups, self._masks, strict=True):
@@ -157,7 +157,7 @@ class RowMasks(Masks):
             yield down.weight, mask[:, None] if is_transposed(down) else mask[None, :]
 
     def removed(self, network: Any) -> Any:
-        """A network without the channels that are covered, with the configuration that says so."""
+        """A network without the covered channels, and with the matching configuration."""
         state = network.state_dict()
         names = {id(parameter): name for name, parameter in network.named_parameters()}
         for ups, down, mask in zip(self._ups, self._downs, self._masks, strict=True):
@@ -176,12 +176,12 @@ class RowMasks(Masks):
 
 
 def is_linear(module: torch.nn.Module) -> bool:
-    """Whether this is torch's Linear, or the Conv1D that GPT-2 has in its place."""
+    """Whether this is torch's Linear, or GPT-2's Conv1D."""
     return isinstance(module, torch.nn.Linear) or is_transposed(module)
 
 
 def is_transposed(module: torch.nn.Module) -> bool:
-    """Whether the module's weight is [inputs, outputs], as GPT-2's Conv1D has it."""
+    """Whether the module's weight is [inputs, outputs], as in GPT-2's Conv1D."""
     return type(module).__name__ == "Conv1D"
 
 

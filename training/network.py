@@ -1,4 +1,4 @@
-"""IntegerNetwork: the graph of an integer-only bundle as a torch module, whose integers can be trained."""
+"""IntegerNetwork: the graph of an integer-only bundle as a torch module with trainable integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.training.trainable import trainable
 
 
 class _Round(torch.autograd.Function):
-    """The nearest integers forwards, the gradient as it is backwards."""
+    """Rounds forwards; passes the gradient through unchanged backwards."""
 
     @staticmethod
     def forward(context: Any, shadow: Tensor) -> Tensor:
@@ -35,8 +35,8 @@ class IntegerNetwork(torch.nn.Module):
 
     Trained are real-valued shadows of the weights and biases of IntLinear and IntLayerNorm, in units of their integers;
     each forward pass rounds them. With `embeddings`, the int8 tables are trained too. Scales, multipliers, shifts and
-    the floating-point head stay. Raises `GraphError` for a graph without trainable integers, and for operators that
-    are not known here.
+    the floating-point head are not trained. Raises `GraphError` for a graph without trainable integers, and for
+    unsupported operators.
     """
 
     def __init__(self, model: ir.Model, embeddings: bool = False):
@@ -48,7 +48,7 @@ class IntegerNetwork(torch.nn.Module):
         _check(self._nodes)
         self.trainable = list(trainable(self._nodes, embeddings))
         if not self.trainable:
-            raise GraphError("no integer weights to train: expected a graph that the recipe int8-only made.")
+            raise GraphError("no integer weights to train: expected a graph from the recipe int8-only.")
         self.shadows = torch.nn.ParameterList(each.shadow() for each in self.trainable)
         trained = {each.value for each in self.trainable}
         self._constants = {
@@ -63,33 +63,33 @@ class IntegerNetwork(torch.nn.Module):
         return {str(value.name): values[value] for value in self._outputs}
 
     def intermediate(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Every value that a node gives, by name, without gradient; integers as floating point."""
+        """All node outputs by name, without gradient; integers as floating point."""
         with torch.no_grad():
             values = self._run(feeds)
         made = (value for node in self._nodes for value in node.outputs)
         return {str(value.name): values[value] for value in made if value in values}
 
     def parameter_groups(self, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-        """For an optimiser: each tensor with the learning rate of its kind, brought from units to its integers."""
+        """For an optimiser: each tensor with the learning rate of its kind, converted from units to its integers."""
         pairs = zip(self.trainable, self.shadows, strict=True)
         return [{"params": [shadow], "lr": rates[each.kind] * each.unit} for each, shadow in pairs]
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring the shadows back into their limits; called after each step of an optimiser."""
+        """Clip the shadows to their limits; call it after each optimiser step."""
         for each, shadow in zip(self.trainable, self.shadows, strict=True):
             shadow.clamp_(each.low, each.high)
 
     @torch.no_grad()
     def integers(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The trained initializers by name, as they are now, in the graph's dtypes."""
+        """The present values of the trained initializers by name, in the graph's dtypes."""
         return {
             str(each.value.name): shadow.round().numpy().astype(each.tensor.dtype.numpy())
             for each, shadow in zip(self.trainable, self.shadows, strict=True)
         }
 
     def write(self) -> None:
-        """Put the integers into the initializers of the graph that this was made from."""
+        """Write the integers to the initializers of the original graph."""
         for each, integers in zip(self.trainable, self.integers().values(), strict=True):
             each.value.const_value = ir.tensor(integers, name=each.value.name)
 
@@ -114,12 +114,12 @@ def _compute(node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 def _check(nodes: Sequence[ir.Node]) -> None:
-    """Raise `GraphError` for the first operator that is not known."""
+    """Raise `GraphError` for the first unsupported operator."""
     for node in nodes:
         known = FUNCTIONS if node.domain == "" else OPERATORS if node.domain == DOMAIN else {}
         if node.op_type not in known:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             raise GraphError(
-                f"{name} {node.name or node.outputs[0].name}: training does not know this operator, only those that "
-                "the recipe int8-only leaves. Train a bundle that it made without --allow-float."
+                f"{name} {node.name or node.outputs[0].name}: training does not support this operator, only those of "
+                "the recipe int8-only. Train a bundle compressed with it, without --allow-float."
             )

@@ -1,4 +1,4 @@
-"""Distillation: how far a network's outputs are from its teacher's, as a loss."""
+"""Distillation: the distance of a network's outputs from its teacher's, as a loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGITS = "logits"
 def distillation_loss(
     student: Mapping[str, Tensor], teacher: Mapping[str, Tensor], feeds: Mapping[str, Tensor], names: Sequence[str]
 ) -> Tensor:
-    """The sum over the outputs in `names` of how far they are from the teacher's, at real tokens.
+    """The sum of the distances of the outputs in `names` from the teacher's, at real tokens.
 
     1. Logits: the Kullback-Leibler divergence of softmax(student) from softmax(teacher), averaged over rows.
     2. Any other: |student - teacher|² / |teacher|², averaged over vectors; for vectors of length 1 that is
@@ -37,7 +37,7 @@ def _loss(name: str, student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _real(array: Tensor, mask: Tensor | None) -> Tensor:
-    """The tokens of [batch, sequence, width] that are no padding, as [tokens, width]; any other array as it is."""
+    """The tokens of [batch, sequence, width] without padding, as [tokens, width]; any other array unchanged."""
     if mask is not None and array.ndim > 2 and array.shape[:2] == mask.shape:
         return array[mask != 0]
     return array

@@ -1,4 +1,4 @@
-"""OPERATORS: those of our operators that can be trained, with the functions of their `training.py` on torch tensors."""
+"""OPERATORS: our trainable operators, with the functions of their `training.py` on torch tensors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _modules() -> dict[str, ModuleType]:
     return {operator: import_module(name) for operator, name in names.items() if find_spec(name) is not None}
 
 
-# Both take complete attributes. The functions take one input for each of the operator's, None for one left out, and
-# give its outputs; the others take the inputs that are constants.
+# Both take complete attributes. The functions take one input for each of the operator's, None for a missing one, and
+# return its outputs; the others take the constant inputs.
 OPERATORS: dict[str, Function] = {
     operator: partial(module.straight_through, StraightThroughArithmetic()) for operator, module in _modules().items()
 }

@@ -1,4 +1,4 @@
-"""The options that the trainings of language models share."""
+"""Options shared by all training of language models."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 
 from intaglio.errors import UsageError
 
-DTYPES = ("float32", "float16")  # of weights that are written
+DTYPES = ("float32", "float16")  # of written weights
 
 
 def check_choices(given: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Raise `UsageError` for a value that is none of its choices; `given` are both by the option's name."""
+    """Raise `UsageError` for an invalid choice; `given` maps an option's name to its value and the choices."""
     for name, (value, choices) in given.items():
         if value not in choices:
             raise UsageError(f"{name} {value!r}: expected one of {', '.join(choices)}.")
 
 
 def check_numbers(counts: dict[str, int], learning_rate: float, seed: int) -> None:
-    """Raise `UsageError` for numbers out of range; `counts` are those of at least 1, by their names."""
+    """Raise `UsageError` for numbers out of range; `counts` maps names to numbers that must be at least 1."""
     for name, value in counts.items():
         least = 2 if name == "max tokens" else 1
         if value < least:

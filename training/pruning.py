@@ -1,4 +1,4 @@
-"""Pruning a causal language model while it is fine-tuned: from a checkpoint's folder to another."""
+"""Prune a causal language model while fine-tuning it, from one checkpoint's folder to another."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ METHODS = ("magnitude", "rows")
 
 
 class Stage(msgspec.Struct):
-    """The network after a stage: what part of each layer is pruned, and the loss on held-out text."""
+    """The network after a stage: the pruned fraction of each layer, and the loss on held-out text."""
 
     fraction: float
-    loss: float  # nats a token
+    loss: float  # nats per token
 
 
 class Pruned(msgspec.Struct):
-    """What `prune` did. The first stage is the fine-tuned network before anything is pruned."""
+    """The result of `prune`. The first stage is the fine-tuned network before pruning."""
 
     checkpoint: str
     source: str
     by: str
     schedule: str
-    loss_before: float  # of the checkpoint as it was given
+    loss_before: float  # of the given checkpoint
     stages: list[Stage]
     parameters_before: int
-    parameters: int  # of the checkpoint that was written
+    parameters: int  # of the written checkpoint
     zeros: int  # among them, in the pruned layers
     tokens: int
     held_out: int  # tokens
@@ -62,18 +62,18 @@ def prune(
     seed: int = 0,
     force: bool = False,
 ) -> Pruned:
-    """Fine-tune the causal language model in the folder `source` on the text in `data`, and prune it on the way.
+    """Fine-tune the causal language model in the folder `source` on the text in `data`, and prune it gradually.
 
-    First it is fine-tuned whole for `steps` steps, then for `stages` stages of as many steps. With the schedule
-    "separate", the masks tighten before each stage by an equal part; with "linear" and "cubic" before every step,
-    along a line, or fast at first and slowly at the end ("Exploring Methods for Efficient Large Language Model
+    First the whole model is fine-tuned for `steps` steps, then for `stages` stages of `steps` steps each. With the
+    schedule "separate", the masks grow before each stage by an equal part; with "linear" and "cubic" they grow before
+    every step, linearly, or fast at first and slowly at the end ("Exploring Methods for Efficient Large Language Model
     Inference", section 2.2: the separate and the simultaneous strategy). In the end `fraction` of the weights of each
     linear layer is 0 (`by="magnitude"`), or `fraction` of the hidden channels of each feed-forward network is removed
-    (`by="rows"`), so that a multiple of `multiple` stays.
+    (`by="rows"`), so that a multiple of `multiple` remains.
 
     `output` becomes a folder with config.json, safetensors in `dtype` (by default that of the checkpoint) and the
-    files of the tokenizer. Raises `SourceError` for a folder that is no causal language model with a tokenizer,
-    `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at `output` then.
+    files of the tokenizer. Raises `SourceError` if the folder is not a causal language model with a tokenizer,
+    `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
     """
     check_choices({"by": (by, METHODS), "schedule": (schedule, SCHEDULES), "dtype": (dtype or "float32", DTYPES)})
     _check_numbers(
@@ -92,7 +92,7 @@ def prune(
         length = min(max_tokens, network.config.max_position_embeddings)
         training, held_out = read_windows(source, data, OPTION, length)
         masks = RowMasks(network, multiple) if by == "rows" else MagnitudeMasks(network)
-    torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
+    torch.manual_seed(seed)  # for a checkpoint with dropout
     tuner = FineTuner(network, masks, held_out, batch_size, learning_rate)
     result = Pruned(
         checkpoint=str(output), source=str(source), by=by, schedule=schedule, loss_before=tuner.loss(), stages=[],

@@ -1,4 +1,4 @@
-"""The texts, or rows of arrays, that a network is trained on: one by one, so that they can be mixed into batches."""
+"""The training samples of a network, texts or rows of arrays: kept single so that they can be shuffled into batches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from intaglio.runtime.inputs import InputsUsed, load_inputs
 
 Sample = dict[str, Array]  # input name -> array whose first axis is 1
 
-HELD_OUT = 10  # one sample in this many is held out
+HELD_OUT = 10  # one in 10 samples is held out
 MOST_HELD_OUT = 128
 ALL = 2**31 - 1  # samples
 
 
 def load_samples(bundle: Bundle, data: str | Path, max_tokens: int) -> tuple[list[Sample], InputsUsed]:
-    """Every sample in `data` (see `intaglio.runtime.inputs`), texts cut to `max_tokens`. Raises `UsageError`."""
+    """All samples in `data` (see `intaglio.runtime.inputs`), truncated to `max_tokens`. Raises `UsageError`."""
     if max_tokens < 2:
         raise UsageError(f"max tokens {max_tokens}: expected at least 2.")
     truncation = min(max_tokens, bundle.manifest.truncation or max_tokens)
@@ -30,7 +30,7 @@ def load_samples(bundle: Bundle, data: str | Path, max_tokens: int) -> tuple[lis
 
 
 def split(samples: Sequence[Sample], random: np.random.Generator, where: str) -> tuple[list[Sample], list[Sample]]:
-    """Those to train on, and those held out: a tenth, at least one and at most 128. Raises `UsageError`."""
+    """The samples to train on, and those held out: a tenth, at least one and at most 128. Raises `UsageError`."""
     if len(samples) < 2:
         raise UsageError(
             f"{where}: {len(samples)} texts or rows, expected at least 2: one to train on, one to hold out."
@@ -41,13 +41,13 @@ def split(samples: Sequence[Sample], random: np.random.Generator, where: str) ->
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[Sample]:
-    """All of the samples in order, the last batch with what is left."""
+    """Batches of all samples in order; the last batch may be smaller."""
     for start in range(0, len(samples), size):
         yield collate(samples[start : start + size])
 
 
 def shuffled(samples: Sequence[Sample], size: int, random: np.random.Generator) -> Iterator[Sample]:
-    """Batches without end; each sample comes once before any comes again."""
+    """Endless batches; each sample appears once per epoch."""
     size = min(size, len(samples))
     while True:
         order = random.permutation(len(samples))

@@ -1,4 +1,4 @@
-"""How much is pruned at each step of fine-tuning."""
+"""The pruned fraction at each step of fine-tuning."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 
 def fraction_at(schedule: Schedule, done: int, steps: int, stages: int, fraction: float) -> float:
-    """The part that is pruned at the step before which `done` steps were taken.
+    """The pruned fraction after `done` steps.
 
-    Nothing during the first `steps`; then `stages` stages of as many steps. "separate": `fraction / stages` more before
-    the first step of each stage. "linear": an equal part more before every step. "cubic": fraction·(1 - (1 - t)³),
-    with t from 0 to 1 (Zhu and Gupta, "To prune, or not to prune", arXiv:1710.01878, equation 1).
+    It is 0 during the first `steps`; then there are `stages` stages of `steps` steps each. "separate": `fraction /
+    stages` more before the first step of each stage. "linear": an equal part more before every step. "cubic":
+    fraction·(1 - (1 - t)³), with t from 0 to 1 (Zhu and Gupta, "To prune, or not to prune", arXiv:1710.01878,
+    equation 1).
     """
     pruning = done - steps
     if pruning < 0:

@@ -1,4 +1,4 @@
-"""How sensitive a decoder's loss is to each of its weights: the diagonal of the Fisher information."""
+"""The sensitivity of a decoder's loss to each of its weights: the diagonal of the Fisher information."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from intaglio.runtime.text_chunks import load_chunks
 from intaglio.sensitivity_file import Observed, SensitivityWriter
 
 OPTION = "--calibration"
-LEAST_TOKENS = 64  # of a calibration text; a gradient of fewer says nothing of the model
+LEAST_TOKENS = 64  # minimum length of a calibration text; gradients on fewer tokens are meaningless
 
 
 class Sensitivity(msgspec.Struct):
-    """What `sensitivity` did."""
+    """The result of `sensitivity`."""
 
     file: str
     weights: int  # matrices
-    parameters: int  # numbers in them
+    parameters: int  # elements in them
     samples: int
     tokens: int
-    loss: float  # nats a token, on the calibration text
+    loss: float  # nats per token, on the calibration text
     seconds: float
 
 
@@ -45,15 +45,15 @@ def sensitivity(
     force: bool = False,
     threads: int | None = None,
 ) -> Sensitivity:
-    """Write how sensitive the loss of the decoder in `bundle` is to the weights of its linear layers to `output`.
+    """Compute the sensitivity of the decoder's loss to the weights of its linear layers, and write it to `output`.
 
     It is the diagonal of the Fisher information (SqueezeLLM, eq. 3.4 and 3.5): the mean, over `samples` pieces of
     `tokens` tokens of the UTF-8 text in `calibration`, of the squared gradient of the mean loss of predicting each
-    next token. `output` is a file of `intaglio.sensitivity_file`; as much disk as the weights in float32.
+    next token. `output` is a file of `intaglio.sensitivity_file`, as large as the weights in float32.
 
-    Besides the weights as the graph stores them, the gradient of one weight is in memory at a time (of a tied table,
-    from the head's use of it on), and the activations of one layer. `threads`: the most that torch takes, by default as
-    many as it has. Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    Memory holds the weights as stored in the graph, the gradient of one weight at a time (that of a tied table stays
+    from its use in the head on), and the activations of one layer. `threads`: the maximum for torch, by default its own
+    setting. Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     output = Path(output)
     _check_options(output, samples, tokens, force, threads)
@@ -65,8 +65,8 @@ def sensitivity(
         count = sum(piece["input_ids"].size for piece in pieces)
         if count < LEAST_TOKENS:
             raise UsageError(
-                f"{OPTION} {calibration}: {count} tokens, expected at least {LEAST_TOKENS}, and some ten thousand to "
-                "do well. Give more text."
+                f"{OPTION} {calibration}: {count} tokens, expected at least {LEAST_TOKENS}, better ten "
+                "thousand or more. Give more text."
             )
         load_library("torch")
         import torch
@@ -106,7 +106,7 @@ def sensitivity(
 
 @contextmanager
 def _torch_threads(threads: int | None) -> Iterator[None]:
-    """Let torch take at most `threads`."""
+    """Limit torch to `threads` threads."""
     import torch
 
     before = torch.get_num_threads()

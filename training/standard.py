@@ -1,7 +1,7 @@
-"""The standard ONNX operators that stand around the integer ones: indices and masks before them, the head after them.
+"""The standard ONNX operators around the integer ones: indices and masks before them, the head after them.
 
-A function takes the node and its inputs (None for one left out), and gives the one output. Integers that carry a
-gradient are floating-point tensors here (see operators.py); the graph's dtypes tell them from real numbers.
+A function takes the node and its inputs (None for a missing one), and returns the single output. Integers with a
+gradient are floating-point tensors here (see operators.py); the graph's dtypes distinguish them from real numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DTYPES = {
 
 
 def only(node: ir.Node, **supported: int) -> None:
-    """Refuse attributes with other values than the supported ones."""
+    """Reject attributes with unsupported values."""
     for name, value in supported.items():
         if (got := node.attributes.get_int(name, value)) != value:
             raise GraphError(f"{node.op_type} {node.name}: {name}={got} cannot be trained, only {name}={value}.")
@@ -41,7 +41,7 @@ def _cast(node: ir.Node, x: Tensor) -> Tensor:
     source = node.inputs[0]
     assert source is not None
     if to.is_integer() and x.is_floating_point() and source.dtype is not None and source.dtype.is_integer():
-        return x  # integers that carry a gradient
+        return x  # integers with a gradient
     return x.to(DTYPES[to])
 
 
@@ -64,7 +64,7 @@ def _slice(
     by = [1] * len(starts) if steps is None else steps.tolist()
     for start, end, axis, step in zip(starts.tolist(), ends.tolist(), every, by, strict=True):
         if step < 0 and end < -data.shape[axis]:
-            end = None  # Python's way to say "to the first, included"
+            end = None  # in Python: down to and including the first
         data = data.index_select(axis, torch.arange(*slice(start, end, step).indices(data.shape[axis])))
     return data
 

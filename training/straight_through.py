@@ -1,12 +1,11 @@
 """The arithmetic of the integer operators as torch functions with straight-through gradients.
 
-Each computes two things side by side from the same inputs: the exact integers, in int64 and without gradient, as the
-operator's reference does; and the real-valued function that these stand for, in units of the output and limited to its
-range, with torch's gradient. What comes out holds the integers, and what goes back is the gradient of the real function
-(Bengio et al., "Estimating or propagating gradients through stochastic neurons", 2013), 0 where the output is cut off.
+Each computes two values from the same inputs: the exact integers, in int64 and without gradient, as the operator's
+reference does; and the corresponding real-valued function, in units of the output and limited to its range, with
+torch's gradient. The output has the value of the integers and the gradient of the real function (Bengio et al.,
+"Estimating or propagating gradients through stochastic neurons", 2013), which is 0 where the output is clipped.
 
-Integers that carry a gradient travel as floating point: those of 8 and 16 bits as float32, those of 32 bits as float64,
-which hold them exactly.
+Integers with a gradient are stored as floating point: 8 and 16 bits as float32, 32 bits as float64, which is exact.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class StraightThroughArithmetic(TrainingArithmetic):
         return made
 
     def requantize(self, value: Dual, multiplier: Tensor | int, shift: Tensor | int, bits: int) -> Dual:
-        """Cut off, the gradient is 0."""
+        """See the base class; the gradient is 0 where the value is clipped."""
         bounds = LIMITS[bits]
         cut = (value.real * _ratio(multiplier, shift)).clamp(*bounds)
         return Dual(cut, exact.requantize(value.integers, _factor(multiplier), _factor(shift), bounds))
@@ -107,7 +106,7 @@ class StraightThroughArithmetic(TrainingArithmetic):
 
 
 def _ratio(multiplier: Tensor | int, shift: Tensor | int) -> Tensor:
-    """The real number that a multiplier and a shift stand for."""
+    """The real number multiplier / 2^shift."""
     return (torch.as_tensor(multiplier).double() * torch.exp2(-torch.as_tensor(shift).double())).float()
 
 
@@ -116,7 +115,7 @@ def _factor(value: Tensor | int) -> Tensor | int:
 
 
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over what the mask keeps; 0 elsewhere, and in rows without any."""
+    """Softmax over unmasked entries; 0 elsewhere, and in rows without any."""
     if mask is None:
         return torch.softmax(scores, -1)
     lowest = torch.finfo(scores.dtype).min

@@ -1,4 +1,4 @@
-"""Training drafts for a causal language model, whose weights stay as they are: hidden transfer, and Medusa."""
+"""Train drafts for a causal language model with frozen weights: hidden transfer, and Medusa."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Precision = Literal["float32", "bfloat16"]  # of the products
 
 
 class DraftStep(msgspec.Struct):
-    """A trained step: how it agrees with the model's own predictions on held-out text, before training and after."""
+    """A trained step: its agreement with the model's own predictions on held-out text, before and after training."""
 
-    layer: int | None  # the block that its pseudo states enter; None of Medusa
+    layer: int | None  # the block that its pseudo states enter; None for Medusa
     kl_divergence_before: float  # nats
     kl_divergence: float
-    top1: float  # part of the tokens where the model's likeliest is the step's likeliest
-    top3: float  # ... is among the step's three likeliest
+    top1: float  # fraction of tokens where the model's top-1 is the step's top-1
+    top3: float  # ... is in the step's top-3
 
 
 class TrainedDrafts(msgspec.Struct):
-    """What `train_hidden_transfer` or `train_medusa` did."""
+    """The result of `train_hidden_transfer` or `train_medusa`."""
 
     checkpoint: str
     source: str
@@ -70,19 +70,19 @@ def train_hidden_transfer(
     precision: Precision = "float32",
     force: bool = False,
 ) -> TrainedDrafts:
-    """Train projections that make pseudo hidden states of the next tokens, for the model in the folder `source`.
+    """Train projections to pseudo hidden states of the next tokens, for the model in the folder `source`.
 
     "Parallel Decoding via Hidden Transfer for Lossless Large Language Model Acceleration", section 3.3: before the
-    block `layers[s]` the states of each token are projected to those of the token s + 1 places on, which go through
-    the remaining blocks and attend to the text up to that token, to the pseudo states of earlier steps and to
-    themselves. Each projection is trained for `steps` steps of the optimiser, the first one first, with those before
-    it frozen, to lower the KL divergence of its predictions from the model's own on the text in `data`. By default the
-    layers stand from the middle of the depth to 8/10 of it. `data` is a text, or the JSON lines of `read_texts`;
-    windows of it are trained and measured on. The matrices and their gradients are float32 in any `precision`.
+    block `layers[s]` the states of each token are projected to those of the token s + 1 positions ahead, which go
+    through the remaining blocks and attend to the sequence up to that token, to the pseudo states of earlier steps and
+    to themselves. The projections are trained one after the other, each for `steps` optimiser steps with the earlier
+    ones frozen, to minimise the KL divergence of its predictions from the model's own on the text in `data`. By default
+    the layers are spread from the middle of the depth to 8/10 of it. `data` is a text, or the JSON lines of
+    `read_texts`, split into windows. The matrices and their gradients are float32 in any `precision`.
 
-    `output` becomes a folder with all that the checkpoint has, byte for byte, drafts.safetensors and drafts.json.
-    Raises `SourceError` for a folder that is no causal language model with a tokenizer, `UsageError`, `GraphError`
-    where training diverges, `StorageError`; nothing is left at `output` then.
+    `output` becomes a folder with all files of the checkpoint, byte for byte, drafts.safetensors and drafts.json.
+    Raises `SourceError` if the folder is not a causal language model with a tokenizer, `UsageError`, `GraphError` if
+    training diverges, `StorageError`; nothing is left at `output` then.
     """
     options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force)
     return _train(HIDDEN_TRANSFER, Path(source), Path(output), data, layers, options)
@@ -101,10 +101,10 @@ def train_medusa(
     precision: Precision = "float32",
     force: bool = False,
 ) -> TrainedDrafts:
-    """Train Medusa heads for the model in the folder `source`: a residual block each, before the model's own head.
+    """Train Medusa heads for the model in the folder `source`: one residual block each, before the model's own head.
 
-    Medusa-1, which leaves the model as it is, without heads of its own; as much training, of the same loss on the same
-    text, and as many numbers as `train_hidden_transfer` has, to compare the two. Output and errors are as there.
+    This is Medusa-1, with a frozen model, and without separate heads. Loss, text, training steps and number of
+    parameters are those of `train_hidden_transfer`, for a fair comparison. So are output and errors.
     """
     options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force)
     return _train(MEDUSA, Path(source), Path(output), data, None, options)
@@ -137,7 +137,9 @@ def _train(
         network, _ = open_network(source)
         length = min(options.max_tokens, network.config.max_position_embeddings)
         if length < options.steps_ahead + 2:
-            raise UsageError(f"windows of {length} tokens: {options.steps_ahead} steps ahead need more. Give longer.")
+            raise UsageError(
+                f"windows of {length} tokens: too short for {options.steps_ahead} steps ahead. Enlarge them."
+            )
         drafts = _record(kind, options.steps_ahead, layers, network.config.num_hidden_layers)
         training, held_out = read_windows(source, data, OPTION, length)
         drafter = drafter_of(network, drafts, options.precision)
@@ -177,7 +179,7 @@ def _record(kind: Any, steps: int, layers: Sequence[int] | None, depth: int) -> 
 
 
 def _write(drafts: Drafts, matrices: Any, source: Path, output: Path, force: bool) -> None:
-    """The checkpoint of `source` and the drafts, in the folder `output`, in one step."""
+    """Write the checkpoint of `source` and the drafts to the folder `output`, atomically."""
     from safetensors.torch import save_file
 
     with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):

@@ -1,4 +1,4 @@
-"""Fine-tuning a causal language model so that it predicts after its first blocks too, or after every block."""
+"""Fine-tune a causal language model to predict also after its first blocks, or after every block."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ OPTION = "--data"
 
 
 class TrainedLayer(msgspec.Struct):
-    """What an exit predicts on held-out text, before the training and after: losses in nats a token."""
+    """The predictions of an exit on held-out text, before and after training; losses in nats per token."""
 
     layer: int  # blocks before the exit
     loss_before: float
     loss: float
-    agreement_before: float  # part of the tokens where its likeliest is the last block's
+    agreement_before: float  # fraction of tokens where its top-1 is the last block's
     agreement: float
 
 
 class TrainedExit(msgspec.Struct):
-    """What `train_early_exit` did."""
+    """The result of `train_early_exit`."""
 
     checkpoint: str
     source: str
     layer: int | Literal["every"]  # blocks before the exit
-    layers: int  # blocks in all
+    layers: int  # total number of blocks
     exits: list[TrainedLayer]  # the last is after all blocks
     tokens: int
     held_out: int  # tokens
@@ -56,22 +56,21 @@ def train_early_exit(
     seed: int = 0,
     force: bool = False,
 ) -> TrainedExit:
-    """Fine-tune the model in the folder `source` on the text in `data` to predict after its first `layer` blocks too.
+    """Fine-tune the model in the folder `source` on the text in `data` to predict also after its first `layer` blocks.
 
-    What is lowered is the mean of the losses there and after the last block, which share the final norm and the head
-    (thesis, section 4.3 and appendix C.2). By default the exit is after a quarter of the blocks; with `every_layer`
-    there is one after each block, and the later ones weigh more (appendix C.2, CALM). The model is trained whole, so
-    that what it writes without exits changes, too.
+    The loss is the mean of the losses there and after the last block, which share the final norm and the head (thesis,
+    section 4.3 and appendix C.2). By default the exit is after a quarter of the blocks; with `every_layer` there is one
+    after each block, and later ones weigh more (appendix C.2, CALM). The whole model is trained, so its output without
+    exits changes, too.
 
     `output` becomes a folder with config.json, safetensors in the checkpoint's dtype, the files of the tokenizer, and
-    early_exit.json. Raises `SourceError` for a folder that is no causal language model with a last norm that is
-    known and a tokenizer, `UsageError`, `GraphError` where training diverges, `StorageError`; nothing is left at
-    `output` then.
+    early_exit.json. Raises `SourceError` if the folder is not a causal language model with a tokenizer and a known
+    final norm, `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
     """
     counts = {"steps": steps, "batch size": batch_size, "max tokens": max_tokens}
     check_numbers(counts, learning_rate, seed)
     if every_layer and layer is not None:
-        raise UsageError(f"--layer {layer} and --every-layer are both given: one exit, or one a block. Leave one out.")
+        raise UsageError(f"--layer {layer} and --every-layer exclude each other. Leave one out.")
     source, output = Path(source), Path(output)
     check_output(source, output, force)
     started = time.monotonic()
@@ -85,7 +84,7 @@ def train_early_exit(
         if last_modules(network.base_model) is None:
             expected = ", ".join(paths[0] for paths in LAST_MODULES)
             raise SourceError(
-                f"source {source}: {config.model_type} has no last norm that is known, expected one of {expected}. "
+                f"source {source}: unknown final norm of {config.model_type}, expected one of {expected}. "
                 "Give a decoder of a family that can be exported."
             )
         depth = config.num_hidden_layers
@@ -94,7 +93,7 @@ def train_early_exit(
         if error := layer_error(record.layer, depth):
             raise UsageError(f"{error}.")
         training, held_out = read_windows(source, data, OPTION, min(max_tokens, config.max_position_embeddings))
-    torch.manual_seed(seed)  # of the dropout that a checkpoint may ask for
+    torch.manual_seed(seed)  # for a checkpoint with dropout
     weights = every(depth) if every_layer else both(chosen, depth)
     tuner = ExitTuner(network, weights, learning_rate)
     before = tuner.measure(held_out, batch_size)

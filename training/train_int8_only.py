@@ -33,17 +33,17 @@ BOUND = 1e-5  # of the largest value of an output of the head: torch and ONNX Ru
 
 
 class Trained(msgspec.Struct):
-    """What `train_int8_only` did.
+    """The result of `train_int8_only`.
 
-    The losses are on held-out samples: those of the bundle that was given, and of the one that was written, which is
-    the best of all that were evaluated, the one given among them.
+    The losses are on held-out samples: of the given bundle, and of the written one, which is the best of all evaluated
+    states, including the given one.
     """
 
     bundle: str
     teacher: str
-    outputs: list[str]  # that were compared with the teacher's
+    outputs: list[str]  # outputs compared with the teacher's
     steps: int
-    best_step: int  # 0: no state was better than the bundle that was given
+    best_step: int  # 0: no state was better than the given bundle
     loss_before: float
     loss_after: float
     samples: int
@@ -67,15 +67,15 @@ def train_int8_only(
     seed: int = 0,
     force: bool = False,
 ) -> Trained:
-    """Fine-tune the integers of `bundle`, which the recipe int8-only made, and write the result to `output`.
+    """Fine-tune the integers of `bundle` (from the recipe int8-only), and write the result to `output`.
 
-    Weights and biases of the linear layers and normalisations are trained so that the outputs come closer to those of
-    `teacher`, the floating-point bundle; with `embeddings` the int8 tables too. Scales stay. `data` is a UTF-8 file
-    with one text per line, cut to `max_tokens`, or an .npz file of arrays by input name; a tenth of it is held out,
-    and of the states evaluated on that the best is kept.
+    Weights and biases of the linear layers and normalisations are trained to fit the outputs to those of `teacher`, the
+    floating-point bundle; with `embeddings`, the int8 tables too. Scales do not change. `data` is a UTF-8 file with one
+    text per line, truncated to `max_tokens`, or an .npz file of arrays by input name; a tenth of it is held out, and
+    the best state evaluated on it is kept.
 
     Learning rates are in units of an int8 weight: Adam moves a weight by up to about the rate in each step;
-    `bias_learning_rate` is that of biases and normalisations, in units of as much effect. They rise during the first
+    `bias_learning_rate` is that of biases and normalisations, in units of equal effect. They rise during the first
     tenth of the steps and fall to 0 along a cosine. Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`,
     `StorageError`; nothing is left at `output` then.
     """
@@ -133,7 +133,7 @@ def train_int8_only(
 
 
 def _record(result: Trained, options: dict[str, Any]) -> PassRecord:
-    """What the manifest says about it."""
+    """The manifest's entry."""
     losses = {"outputs": result.outputs, "loss_before": result.loss_before, "loss_after": result.loss_after}
     counts = {
         "samples": result.samples,
@@ -164,27 +164,27 @@ def _check_options(steps: int, batch_size: int, seed: int, *rates: float) -> Non
 
 
 def _check_apart(output: Path, teacher: str | Path) -> None:
-    """Raise `UsageError` where the output would take the teacher's place."""
+    """Raise `UsageError` if the output would overwrite the teacher."""
     if output.resolve() == Path(teacher).resolve():
-        raise UsageError(f"output {output}: is the teacher, which would be lost. Choose another path.")
+        raise UsageError(f"output {output}: is the teacher, which would be overwritten. Choose another path.")
 
 
 def _check_bundles(source: Bundle, teacher: Bundle) -> None:
-    """Raise `BundleError` unless the first is of integers, the second is not, and both take the same inputs."""
+    """Raise `BundleError` unless the first is integer-only, the second is not, and both have the same inputs."""
     if not set(source.manifest.custom_operators) & set(OPS):
         raise BundleError(
-            f"bundle {source.path}: has no integer operators to train. Make one from a floating-point bundle with: "
+            f"bundle {source.path}: has no integer operators to train. Create one from a floating-point bundle with: "
             "intaglio compress FLOAT -o INT8 --recipe int8-only --calibration TEXTS"
         )
     if teacher.manifest.custom_operators:
         raise BundleError(
-            f"teacher {teacher.path}: has integer operators itself, expected a floating-point bundle. "
+            f"teacher {teacher.path}: has integer operators, expected a floating-point bundle. "
             f"Give the one that {source.path} was made from."
         )
     ours, theirs = source.manifest.inputs, teacher.manifest.inputs
     if sorted(ours, key=str) != sorted(theirs, key=str):
         raise BundleError(
-            f"teacher {teacher.path}: takes {_shown(theirs)}, expected {_shown(ours)}. "
+            f"teacher {teacher.path}: has the inputs {_shown(theirs)}, expected {_shown(ours)}. "
             f"Give the bundle that {source.path} was made from."
         )
     tokenizers = [each.manifest.files.get(TOKENIZER) for each in (source, teacher)]
@@ -195,13 +195,14 @@ def _check_bundles(source: Bundle, teacher: Bundle) -> None:
 
 
 def _common_outputs(source: Bundle, teacher: Bundle) -> list[str]:
-    """The floating-point outputs that both have, with equal shapes. Raises `BundleError` where there is none."""
+    """The floating-point outputs that both have, with equal shapes. Raises `BundleError` if there is none."""
     ours = [spec for spec in source.manifest.outputs if spec.dtype.startswith("float")]
     theirs = {spec.name: spec.shape for spec in teacher.manifest.outputs}
     common = [spec.name for spec in ours if theirs.get(spec.name) == spec.shape]
     if not common:
         raise BundleError(
-            f"teacher {teacher.path}: gives {_shown(teacher.manifest.outputs)}, expected one of {_shown(ours)}. "
+            f"teacher {teacher.path}: has the outputs {_shown(teacher.manifest.outputs)}, expected one of "
+            f"{_shown(ours)}. "
             f"Give the bundle that {source.path} was made from."
         )
     return common
@@ -212,7 +213,7 @@ def _shown(specs: Sequence[TensorSpec]) -> str:
 
 
 def _check_export(path: Path, network: IntegerNetwork, feeds: Sample) -> None:
-    """Run the written graph on a batch. Raises `GraphError` where it is not what was trained."""
+    """Run the written graph on a batch. Raises `GraphError` if it differs from the trained network."""
     import torch
 
     with OnnxRuntimeEngine(path, spinning=False) as engine:

@@ -1,4 +1,4 @@
-"""What of an integer-only graph is trained: weights and biases of its linear layers and normalisations, and tables."""
+"""The trainable constants of an integer-only graph: weights and biases of linear layers and normalisations, tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from intaglio.training.operators import PARAMETERS
 
 @dataclass(frozen=True)
 class Trainable:
-    """An initializer whose integers are trained, between `low` and `high`.
+    """An initializer with trainable integers between `low` and `high`.
 
-    `unit`: the change that is to the model about what one unit of an int8 weight is; learning rates count in it.
+    `unit`: the change with about the effect on the model of one unit of an int8 weight; learning rates count in it.
     """
 
     value: ir.Value
@@ -31,7 +31,7 @@ class Trainable:
 
     @property
     def tensor(self) -> ir.TensorProtocol:
-        """The integers that the graph has."""
+        """The graph's integers."""
         assert self.value.const_value is not None
         return self.value.const_value
 
@@ -43,7 +43,7 @@ class Trainable:
 
 
 def trainable(nodes: Sequence[ir.Node], embeddings: bool) -> Iterator[Trainable]:
-    """Each initializer that is trained, once, in the order of the graph; tables only with `embeddings`."""
+    """Each trainable initializer once, in the order of the graph; tables only with `embeddings`."""
     seen: set[ir.Value] = set()
     for node in nodes:
         for each in _of_node(node, embeddings):
@@ -60,7 +60,7 @@ def _of_node(node: ir.Node, embeddings: bool) -> Iterator[Trainable]:
 
 
 def _parameters(node: ir.Node) -> Iterator[Trainable]:
-    """What the operator's `training.py` says of its constants."""
+    """The trainable constants of a node, from the operator's `training.py`."""
     operator = operator_of(node)
     named = zip(operator.inputs, node.inputs, strict=False)
     values = {spec.name: value for spec, value in named if _is_constant(value)}

@@ -1,4 +1,4 @@
-"""What a large model writes after prompts, for a small one to learn from."""
+"""The output of a large model for prompts, as training data for a small one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from intaglio.runtime.generation.generate import TextGenerator
 
 
 class WrittenText(NamedTuple):
-    """A prompt and what was written after it, as token ids."""
+    """A prompt and its generated continuation, as token ids."""
 
-    source: Sequence[int]  # what an encoder reads, which is the prompt; empty where there is no encoder
-    tokens: Sequence[int]  # what a decoder sees: the prompt, or the one token that stands in for it, and the output
-    written: int  # how many tokens, the last ones, are the output
+    source: Sequence[int]  # the encoder's input: the prompt; empty without an encoder
+    tokens: Sequence[int]  # the decoder's sequence: the prompt (or the start token), and the output
+    written: int  # the number of tokens of the output, at the end
 
 
 def write_texts(generator: TextGenerator, prompts: Sequence[str]) -> list[WrittenText]:
-    """Write a text after each prompt, as many side by side as the generator does.
+    """Generate a continuation of each prompt, in batches of the generator's size.
 
-    Raises `UsageError`, before any is written, for a prompt that is longer than the models take.
+    Raises `UsageError`, before generating, for a prompt that is longer than the models' limit.
     """
     generator.check(prompts)
     runs = track(generator.write_each(prompts), "the large model is writing", total=len(prompts))

@@ -1,7 +1,7 @@
-"""Proving each step with Polygraphy: runners, comparisons, bisection and reports.
+"""Validate each step with Polygraphy: runners, comparisons, bisection and reports.
 
-Importing this package makes it the attribute `validate` of `intaglio`, where the function of that name is expected:
-`intaglio.validate("bundle")` works because the package can be called, and then is that function.
+Importing this package sets the attribute `validate` of `intaglio`, where the function of that name is expected. So
+the package is callable: `intaglio.validate("bundle")` calls that function.
 """
 
 import inspect

@@ -1,17 +1,16 @@
-"""Finding the first layer that is beyond its bound.
+"""Find the first layer whose error is beyond its bound.
 
-Each round runs both sides once with at most `PROBES` evenly spaced candidates as further outputs, and narrows the
-search to what lies between the last probe within its bound and the first one beyond. A layer's error is relative
-to the largest magnitude that was expected of it.
+Each round runs both sides once with at most `PROBES` evenly spaced candidates as additional outputs, and narrows the
+search to the candidates between the last probe within its bound and the first one beyond. A layer's error is relative
+to the largest expected magnitude.
 
-Errors can shrink again downstream: a LayerNorm or a softmax takes out what a faulty layer put in, so that probes
-after it are within their bounds. What is promised is therefore this: the layer found is beyond its bound, and
-the candidate before it was measured within. It is the first one of all unless an earlier error had shrunk below its
-bound at every probe. Where the evenly spaced probes of the first round find nothing, every candidate is measured,
-in order.
+Errors can shrink again downstream: a LayerNorm or a softmax can remove the error of a faulty layer, so that later
+probes are within their bounds. The guarantee is therefore: the layer found is beyond its bound, and the candidate
+before it was measured within. It is the first one overall unless an earlier error had shrunk below its bound at every
+probe. If the evenly spaced probes of the first round find nothing, every candidate is measured, in order.
 
-Candidates whose two values have different shapes, or an integer and a float dtype, cannot be compared (a pass
-may have given an old name to a quantised value); they are passed over.
+Candidates whose two values have different shapes, or an integer and a float dtype, cannot be compared (a pass may have
+reused an old name for a quantised value); they are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from intaglio.bounds import Bounds
 from intaglio.validate.compare import Array, Difference, compare
 from intaglio.validate.sides import Side
 
-PROBES = 8  # values shown in one run; each stays in memory beside the outputs
+PROBES = 8  # values per run; they are in memory together with the outputs
 MASKED_BELOW = -6e4  # a masked attention score: from the lowest float16, -65504, down to the lowest float32
 
 Measure = Callable[[Sequence[str]], Mapping[str, Difference]]
@@ -34,7 +33,7 @@ Measure = Callable[[Sequence[str]], Mapping[str, Difference]]
 def measure_layers(
     actual: Side, expected: Side, names: Sequence[str], feeds: Sequence[Mapping[str, Array]], bounds: Bounds
 ) -> dict[str, Difference]:
-    """Run both sides once on `feeds` and compare the graph values `names`; those not comparable are left out."""
+    """Run both sides once on `feeds` and compare the graph values `names`, except those not comparable."""
     held_to = replace(bounds, output=bounds.layer)
     compared = compare(actual.runner(names), expected.runner(names), feeds, held_to, names, MASKED_BELOW).outputs
     return {name: compared[name].difference for name in names if name in compared and not compared[name].mismatch}
@@ -46,9 +45,9 @@ def is_beyond(difference: Difference, bounds: Bounds) -> bool:
 
 
 def first_beyond(candidates: Sequence[str], measure: Measure, bounds: Bounds) -> tuple[str, Difference] | None:
-    """The first of `candidates`, in the order they are computed, that is beyond its bound; None when none is.
+    """The first of `candidates`, in the order they are computed, that is beyond its bound; None if none is.
 
-    `measure` compares the values it is given and leaves out those that cannot be compared.
+    `measure` compares the given values and leaves out those that cannot be compared.
     """
     interval = list(candidates)
     measured: set[str] = set()
@@ -80,7 +79,7 @@ def _scan(candidates: Sequence[str], measure: Measure, bounds: Bounds) -> tuple[
 
 
 def evenly_spaced(names: Sequence[str], count: int) -> list[str]:
-    """At most `count` of `names`, evenly spaced, the last one always among them."""
+    """At most `count` of `names`, evenly spaced, always including the last one."""
     ends = np.linspace(0, len(names), min(count, len(names)) + 1)[1:]
     return [names[round(end) - 1] for end in ends]
 
@@ -88,7 +87,7 @@ def evenly_spaced(names: Sequence[str], count: int) -> list[str]:
 def blocks(layers: Mapping[str, str]) -> dict[str, str]:
     """The block-level layers, value -> module path: those not inside a numbered block such as `encoder.layer.3`.
 
-    Where several modules return one value, as the last block and the model do, the block gives the name.
+    If several modules return the same value, such as the last block and the model, the block's name is used.
     """
     named: dict[str, str] = {}
     for path, value in layers.items():

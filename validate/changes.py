@@ -1,4 +1,4 @@
-"""What was done to one graph and not to the other: by the passes that their manifests record."""
+"""The difference between two graphs, from the passes that their manifests record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.recipes import PASSES
 
-ORDER = list(Effect)  # from none to most
+ORDER = list(Effect)  # from none to largest
 HALF = ("float16", "bfloat16")
 NAMED = 3  # passes that the reason names
 GROUPED = {"rtn", "gptq", "awq"}  # passes that store weights in groups
@@ -23,10 +23,10 @@ OTHER_WEIGHTS = "another checkpoint"
 class Changes:
     """The difference between two sides of a comparison.
 
-    `effect`: the largest of what passes that only one side had do, and of what the sides' arithmetic allows.
-    `passes`: the names of the passes that have it, or `OTHER_WEIGHTS`; empty where the graphs are the same, or differ
-    by exact ones alone.
-    `precision`: the coarser of the floating-point dtypes that the sides compute in.
+    `effect`: the largest effect of the passes that only one side had, and of the sides' arithmetic.
+    `passes`: the names of the passes with this effect, or `OTHER_WEIGHTS`; empty if the graphs are the same, or differ
+    only by exact passes.
+    `precision`: the coarser of the two sides' floating-point dtypes.
     """
 
     effect: Effect
@@ -35,12 +35,12 @@ class Changes:
 
     @property
     def approximate(self) -> bool:
-        """Whether one side is another function than the other on purpose, so that the task has to judge."""
+        """Whether one side approximates the other on purpose, so that the task's measures must judge."""
         return ORDER.index(self.effect) > ORDER.index(Effect.FLOAT16)
 
     @property
     def reason(self) -> str:
-        """What the bounds were chosen by, in words."""
+        """The reason for the choice of bounds, in words."""
         if self.passes:
             named, more = self.passes[:NAMED], len(self.passes) - NAMED
             return f"{self.effect.description} ({', '.join(named)}{f' and {more} more passes' if more > 0 else ''})"
@@ -48,7 +48,7 @@ class Changes:
 
 
 def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
-    """What `actual` is and `expected` is not, or the other way round; None stands for the source checkpoint."""
+    """The changes between `actual` and `expected`; None is the source checkpoint."""
     theirs = expected.passes if expected is not None else []
     common = 0
     while common < min(len(actual.passes), len(theirs)) and _same(actual.passes[common], theirs[common]):
@@ -65,7 +65,7 @@ def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
 
 
 def effect_of(record: PassRecord) -> Effect:
-    """What the recorded pass does. One that this version does not know, such as a training, counts as the most."""
+    """The effect of the recorded pass. An unknown one, such as training, counts as the largest."""
     kind = PASSES.get(record.name)
     if kind is None:
         return Effect.REPLACED
@@ -77,7 +77,7 @@ def effect_of(record: PassRecord) -> Effect:
 
 
 def _other_weights(actual: Manifest, expected: Manifest) -> bool:
-    """Whether the two were made from different checkpoints, as far as they know what they were made from."""
+    """Whether the two were made from different checkpoints, as far as recorded."""
     ours, theirs = actual.source.sha256, expected.source.sha256
     return bool(ours and theirs) and ours != theirs
 
@@ -87,11 +87,11 @@ def _same(left: PassRecord, right: PassRecord) -> bool:
 
 
 def _arithmetic(shared: Sequence[PassRecord], apart: Sequence[PassRecord], precision: str) -> Effect:
-    """How far two runs of one graph may be apart, where its operators round what they are given.
+    """The effect of different arithmetic between two runs of the same graph whose operators round their inputs.
 
-    Activations in Q/DQ form come out a step higher or lower where another runtime sums in another order. The CPU
-    kernels for compressed weights keep 16 bits of the activations, other backends all of them; what ONNX Runtime makes
-    of weights in groups that are inlined keeps 8.
+    Activations in Q/DQ form can differ by one step if another runtime sums in another order. The CPU kernels for
+    compressed weights keep 16 bits of the activations, other backends all of them; ONNX Runtime's kernels for inlined
+    weights in groups keep 8.
     """
     names = {record.name for record in shared}
     if "quantize_activations" in names and "integer_linear" not in names:
@@ -109,11 +109,11 @@ def _precision(sides: Iterable[Manifest]) -> str:
 
 
 def _float_dtypes(manifest: Manifest) -> set[str]:
-    """What the weights, the inputs and the outputs are, and what a pass made of the arithmetic."""
+    """The floating-point dtypes of weights, inputs and outputs, and of the arithmetic after passes."""
     halved = {"float16" for record in manifest.passes if effect_of(record) is Effect.FLOAT16}
     return {manifest.dtype, *(spec.dtype for spec in (*manifest.inputs, *manifest.outputs)), *halved}
 
 
 def _coarser(effect: Effect, precision: str) -> str:
-    """The precision whose bounds fit: 16-bit activations in a float32 graph are held to those of float16."""
+    """The precision whose bounds apply: those of float16 for 16-bit activations in a float32 graph."""
     return "float16" if effect is Effect.FLOAT16 and precision == "float32" else precision

@@ -1,7 +1,7 @@
-"""Comparing two runners over many inputs, with Polygraphy's `Comparator` and our own comparison function.
+"""Compare two runners over many inputs, with Polygraphy's `Comparator` and our own comparison function.
 
-Polygraphy activates both runners, feeds them one batch after the other, and hands each pair of results to
-`CompareOutputs`; the differences of all batches are then added up. One batch's outputs are in memory at a time.
+Polygraphy activates both runners, runs them on one batch after the other, and passes each pair of results to
+`CompareOutputs`; the differences of all batches are then added up. Only one batch's outputs are in memory at a time.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from intaglio.validate.runners import Runner
 
 Array = npt.NDArray[np.generic]
 
-# Of log10 |error|, in half decades. Errors outside fall into the first and the last bin.
+# log10 |error| in half decades. Errors outside are counted in the first and the last bin.
 HISTOGRAM_EDGES = np.arange(-12.0, 4.5, 0.5)
 CHUNK = 1 << 16  # values compared at a time: their float64 copies stay in the cache
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far values are from the expected ones. Differences over parts add up to the one over the whole."""
+    """The difference of values from the expected ones. Differences over parts add up to that over the whole."""
 
     count: int = 0  # values compared
-    zeros: int = 0  # of them, those without any error
-    max_abs: float = 0.0  # infinity where one side alone is not finite
+    zeros: int = 0  # of them, values without any error
+    max_abs: float = 0.0  # infinity if only one side is NaN or infinite
     sum_abs: float = 0.0
     largest: float = 0.0  # |expected|, finite values only
     cosine: float = 1.0  # smallest along the last axis
@@ -69,14 +69,14 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Largest |error| by the largest |expected|; infinity where all that was expected is 0 and is not met."""
+        """Largest |error| / largest |expected|; infinity if all expected values are 0 and the others are not."""
         if self.max_abs == 0:
             return 0.0
         return self.max_abs / self.largest if self.largest else float("inf")
 
 
 def difference(actual: Array, expected: Array) -> Difference:
-    """Compare two arrays of one shape, in float64. Equal infinities and pairs of NaN have no error."""
+    """Compare two arrays of the same shape, in float64. Equal infinities and pairs of NaN have no error."""
     if actual.shape != expected.shape:
         raise ValueError(f"shapes {actual.shape} and {expected.shape}")
     if actual.size == 0:
@@ -96,7 +96,7 @@ def _difference(actual: Array, expected: Array) -> Difference:
     bins = (np.log10(countable) - HISTOGRAM_EDGES[0]) / (HISTOGRAM_EDGES[1] - HISTOGRAM_EDGES[0])
     last = len(HISTOGRAM_EDGES) - 2
     histogram = np.bincount(np.clip(bins, 0, last).astype(np.int64), minlength=last + 1)
-    same = np.isinf(left) & (left == right)  # -inf masks on both sides are no difference in direction
+    same = np.isinf(left) & (left == right)  # -inf masks on both sides do not change the direction
     return Difference(
         count=error.size,
         zeros=int(np.count_nonzero(error == 0)),
@@ -112,20 +112,20 @@ def _difference(actual: Array, expected: Array) -> Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """One output, compared; true where it holds all of its bounds."""
+    """The comparison of one output; true if it is within all its bounds."""
 
     difference: Difference
     bound: Bound
-    cosine_floor: float | None  # None for integers, and where it is not judged
-    mismatch: str = ""  # why the two could not be compared at all
+    cosine_floor: float | None  # None for integers, and if it is not judged
+    mismatch: str = ""  # why the two could not be compared
 
-    # Polygraphy takes statistics of the two outputs by this name, to log them; quantiles of a batch of logits take
-    # seconds, and nobody reads them.
+    # Polygraphy calls this to log statistics of both outputs; quantiles of a batch of logits take seconds, and nobody
+    # reads them.
     output1_name: ClassVar[str] = ""
 
     @property
     def broken(self) -> list[str]:
-        """What does not hold, each in words."""
+        """The violated bounds, in words."""
         if self.mismatch:
             return [self.mismatch]
         seen, broken = self.difference, []
@@ -150,8 +150,8 @@ class Compared:
 class CompareOutputs(BaseCompareFunc):  # type: ignore[misc]
     """The comparison function that Polygraphy calls with the two results of each iteration, actual first.
 
-    Compares the outputs `names`, or all that both have; returns name -> `Compared`. Numbers at or below
-    `masked_below` are taken for -infinity: what a mask leaves in a score is the lowest number of the dtype.
+    Compares the outputs `names`, or all common ones; returns name -> `Compared`. Values at or below `masked_below`
+    count as -infinity: a masked score is the lowest number of the dtype.
     `seen` is called with both results of each iteration, in order.
     """
 
@@ -198,10 +198,10 @@ class CompareOutputs(BaseCompareFunc):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Comparison:
-    """All outputs over all iterations, and the iteration that is worst."""
+    """All outputs over all iterations, and the worst iteration."""
 
     outputs: dict[str, Compared]
-    worst: int  # index of the iteration with the largest error in proportion to what is allowed
+    worst: int  # index of the iteration with the largest error relative to the allowed one
 
 
 def compare(
@@ -215,9 +215,9 @@ def compare(
 ) -> Comparison:
     """Run both runners on every batch of `feeds` and compare their outputs; see `CompareOutputs`.
 
-    `measure` takes in every batch too.
+    `measure` also gets every batch.
 
-    Raises `UsageError` when they have no output in common, `EngineError` for inputs that one of them does not take.
+    Raises `UsageError` if they have no common output, `EngineError` for inputs that do not fit one of them.
     """
     batches = iter(feeds)
     seen = None if measure is None else lambda found, wanted: measure.take(next(batches), dict(found), dict(wanted))
@@ -231,14 +231,14 @@ def compare(
             raise EngineError(f"{actual.name} and {expected.name} cannot run on the same inputs: {reason}") from error
     iterations: list[dict[str, Compared]] = results[0][actual.name, expected.name]
     if not iterations[0]:
-        raise UsageError(f"{actual.name} and {expected.name} have no output in common. Compare bundles of one task.")
+        raise UsageError(f"{actual.name} and {expected.name} have no common output. Compare bundles of the same task.")
     outputs = {name: reduce(add, (iteration[name] for iteration in iterations)) for name in iterations[0]}
     excess = [max(_excess(compared) for compared in iteration.values()) for iteration in iterations]
     return Comparison(outputs, int(np.argmax(excess)))
 
 
 def _excess(compared: Compared) -> float:
-    """How many times the error is what is allowed, or where any is allowed the largest value expected."""
+    """The error / the allowed error; if any finite error is allowed, relative to the largest expected value."""
     seen = compared.difference
     if compared.mismatch or seen.nans:
         return float("inf")
@@ -254,6 +254,6 @@ def _batches(feeds: Sequence[Mapping[str, Array]]) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Polygraphy logs to standard output, what it raises too; NaN and infinities are what we are looking for."""
+    """Suppress Polygraphy's log on standard output, and NumPy's warnings about NaN and infinity."""
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1), np.errstate(all="ignore"):
         yield

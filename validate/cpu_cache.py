@@ -1,4 +1,4 @@
-"""How large this machine's processor caches are, as the system says."""
+"""The size of this machine's processor caches, as reported by the system."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def last_level_bytes(cpus: Path = CPUS) -> int | None:
-    """Bytes of the last-level caches that this process may use, all together; None where the system does not say.
+    """The total bytes of the last-level caches that this process may use; None if the system does not report them.
 
-    A cache that several processors share counts once.
+    A cache shared by several processors counts once.
     """
     caches: dict[tuple[int, str], int] = {}  # level, the processors that share it -> bytes
     for cpu in os.sched_getaffinity(0):

@@ -1,4 +1,4 @@
-"""How far the distributions over the next token are from those of another model, summed over tokens."""
+"""Differences of next-token distributions between two models, summed over tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
-SCORED_VALUES = 1 << 20  # logits scored at a time; their float64 copies take 8 bytes each
+SCORED_VALUES = 1 << 20  # logits per step; their float64 copies take 8 bytes each
 
 
 @dataclass
 class Sums:
-    """What adds up over tokens. Losses and divergences are in nats."""
+    """Sums over tokens. Losses and divergences are in nats."""
 
     tokens: int = 0
-    targets: int = 0  # of them, those whose real token is known
-    loss: float = 0.0  # -log probability of the real tokens
+    targets: int = 0  # of them, tokens with a known target
+    loss: float = 0.0  # -log probability of the targets
     against_loss: float = 0.0
     divergence: float = 0.0  # KL(other ‖ this one)
     same_top: int = 0
@@ -30,7 +30,7 @@ class Sums:
         against: Floats | None = None,
         targets: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Score logits [tokens, vocabulary], a few rows at a time: against those of another model, the real tokens."""
+        """Score logits [tokens, vocabulary], a few rows at a time, against another model's and the target tokens."""
         rows = max(1, SCORED_VALUES // logits.shape[-1])
         for start in range(0, len(logits), rows):
             part = slice(start, start + rows)
@@ -57,23 +57,23 @@ class Sums:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss; infinite where it is beyond any number."""
+        """exp of the mean loss; infinity on overflow."""
         return _exp(self.loss / self.targets)
 
     @property
     def against_perplexity(self) -> float:
-        """The same of the other model."""
+        """The same for the other model."""
         return _exp(self.against_loss / self.targets)
 
     @property
     def kl_divergence(self) -> float:
-        """Mean divergence in nats a token; rounding makes a tiny one negative, which is 0."""
+        """Mean divergence in nats per token, at least 0 (rounding can make a tiny one negative)."""
         mean = self.divergence / self.tokens
         return mean if math.isnan(mean) else max(0.0, mean)
 
 
 def perplexity_rise(perplexity: float, against: float) -> float:
-    """By how many percent a perplexity is above another one."""
+    """The increase of a perplexity over another one, in percent."""
     return 100 * (perplexity / against - 1)
 
 

@@ -1,4 +1,4 @@
-"""Showing values from inside an ONNX graph as further outputs, without reading or rewriting its weights."""
+"""Expose values inside an ONNX graph as additional outputs, without reading or rewriting its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intaglio.temporary import scratch_directory
 
 
 def graph_values(path: Path) -> list[str]:
-    """The names of the values that the nodes of the file's main graph return, in topological order."""
+    """The names of all node outputs in the file's main graph, in topological order."""
     return [name for node in parse(path).graph.node for name in node.output if name]
 
 
@@ -23,9 +23,9 @@ def graph_values(path: Path) -> list[str]:
 def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
     """Yield the path of a temporary copy of the model in which the values `names` are outputs too.
 
-    A protobuf message is its fields one after the other, and a message that comes twice is merged: so the copy is
-    the file's bytes followed by a small message that holds the further outputs alone. External data is linked,
-    or copied where the file system cannot link. Raises `UsageError` for a value that the graph does not have.
+    Protobuf merges concatenated messages: so the copy is the file's bytes followed by a small message with only the
+    additional outputs. External data is linked, or copied if the file system cannot link. Raises `UsageError` for a
+    value that the graph does not have.
     """
     import onnx
 
@@ -47,7 +47,7 @@ def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link, since ONNX Runtime refuses symbolic ones that leave the model's folder; or else a copy."""
+    """Create a hard link (ONNX Runtime rejects symbolic links out of the model's folder), or else a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

@@ -1,4 +1,4 @@
-"""Line charts as SVG files that stand by themselves: on a card of their own, readable on light and dark pages."""
+"""Line charts as stand-alone SVG files, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ text { fill: var(--soft); font: 13px system-ui, -apple-system, 'Segoe UI', Helve
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: where it goes, what the legend calls it, and whose it is; or the points alone, `names` beside them."""
+    """A curve: its points, its label in the legend, and its kind; or only points, with `names` next to them."""
 
     label: str
     kind: Kind
@@ -52,14 +52,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis from its first tick to its last; `ticks` are positions and what is written there."""
+    """An axis from its first tick to its last; `ticks` maps positions to labels."""
 
     title: str
     ticks: Mapping[float, str]
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """How far along the axis a value lies, 0 to 1; values beyond the ends lie at them."""
+        """The relative position of a value on the axis, clipped to 0 to 1."""
         low, high, value = min(self.ticks), max(self.ticks), float(value)
         value = min(max(value, low), high)
         if self.logarithmic:
@@ -69,7 +69,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes with lines; `bounds` are heights with dashed lines and what is written at them."""
+    """A pair of axes with lines; `bounds` maps heights of dashed lines to their labels."""
 
     title: str
     x: Axis
@@ -80,7 +80,7 @@ class Panel:
 
 
 def ticks(values: Sequence[float], digits: int = 0) -> dict[float, str]:
-    """Ticks with plain numbers, a real minus sign among them."""
+    """Ticks with plain numbers, and a typographic minus sign."""
     return {value: f"{value:.{digits}f}".replace("-", "−") for value in values}
 
 

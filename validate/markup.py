@@ -1,4 +1,4 @@
-"""HTML and SVG by filling templates in which everything is escaped that is not markup already."""
+"""HTML and SVG from templates; everything is escaped unless it is already markup."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def join(parts: Iterable[Markup]) -> Markup:
 
 
 def _without_controls(text: str) -> str:
-    """XML holds no control characters, and a file's name may; each becomes a question mark in a box."""
+    """Replace control characters, which XML does not allow but file names may contain, by U+FFFD."""
     return "".join(char if char >= " " and not "\ud800" <= char <= "\udfff" else "\ufffd" for char in text)

@@ -1,12 +1,12 @@
-"""What a model is for, measured on it and on the model that it approximates, from the outputs of both.
+"""Measures of a model's task, from the outputs of the model and of the model that it approximates.
 
-    embeddings      cosine of each text's two embeddings (mean, smallest), and whether texts are ordered alike by how
-                    similar they are: Spearman's correlation of the similarities of all pairs
-    labels          share of texts that get the same label, or how far a regression's scores are apart
-    distributions   over the vocabulary: KL divergence, share of equal most likely tokens, and of a decoder how far
-                    its perplexity on the text rises
+    embeddings      cosine of each text's two embeddings (mean, smallest), and Spearman's correlation of the
+                    similarities of all pairs of texts
+    labels          fraction of texts with the same label, or the difference of a regression's scores
+    distributions   over the vocabulary: KL divergence, fraction of equal top-1 tokens, and for a decoder the rise of
+                    its perplexity on the text
 
-What these may be stands in `intaglio.bounds.QUALITY`.
+Their bounds are in `intaglio.bounds.QUALITY`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from intaglio.validate.distributions import Sums, perplexity_rise
 Array: TypeAlias = npt.NDArray[np.generic]
 Vectors: TypeAlias = npt.NDArray[np.float64]
 
-# Name -> how people read it.
+# Name -> label for people.
 LABELS = {
     "mean_cosine": "cosine of embeddings, mean",
     "min_cosine": "cosine of embeddings, smallest",
@@ -41,7 +41,7 @@ LABELS = {
 
 
 class Measured(msgspec.Struct):
-    """One measure, what it was held to, and why."""
+    """One measure, its bound, and the reason of the bound."""
 
     name: str  # of `LABELS`
     value: float
@@ -56,7 +56,7 @@ class Measured(msgspec.Struct):
 
 
 class Measure(ABC):
-    """Takes in the outputs of both models batch by batch. `names` are its results, `outputs` what it reads."""
+    """Collects the outputs of both models batch by batch. `names` are its results, `outputs` the outputs it reads."""
 
     names: tuple[str, ...]
     outputs: tuple[str, ...] = ("logits",)
@@ -65,7 +65,7 @@ class Measure(ABC):
         self._comparable = False
 
     def take(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Take in a batch: its inputs, and the outputs of both models without the tokens of padding."""
+        """Add a batch: its inputs, and the outputs of both models without padding."""
         pairs = [(actual.get(name), expected.get(name)) for name in self.outputs]
         self._comparable = all(
             found is not None and wanted is not None and found.shape == wanted.shape for found, wanted in pairs
@@ -75,7 +75,7 @@ class Measure(ABC):
 
     @property
     def results(self) -> dict[str, float]:
-        """Name -> value, over all batches; NaN where one side lacks an output, or has it in another shape."""
+        """Name -> value, over all batches; NaN if one side lacks an output, or has another shape."""
         return self._results() if self._comparable else dict.fromkeys(self.names, float("nan"))
 
     @abstractmethod
@@ -86,12 +86,12 @@ class Measure(ABC):
 
 
 class Embeddings(Measure):
-    """Vectors that texts are compared by."""
+    """Embedding vectors of texts."""
 
     names = ("mean_cosine", "min_cosine", "rank_correlation")
 
     def __init__(self, output: str):
-        """`output` holds a vector for each text, or for each of its tokens, of which the mean is taken then."""
+        """`output` holds one vector per text, or one per token, which are averaged."""
         super().__init__()
         self.outputs = (output,)
         self._rows: list[tuple[Vectors, Vectors]] = []
@@ -102,7 +102,7 @@ class Embeddings(Measure):
         self._rows.append((next(pair), next(pair)))
 
     def _vectors(self, feeds: Mapping[str, Array], found: Array) -> Vectors:
-        """[texts, width]: those of a text's tokens, which stand one after the other without padding, become one."""
+        """[texts, width]: the mean over the tokens of each text, which are consecutive rows without padding."""
         vectors = found.astype(np.float64)
         texts = len(next(iter(feeds.values())))
         if vectors.ndim == 2 and len(vectors) == texts:
@@ -113,7 +113,7 @@ class Embeddings(Measure):
         return np.stack([part.mean(axis=0) for part in np.split(vectors, np.cumsum(lengths)[:-1])])
 
     def _results(self) -> dict[str, float]:
-        """The order of similarities needs three texts; of fewer it is alike."""
+        """See the base class; the rank correlation needs three texts and is 1 for fewer."""
         actual, expected = (unit(np.concatenate(rows)) for rows in zip(*self._rows, strict=True))
         cosines = (actual * expected).sum(axis=1)
         pairs = np.triu_indices(len(actual), 1)
@@ -126,7 +126,7 @@ class Embeddings(Measure):
 
 
 class Vectorwise(Measure):
-    """Every output of a model whose task is not known: the vectors along the last axes."""
+    """All outputs of a model with an unknown task: the vectors along the last axes."""
 
     names = ("mean_cosine", "min_cosine")
     outputs = ()
@@ -136,7 +136,7 @@ class Vectorwise(Measure):
         self._cosines: list[Vectors] = []
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Keep the cosines of the floating-point outputs that both have in one shape."""
+        """Keep the cosines of the floating-point outputs that both have with the same shape."""
         for name, found in actual.items():
             wanted = expected.get(name)
             if wanted is None or wanted.shape != found.shape or not np.issubdtype(found.dtype, np.floating):
@@ -146,13 +146,13 @@ class Vectorwise(Measure):
             self._cosines.append((unit(left) * unit(right)).sum(axis=1))
 
     def _results(self) -> dict[str, float]:
-        """NaN where there was nothing to compare."""
+        """See the base class; NaN if there was nothing to compare."""
         cosines = np.concatenate(self._cosines) if self._cosines else np.array([np.nan])
         return {"mean_cosine": min(float(cosines.mean()), 1.0), "min_cosine": min(float(cosines.min()), 1.0)}
 
 
 class Labels(Measure):
-    """A classifier's decisions: of one class, or of several classes at once (`activation` "sigmoid")."""
+    """A classifier's decisions: one class, or several classes at once (`activation` "sigmoid")."""
 
     names = ("label_agreement",)
 
@@ -162,7 +162,7 @@ class Labels(Measure):
         self._texts = self._same = 0
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Count texts whose labels are all the same; a probability of one half is a logit of 0."""
+        """Count texts whose labels are all equal; a probability of one half is a logit of 0."""
         found, wanted = _floats(actual["logits"]), _floats(expected["logits"])
         if self._several:
             same = ((found > 0) == (wanted > 0)).all(axis=-1)
@@ -172,12 +172,12 @@ class Labels(Measure):
         self._same += int(np.count_nonzero(same & np.isfinite(found).all(axis=-1)))
 
     def _results(self) -> dict[str, float]:
-        """The share of texts."""
+        """The fraction of these texts."""
         return {"label_agreement": self._same / self._texts}
 
 
 class Scores(Measure):
-    """A regression's numbers."""
+    """A regression's scores."""
 
     names = ("score_error",)
 
@@ -190,14 +190,14 @@ class Scores(Measure):
         self._rows.append((actual["logits"].astype(np.float64), expected["logits"].astype(np.float64)))
 
     def _results(self) -> dict[str, float]:
-        """In units of the standard deviation of the expected scores over the texts."""
+        """The error in units of the standard deviation of the expected scores over the texts."""
         actual, expected = (np.concatenate(rows) for rows in zip(*self._rows, strict=True))
         error, spread = float(np.abs(actual - expected).mean()), float(expected.std(axis=0).mean())
         return {"score_error": error / spread if spread else (0.0 if error == 0 else float("inf"))}
 
 
 class Distributions(Measure):
-    """Probabilities over a vocabulary, of the token at each place or (`continues`) of the one after it."""
+    """Distributions over a vocabulary, of the token at each position or (`continues`) of the next one."""
 
     def __init__(self, continues: bool):
         super().__init__()
@@ -206,7 +206,7 @@ class Distributions(Measure):
         self._sums = Sums()
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Score every token; a decoder's last one of a text is followed by none."""
+        """Score every token; the last one of a decoder's sequence has no target."""
         found, wanted, targets = actual["logits"], expected["logits"], None
         if self._continues:
             ids = np.asarray(feeds["input_ids"], np.int64)
@@ -225,13 +225,13 @@ class Distributions(Measure):
 
 
 def distribution_results(kl_divergence: float, same_top: float, rise: float | None) -> dict[str, float]:
-    """The results of comparing distributions; `rise` None where no perplexity is known."""
+    """The results of comparing distributions; `rise` is None without a perplexity."""
     risen = {} if rise is None else {"perplexity_rise": rise}
     return {"kl_divergence": kl_divergence, **risen, "same_top": same_top}
 
 
 def measure_for(manifest: Manifest) -> Measure:
-    """The measure of what a bundle is for, by its task and its outputs."""
+    """The measure of a bundle's task, by its task and its outputs."""
     outputs = {spec.name for spec in manifest.outputs}
     match manifest.task:
         case "embed" if "sentence_embedding" in outputs:
@@ -247,7 +247,7 @@ def measure_for(manifest: Manifest) -> Measure:
 
 
 def judge(results: Mapping[str, float], limits: Mapping[str, Limit]) -> list[Measured]:
-    """What was measured, held to what has a limit; NaN holds none."""
+    """Compare the results with their limits; NaN violates every limit."""
     judged = []
     for name, limit in limits.items():
         value, at_least = results[name], name in MORE_IS_BETTER
@@ -257,13 +257,13 @@ def judge(results: Mapping[str, float], limits: Mapping[str, Limit]) -> list[Mea
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Each row divided by its length; a row of zeros stays, so that its cosine with any other is 0."""
+    """Each row divided by its norm; a row of zeros stays zero, so that its cosine with any other is 0."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.where(lengths == 0, 1.0, lengths))
 
 
 def rank_correlation(actual: Vectors, expected: Vectors) -> float:
-    """Spearman's correlation of two lists of numbers; 1 for fewer than two, and where both have one value alone."""
+    """Spearman's correlation of two lists of numbers; 1 for fewer than two, and if both are constant."""
     if len(actual) < 2:
         return 1.0
     left, right = _ranks(actual), _ranks(expected)
@@ -275,7 +275,7 @@ def rank_correlation(actual: Vectors, expected: Vectors) -> float:
 
 
 def _ranks(values: Vectors) -> Vectors:
-    """The place of each number among all; equal ones share the mean of theirs. NaN where one is NaN."""
+    """The rank of each number; equal numbers share their mean rank. All NaN if one is NaN."""
     if np.isnan(values).any():
         return np.full(len(values), np.nan)
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)

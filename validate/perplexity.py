@@ -1,9 +1,9 @@
-"""Perplexity of a model that writes on a text, and how far its distributions are from those of another.
+"""Perplexity of a generative model on a text, and the difference of its distributions from another model's.
 
-A text is read in overlapping windows, as long texts are with `transformers`: each window begins `stride` tokens after
-the one before, and scores only the tokens that no window before it has scored. So each token but the first is scored
-once, with at least `context` - `stride` tokens before it, or all there are. An encoder-decoder scores the references of
-pairs, each after its source.
+A text is split into overlapping windows, as is usual with `transformers`: each window begins `stride` tokens after the
+previous one, and scores only the tokens that no earlier window has scored. So each token but the first is scored once,
+with at least `context` - `stride` tokens before it, or all there are. An encoder-decoder scores the reference of each
+pair, given its source.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ Logits = npt.NDArray[np.float32]
 
 OPTION = "--perplexity"
 SCORED = Distributions(continues=True).names  # the measures of two models on a text
-CONTEXT = 1024  # tokens of a window, where the model takes as many
-MIN_TOKENS = 16  # of a text; the perplexity of fewer says nothing
-PIECE_TOKENS = 512  # run at a time
+CONTEXT = 1024  # tokens of a window, or the model's limit
+MIN_TOKENS = 16  # of a text; the perplexity of fewer is meaningless
+PIECE_TOKENS = 512  # per step
 PIECE_BYTES = 64 << 20  # of the logits of one piece, of each model
-WRITTEN_TEXTS = 24  # that an encoder-decoder is judged on where no file is given
-WRITTEN_TOKENS = 48  # of each, at most
+WRITTEN_TEXTS = 24  # generated sequences to score an encoder-decoder on without a file
+WRITTEN_TOKENS = 48  # maximum of each
 
 
 class Perplexity(msgspec.Struct):
-    """What was found. Divergences are in nats."""
+    """The result. Divergences are in nats."""
 
     perplexity: float
-    tokens: int  # that were scored
+    tokens: int  # scored ones
     text_tokens: int
-    context: int | None  # tokens of a window; None where the text is pairs
+    context: int | None  # tokens of a window; None for pairs
     stride: int | None
     windows: int  # or pairs
-    kl_divergence: float | None  # mean over the tokens of KL(other ‖ this one); None where there is no other
-    against_perplexity: float | None  # of the other decoder
-    same_top: float | None  # part of the tokens for which both think the same one most probable
+    kl_divergence: float | None  # mean over the tokens of KL(other ‖ this one); None without another model
+    against_perplexity: float | None  # of the other model
+    same_top: float | None  # fraction of the tokens with the same top-1 prediction
 
     @property
     def compared(self) -> dict[str, float]:
-        """The results of `SCORED`, by name; empty where there is no other model."""
+        """The results of `SCORED`, by name; empty without another model."""
         if self.kl_divergence is None or self.same_top is None or self.against_perplexity is None:
             return {}
         rise = perplexity_rise(self.perplexity, self.against_perplexity)
@@ -66,7 +66,7 @@ class Perplexity(msgspec.Struct):
 
 
 class Text(NamedTuple):
-    """What is scored: tokens after the first, which an encoder-decoder writes from a source."""
+    """A sequence to score from its second token on, with the source of an encoder-decoder."""
 
     tokens: list[int]
     source: list[int] | None = None
@@ -74,7 +74,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens [start, stop) of a text, of which those from `first` on are scored."""
+    """Tokens [start, stop) of a text; those from `first` on are scored."""
 
     start: int
     first: int
@@ -92,11 +92,11 @@ def perplexity(
     """The perplexity of the model in `bundle`, run on `target`, on the file `text`.
 
     `text` is UTF-8 text; for an encoder-decoder lines of JSON with "prompt", the source, and "reference". Without a
-    file an encoder-decoder is scored on what `against` writes, greedily, from the sentences that ship with intaglio.
-    `against`: the model that its distributions are compared with, such as the one it was compressed from, run on
-    "ort-cpu". `context`: tokens of a window, by default 1024 or as many as the model takes; `stride`: tokens that
-    each window goes on by, by default half of it. Raises `UsageError` for a text that is too short, for windows that
-    the model cannot take, and for two models that do not share their tokens; `BundleError` for one that does not write.
+    file an encoder-decoder is scored on the greedy output of `against` for the sentences that ship with intaglio.
+    `against`: the model to compare distributions with, such as the one it was compressed from, run on "ort-cpu".
+    `context`: tokens of a window, by default 1024 or the model's limit; `stride`: the distance between windows in
+    tokens, by default half the context. Raises `UsageError` for a text that is too short, for windows that are too long
+    for the model, and for two models with different tokens; `BundleError` for a model that does not generate.
     """
     kinds = {
         (each.manifest.encoder is None, (each.manifest.decoder or decoder_of(each)).vocab_size)
@@ -104,17 +104,17 @@ def perplexity(
         if each
     }
     if text is None and against is None:
-        raise UsageError(f"{OPTION}: no text, and no other model that writes one. Give a file.")
+        raise UsageError(f"{OPTION}: no text, and no other model to generate one. Give a file.")
     texts = _written(against or bundle) if text is None else _texts(bundle, Path(text))
     tokens = sum(len(each.tokens) for each in texts)
     if text is not None and tokens < MIN_TOKENS:
         raise UsageError(
             f"{OPTION} {text}: {tokens} tokens, expected at least {MIN_TOKENS}, and thousands for a "
-            "number to rely on. Give a longer text."
+            "reliable result. Give a longer text."
         )
     if against is not None and (len(kinds) > 1 or not _same_tokens(bundle, against, text, texts)):
         raise UsageError(
-            f"--against {against.path}: has other tokens than {bundle.path}, so that their distributions cannot be "
+            f"--against {against.path}: has other tokens than {bundle.path}, so their distributions cannot be "
             "compared. Give the bundle that this one was made from."
         )
     with step("opening the model"):
@@ -149,10 +149,10 @@ def _texts(bundle: Bundle, path: Path) -> list[Text]:
 
 
 def _written(bundle: Bundle) -> list[Text]:
-    """What an encoder-decoder writes, greedily, from the sentences that ship with intaglio."""
+    """The greedy output of an encoder-decoder for the sentences that ship with intaglio."""
     encoder, sources = bundle.manifest.encoder, sentences()[:WRITTEN_TEXTS]
     if encoder is None:
-        raise UsageError("only an encoder-decoder is scored on what it writes. Give a file of text.")
+        raise UsageError("only an encoder-decoder is scored on generated text. Give a file of text.")
     with TextGenerator(bundle.path, max_new_tokens=WRITTEN_TOKENS) as generator:
         return [
             Text([encoder.decoder_start_token_id, *generator.write(source).whole().tokens], generator.encode(source))
@@ -161,7 +161,7 @@ def _written(bundle: Bundle) -> list[Text]:
 
 
 def _same_tokens(bundle: Bundle, against: Bundle, text: str | Path | None, texts: list[Text]) -> bool:
-    """Whether both models have the same tokens for `texts`, which are those of `text` or what `against` wrote."""
+    """Whether both models have the same tokens for `texts`, which are those of `text` or the output of `against`."""
     if text is not None:
         return _texts(against, Path(text)) == texts
     tokenizer = read_backend(bundle)
@@ -170,12 +170,12 @@ def _same_tokens(bundle: Bundle, against: Bundle, text: str | Path | None, texts
 
 def _reference(example: Example, path: Path) -> str:
     if example.reference is None:
-        raise UsageError(f'{OPTION} {path}: its lines have no "reference", which is what is scored. Add it to each.')
+        raise UsageError(f'{OPTION} {path}: its lines have no "reference" to score. Add it to each.')
     return example.reference
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
-    """The windows of a text of so many tokens; together they score each but the first once."""
+    """The windows of a text of `tokens` tokens; together they score each token but the first once."""
     scored = 1
     for start in range(0, tokens, stride):
         stop = min(start + context, tokens)
@@ -192,12 +192,12 @@ def _measure(
     pairs = texts[0].source is not None
     if pairs and (context is not None or stride is not None):
         raise UsageError(
-            "--context and --stride are of a decoder's windows, and pairs are scored whole. Leave them out."
+            "--context and --stride apply to a decoder's windows, but pairs are scored whole. Leave them out."
         )
     most = limit if pairs else min(CONTEXT, limit)
     context = most if context is None else context
     if not 2 <= context <= limit:
-        raise UsageError(f"context {context}: expected 2 to {limit} tokens, which the model takes.")
+        raise UsageError(f"context {context}: expected 2 to {limit} tokens, the model's limit.")
     stride = max(1, context // 2) if stride is None else stride
     if not 1 <= stride < context:
         raise UsageError(f"stride {stride}: expected 1 to {context - 1}, less than the context of {context} tokens.")
@@ -222,7 +222,7 @@ def _measure(
 
 
 def _begin(session: DecoderSession, text: Text) -> None:
-    """Let `session` hold nothing but the source of the text, if it has one."""
+    """Reset `session` to the source of the text, if it has one, and no tokens."""
     if isinstance(session, EncoderDecoderSession) and text.source is not None:
         session.read([text.source])
     else:
@@ -232,9 +232,9 @@ def _begin(session: DecoderSession, text: Text) -> None:
 def _score(
     model: DecoderSession, other: DecoderSession | None, tokens: npt.NDArray[np.int64], first: int, sums: Sums
 ) -> None:
-    """Score the tokens of a window from the one at `first`; the logits of the one before it are about it."""
+    """Score the tokens of a window from `first` on; the logits of the token before predict it."""
     size = max(1, min(PIECE_TOKENS, PIECE_BYTES // (4 * model.decoder.vocab_size)))
-    last = len(tokens) - 1  # the token that nothing comes after
+    last = len(tokens) - 1  # the last token, which has no target
     for start in range(0, last, size):
         stop = min(start + size, last)
         wanted = np.arange(max(first - 1, start), stop)

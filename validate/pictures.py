@@ -12,11 +12,11 @@ from intaglio.validate.results import LayerError, OutputError
 WIDTH, HEIGHT = 640, 280  # user units; the page scales the picture to its column
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 26, 48  # margins for labels
 ROW = 22  # height of a layer's row
-FLOOR = 1e-9  # smallest relative error that is told apart from none
+FLOOR = 1e-9  # smallest relative error shown as different from none
 
 
 def error_histogram(name: str, output: OutputError) -> Markup:
-    """How many values of an output have an error of which size; both axes are logarithmic."""
+    """The histogram of an output's errors; both axes are logarithmic."""
     counts = [output.zeros, *output.histogram]
     filled = [index for index, count in enumerate(output.histogram) if count]
     limit = math.log10(output.limit) if 0 < output.limit < math.inf else None
@@ -31,7 +31,7 @@ def error_histogram(name: str, output: OutputError) -> Markup:
         return left + (min(max(logarithm, low), high) - low) / (high - low) * plot
 
     def bar(start: float, width: float, count: int, label: str) -> Markup:
-        height = (math.log10(count) + 0.15) / (top + 0.15) * _plot_height()  # one value is still to be seen
+        height = (math.log10(count) + 0.15) / (top + 0.15) * _plot_height()  # so that a single value is visible
         return fill(
             '<rect class="bar" x="$x" y="$y" width="$width" height="$height"><title>$label</title></rect>',
             x=_number(start),
@@ -100,12 +100,12 @@ def layer_errors(layers: Sequence[LayerError]) -> Markup:
 
 
 def _level(relative: float) -> float:
-    """log10 of a relative error, held within what the picture can show."""
+    """log10 of a relative error, clipped to the picture's range."""
     return math.log10(min(max(relative, FLOOR), 1e3))
 
 
 def _common_prefix(layers: Sequence[LayerError]) -> str:
-    """The module that all layers but the outermost stand in, such as `model.`: it says nothing."""
+    """The module that contains all layers but the outermost, such as `model.`: it adds no information."""
     paths = [layer.layer for layer in layers if "." in layer.layer]
     first = {path.partition(".")[0] for path in paths}
     return f"{first.pop()}." if len(first) == 1 else ""

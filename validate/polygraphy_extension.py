@@ -1,10 +1,10 @@
-"""What `polygraphy run` loads by the entry point `polygraphy.run.plugins`: our runners, as options of its own.
+"""The extension that `polygraphy run` loads by the entry point `polygraphy.run.plugins`: options for our runners.
 
     polygraphy run BUNDLE --intaglio --intaglio-pytorch
     polygraphy run BUNDLE/model.onnx --onnxrt --intaglio
 
-The model is a bundle, or an .onnx file; a bundle's `model.onnx` stands for the bundle. Polygraphy's own runners
-need the file. Inputs are made up by Polygraphy: give token ids a range with `--val-range input_ids:[0,1000]`.
+The model is a bundle, or an .onnx file; a bundle's `model.onnx` represents the bundle. Polygraphy's own runners need
+the file. Polygraphy generates the inputs: give token ids a range with `--val-range input_ids:[0,1000]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def export_argument_groups() -> list[BaseRunnerArgs]:
 
 
 class _RunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
-    """A runner that is made by a function of this module, named in `factory`, from the model's path."""
+    """A runner created by a function of this module, named in `factory`, from the model's path."""
 
     title: str
     option: str
@@ -42,21 +42,21 @@ class _RunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
         return self.title, self.option
 
     def get_extra_help_text_impl(self) -> str:
-        """What `--help` adds."""
+        """Additional text for `--help`."""
         return self.extra_help
 
     def options(self) -> dict[str, str]:
-        """What the factory gets besides the path."""
+        """Additional arguments of the factory."""
         return {}
 
     def add_to_script_impl(self, script: Any) -> None:
-        """Write the import and the call that makes the runner into Polygraphy's script."""
+        """Write the import and the call that creates the runner into Polygraphy's script."""
         script.add_import(imports=[self.factory], frm="intaglio.validate.polygraphy_extension")
         script.add_runner(make_invocable(self.factory, self.arg_groups[ModelArgs].path, **self.options()))
 
 
 class IntaglioArgs(_RunnerArgs):
-    """Intaglio: running a bundle with intaglio's engines.
+    """Intaglio: run a bundle with intaglio's engines.
 
     Depends on:
 
@@ -72,7 +72,7 @@ class IntaglioArgs(_RunnerArgs):
         """Add `--intaglio-target`."""
         self.group.add_argument(
             "--intaglio-target",
-            help=f"What runs the bundle: {summary()}; the default is {DEFAULT}.",
+            help=f"The target that runs the bundle: {summary()}; the default is {DEFAULT}.",
             default=DEFAULT,
         )
 
@@ -86,7 +86,7 @@ class IntaglioArgs(_RunnerArgs):
 
 
 class IntaglioPyTorchArgs(_RunnerArgs):
-    """Intaglio PyTorch: running the checkpoint that a bundle was made from.
+    """Intaglio PyTorch: run the checkpoint that a bundle was made from.
 
     Depends on:
 
@@ -100,7 +100,7 @@ class IntaglioPyTorchArgs(_RunnerArgs):
 
 
 class IntaglioReferenceArgs(_RunnerArgs):
-    """Intaglio Reference: running a graph in onnx.reference, intaglio's operators by their NumPy references.
+    """Intaglio Reference: run a graph in onnx.reference, with the NumPy references of intaglio's operators.
 
     Depends on:
 
@@ -114,12 +114,12 @@ class IntaglioReferenceArgs(_RunnerArgs):
 
 
 def engine_runner(path: str, target: str) -> EngineRunner:
-    """A runner of one of our engines."""
+    """A runner for one of our engines."""
     return EngineRunner(lambda: open_engine(bundle_of(Path(path)) or path, target), f"intaglio {target}")
 
 
 def pytorch_runner(path: str) -> PyTorchRunner:
-    """A runner of a bundle's source."""
+    """A runner for a bundle's source."""
     manifest = Bundle.open(bundle_of(Path(path)) or path).manifest
     return PyTorchRunner(lambda: load_module(manifest.source), manifest.inputs, manifest.outputs, "intaglio pytorch")
 
@@ -131,7 +131,7 @@ def reference_runner(path: str) -> ReferenceRunner:
 
 
 def bundle_of(path: Path) -> Path | None:
-    """The bundle that `path` is, or whose model it is; None for another file."""
+    """The bundle at `path`, or the bundle whose model `path` is; None for other files."""
     if path.is_dir():
         return path
     return path.parent if path.name == MODEL and (path.parent / MANIFEST).is_file() else None

@@ -1,4 +1,4 @@
-"""The report of a validation, as JSON and as one HTML file that needs nothing from outside."""
+"""The report of a validation, as JSON and as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def to_html(report: Report) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What the figures were taken on: versions of the libraries, operating system, processor."""
+    """The environment of the measurements: versions of the libraries, operating system, processor."""
     found = {"python": platform.python_version()}
     for library in LIBRARIES:
         try:
@@ -83,7 +83,7 @@ def processor() -> str:
 
 
 def _measures(report: Report) -> Markup:
-    """What judges, and why it is that."""
+    """The measures that decide the verdict, and why."""
     if not report.judged:
         return Markup("")
     head = ["measure", "verdict", "value", "bound", "reason"]
@@ -142,7 +142,7 @@ def _outputs(report: Report) -> Markup:
     ]
     note = "Errors are in the unit of the output; relative is the largest error by the largest value that was expected."
     if report.not_compared:
-        note += f" Not compared, as the other end has no such output: {', '.join(report.not_compared)}."
+        note += f" Not compared, as the other side has no such output: {', '.join(report.not_compared)}."
     return _section("Outputs", join([_table(head, rows), fill('<p class="soft">$note</p>', note=note)]))
 
 

@@ -1,4 +1,4 @@
-"""Where the reports of a validation go: into the bundle, or into a directory that the user names."""
+"""Write the reports of a validation to the bundle, or to a directory chosen by the user."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from intaglio.validate.sides import PYTORCH, Side
 
 
 def recorded_side(side: Side) -> results.Side:
-    """What a report says of one end of a comparison."""
+    """The report's entry for one side of a comparison."""
     files = side.bundle.manifest.files
     kept = {name: record.sha256 for name, record in files.items() if not name.startswith("reports/")}
     return results.Side(side.name, str(side.bundle.path), kept)
 
 
 def check_report(bundle: Bundle, report: str | Path | None) -> None:
-    """Find out that the report has nowhere to go before the work is done."""
+    """Raise an error before any work is done if the report cannot be written."""
     if report is None:
         if not os.access(bundle.path, os.W_OK):
-            raise StorageError(f"bundle {bundle.path}: cannot be written to. Add --report DIR for the report.")
+            raise StorageError(f"bundle {bundle.path}: is not writable. Add --report DIR for the report.")
         return
     with storage_errors(Path(report)):
         try:
@@ -38,7 +38,7 @@ def check_report(bundle: Bundle, report: str | Path | None) -> None:
 
 
 def write_report(bundle: Bundle, whole: results.Report, name: str, report: str | Path | None) -> Validated:
-    """Write both reports, as `name`.json and `name`.html; return what they hold."""
+    """Write both reports, as `name`.json and `name`.html; return their content."""
     files = {f"{name}.json": reports.to_json(whole), f"{name}.html": reports.to_html(whole).encode()}
     if report is None:
         bundle.add_files({f"reports/{file}": content for file, content in files.items()})
@@ -55,7 +55,7 @@ def slug(against: str | Path | None) -> str:
 
 
 def _validated(whole: results.Report, path: Path) -> Validated:
-    """What the report at `path` holds, as it is returned."""
+    """The result returned to the caller, for the report at `path`."""
     found = whole.perplexity
     return Validated(
         passed=whole.passed,

@@ -1,4 +1,4 @@
-"""What a validation found, as it is returned and as it stands in the JSON report. JSON writes null for infinity."""
+"""The results of a validation, as returned and as written to the JSON report. JSON has null for infinity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intaglio.validate.perplexity import Perplexity
 
 
 class OutputError(msgspec.Struct):
-    """How far one output is from the expected one, over all inputs, and what it was held to."""
+    """The difference of one output from the expected one, over all inputs, and its bounds."""
 
     max_abs: float
     mean_abs: float
@@ -21,10 +21,10 @@ class OutputError(msgspec.Struct):
     relative: float  # max_abs / largest |expected|
     passed: bool
     bound: str  # in words, such as "≤ 2e-05 of the largest"
-    reason: str  # why the bound is what it is
+    reason: str  # for the bound
     limit: float  # the bound on |error|, as a number
-    cosine_floor: float | None  # None for integers, and where it is not judged
-    broken: list[str]  # what does not hold, in words
+    cosine_floor: float | None  # None for integers, and if it is not judged
+    broken: list[str]  # violated bounds, in words
     values: int
     zeros: int  # values without any error
     nans: int
@@ -33,9 +33,9 @@ class OutputError(msgspec.Struct):
 
 
 class LayerError(msgspec.Struct):
-    """How far one value inside the graph is from the expected one."""
+    """The difference of one value inside the graph from the expected one."""
 
-    layer: str  # its module path, or the value's name where it has none
+    layer: str  # its module path, or else the value's name
     value: str
     max_abs: float
     relative: float
@@ -45,7 +45,7 @@ class LayerError(msgspec.Struct):
 
 
 class Side(msgspec.Struct):
-    """One end of the comparison: what ran, and the SHA-256 of the bundle's files."""
+    """One side of the comparison: what ran, and the SHA-256 of the bundle's files."""
 
     name: str
     bundle: str
@@ -53,16 +53,16 @@ class Side(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """Everything that a report holds."""
+    """The content of a report."""
 
     passed: bool
     judged: bool  # False: nothing was compared, only measured
     changes: str  # what was done to one side and not to the other, by which the bounds were chosen
     measures: list[Measured]  # of the model's task, where these are what judges
     actual: Side
-    expected: Side | None  # None for a perplexity alone
+    expected: Side | None  # None if only a perplexity was measured
     outputs: dict[str, OutputError]
-    not_compared: list[str]  # outputs of the bundle that the other end does not have
+    not_compared: list[str]  # outputs of the bundle that the other side does not have
     layers: list[LayerError]  # block by block, in execution order, on the worst batch
     bisected: bool
     first_layer_beyond: LayerError | None
@@ -73,11 +73,11 @@ class Report(msgspec.Struct):
 
 
 class Validated(msgspec.Struct, kw_only=True):
-    """What `validate` returns."""
+    """The result of `validate`."""
 
     passed: bool
     outputs: dict[str, OutputError]
-    report: str  # path of the HTML report; the JSON one stands beside it
+    report: str  # path of the HTML report; the JSON report is next to it
     judged: bool = True  # False: nothing was compared, only measured
     changes: str = ""  # what was done to one side and not to the other, by which the bounds were chosen
     measures: list[Measured] = []  # of the model's task, where these are what judges
@@ -86,13 +86,13 @@ class Validated(msgspec.Struct, kw_only=True):
     # Only with --perplexity:
     perplexity: float | UnsetType = UNSET
     kl_divergence: float | UnsetType | None = UNSET  # in nats a token; None without --against
-    tokens: int | UnsetType = UNSET  # that were scored
+    tokens: int | UnsetType = UNSET  # scored ones
     against_perplexity: float | UnsetType | None = UNSET
-    same_top: float | UnsetType | None = UNSET  # part of the tokens where both think the same one most probable
+    same_top: float | UnsetType | None = UNSET  # fraction of the tokens with the same top-1 prediction
 
 
 def output_error(compared: Compared) -> OutputError:
-    """`compared` in numbers and words; an output that could not be compared has an infinite error."""
+    """`compared` as numbers and text; an output that could not be compared has an infinite error."""
     seen = compared.difference
     missing = bool(compared.mismatch)
     return OutputError(
@@ -115,7 +115,7 @@ def output_error(compared: Compared) -> OutputError:
 
 
 def layer_error(layer: str, value: str, difference: Difference, bounds: Bounds, beyond: bool) -> LayerError:
-    """A layer's difference, as it is reported."""
+    """A layer's difference in the form of the report."""
     bound = bounds.layer.value
     return LayerError(
         layer, value, difference.max_abs, difference.relative, difference.cosine, bound, passed=not beyond

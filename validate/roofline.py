@@ -1,9 +1,8 @@
-"""The verb `roofline`: how fast a bundle could run on this machine by the bytes it reads, and how fast it does.
+"""The verb `roofline`: the speed limit of a bundle on this machine by the bytes it reads, and its measured speed.
 
-The model is that of Williams et al. (2009), which SqueezeLLM's section 3.2 goes by: a run takes the longer of the time
-that its bytes take to come from memory, and the time that its operations take at the machine's peak. Both limits are
-measured here: the bandwidth by reading memory, the peak by a product of float32 matrices. Integer kernels can do better
-than that peak.
+The model is that of Williams et al. (2009), which SqueezeLLM uses in section 3.2: a run takes the longer of the time to
+load its bytes from memory, and the time for its operations at the machine's peak. Both limits are measured here: the
+bandwidth by reading memory, the peak by a product of float32 matrices. Integer kernels can exceed that peak.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ from intaglio.validate.work import Work, work
 
 SIDE = 1536  # of the matrices whose product measures the peak
 REPEATS = 7
-SECONDS = 1.0  # that one row is measured for, at least REPEATS runs
+SECONDS = 1.0  # measured per row, with at least REPEATS runs
 
 
 class Row(msgspec.Struct):
-    """One run: so many new tokens, after which a text has `length` tokens."""
+    """One run: `tokens` new tokens, after which the sequence has `length` tokens."""
 
     tokens: int
     length: int
     bytes: int
     operations: int
-    intensity: float  # operations for each byte
-    bound: str  # "memory" or "compute": which limit is the lower one
+    intensity: float  # operations per byte
+    bound: str  # "memory" or "compute": the lower limit
     predicted_ms: float
     measured_ms: float  # the median
-    ratio: float  # predicted / measured: what part of the limit is reached
-    above_memory: bool  # faster than memory gives its bytes: they lay in a cache
+    ratio: float  # predicted / measured: the fraction of the limit that is reached
+    above_memory: bool  # faster than the memory bandwidth: the data was in a cache
 
 
 class Roofline(msgspec.Struct):
-    """What was found. Bytes and operations a second."""
+    """The result. Bytes and operations per second."""
 
     bundle: str
     threads: int
     bandwidth: float
     peak: float
-    cache: int | None  # bytes of the last-level cache; None where the system does not say
+    cache: int | None  # bytes of the last-level cache; None if the system does not report it
     rows: list[Row]
 
 
@@ -67,11 +66,11 @@ def roofline(
     lengths: Sequence[int] = (128, 1024),
     threads: int | None = None,
 ) -> Roofline:
-    """Predict and measure `bundle` on "ort-cpu", one text at a time, for each of `lengths` tokens.
+    """Predict and measure `bundle` on "ort-cpu", one sequence at a time, for each of `lengths` tokens.
 
-    A decoder appends each number of `tokens` to a text that is then of each length: 1 is generating, several are
-    verifying drafts, many are reading a prompt. Other bundles take texts of each length whole. Raises `UsageError`
-    for what the model cannot take, `EngineError` where the compiled kernels are missing.
+    A decoder appends each number of `tokens` to a sequence that then has each length: 1 is a decode step, several are
+    verification of drafts, many are a prefill. Other bundles run whole sequences of each length. Raises `UsageError`
+    for lengths beyond the model's limit, `EngineError` without compiled kernels.
     """
     check_threads(threads)
     opened = Bundle.open(bundle)
@@ -95,7 +94,7 @@ def roofline(
 
 
 def _runs(manifest: Manifest, tokens: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """(new tokens, length) of every row, those left out for which a text is too short."""
+    """(new tokens, length) of every row with at least that length."""
     if not tokens or not lengths or min(*tokens, *lengths) < 1:
         raise UsageError(f"tokens {list(tokens)}, lengths {list(lengths)}: expected numbers of at least 1.")
     longest = manifest.decoder.max_positions if manifest.decoder else _longest(manifest)
@@ -165,7 +164,7 @@ def _median(run: Callable[[], object]) -> float:
 
 
 def _peak(threads: int) -> float:
-    """Operations a second of a product of float32 matrices."""
+    """Operations per second of a product of float32 matrices."""
     with scratch_directory("roofline") as folder:
         path = folder / "product.onnx"
         save(_product_model(), path)

@@ -1,4 +1,4 @@
-"""The roofline as a picture: operations a second over operations a byte, both logarithmic."""
+"""The roofline as a picture: operations per second over operations per byte, both logarithmic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.validate.roofline import Roofline
 
 
 def picture(found: Roofline) -> str:
-    """An SVG file: the roof that bandwidth and peak make, and what was measured for each row."""
+    """An SVG file: the roof given by bandwidth and peak, and the measurement of each row."""
     intensities = [row.intensity for row in found.rows]
     ridge = found.peak / found.bandwidth
     low = 2.0 ** math.floor(math.log2(min(*intensities, ridge)) - 1)
@@ -29,8 +29,8 @@ def picture(found: Roofline) -> str:
     above = "; above the roof: read from the cache" if any(row.above_memory for row in found.rows) else ""
     panel = Panel(
         f"{found.threads} threads: {found.bandwidth / 1e9:.1f} GB/s, {found.peak / 1e9:.0f} GFLOP/s{above}",
-        Axis("operations for each byte from memory", _powers(low, high, 2), logarithmic=True),
-        Axis("10⁹ operations a second", _powers(bottom, top, 10), logarithmic=True),
+        Axis("operations per byte from memory", _powers(low, high, 2), logarithmic=True),
+        Axis("10⁹ operations per second", _powers(bottom, top, 10), logarithmic=True),
         [roof, measured],
         height=320,
     )

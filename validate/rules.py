@@ -1,8 +1,8 @@
-"""What a comparison is judged by: chosen by what was done to the graph, by the model's task, and by what the user asks.
+"""The rules for the verdict of a comparison: by the passes of the graph, the model's task, and the user's bounds.
 
 same computation    every value of every output, relative to the output's largest magnitude
 approximation       the measures of the task; values only have to be finite
-given bounds        take the place of the defaults; a bound on values judges approximations too
+given bounds        replace the defaults; a bound on values judges approximations too
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from intaglio.validate.changes import Changes
 
 @dataclass(frozen=True)
 class Rules:
-    """The bounds of one comparison: of the values, and of those measures of the task that judge."""
+    """The bounds of one comparison: for the values, and for the measures of the task."""
 
     changes: Changes
     values: Bounds
@@ -34,7 +34,7 @@ class Rules:
 def rules_for(changes: Changes, measures: Collection[str], given: Mapping[str, float]) -> Rules:
     """The rules for a comparison whose task has `measures`, with the bounds that the user gave.
 
-    Raises `UsageError` for a given bound that nothing is measured for, or that is out of range.
+    Raises `UsageError` for a given bound without a measure, or out of range.
     """
     check_given(given, [*OF_VALUES, *measures])
     if changes.approximate:

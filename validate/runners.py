@@ -1,7 +1,7 @@
 """Polygraphy runners: the PyTorch source, any engine of ours, and the ONNX reference evaluator.
 
-A runner is made with what it needs and does nothing until Polygraphy activates it. Besides the outputs it can
-return `layers`: values from inside the model, by the names they have in the ONNX graph.
+A runner stores its arguments and does nothing until Polygraphy activates it. In addition to the outputs it can return
+`layers`: values from inside the model, by their names in the ONNX graph.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Array = npt.NDArray[np.generic]
 
 
 class Runner(BaseRunner):  # type: ignore[misc]
-    """What our runners share: timing, dtypes that Polygraphy knows, and leaving out padding.
+    """The base class of our runners: timing, conversion to dtypes that Polygraphy knows, and removal of padding.
 
-    With `drop_padding`, arrays over tokens come without the positions where the input `attention_mask` is 0: what
-    stands there means nothing, and two right implementations differ in it.
+    With `drop_padding`, arrays over tokens are returned without the positions where the input `attention_mask` is 0:
+    the values there are meaningless, and differ between correct implementations.
     """
 
     def __init__(self, name: str, drop_padding: bool = False):
@@ -52,7 +52,7 @@ class Runner(BaseRunner):  # type: ignore[misc]
         return _tokens_only(known, feed_dict) if self.drop_padding else known
 
     def get_input_metadata_impl(self) -> Any:
-        """Names, dtypes and shapes of the inputs; None stands for a symbolic axis."""
+        """Names, dtypes and shapes of the inputs; None is a symbolic axis."""
         metadata = TensorMetadata()
         for spec in self._inputs():
             shape = [length if isinstance(length, int) else None for length in spec.shape]
@@ -118,7 +118,7 @@ class ReferenceRunner(Runner):
             raise self._refused(error) from error
 
     def deactivate_impl(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._evaluator = None
         self._specs = []
 
@@ -129,7 +129,7 @@ class ReferenceRunner(Runner):
         names = list(dict.fromkeys([*self._evaluator.output_names, *self._layers]))
         try:
             arrays = self._evaluator.run(names, dict(feeds))
-        except Exception as error:  # each operator raises its own kinds
+        except Exception as error:  # each operator raises its own kinds of exceptions
             raise self._refused(error) from error
         return {name: np.asarray(array) for name, array in zip(names, arrays, strict=True)}
 
@@ -142,7 +142,7 @@ class PyTorchRunner(Runner):
     """A torch module on the CPU, such as the checkpoint that a bundle was made from.
 
     `load_module` is called on activation; the module takes the inputs in order and returns a tuple in the order of
-    the outputs. `layers` maps module paths to the names under which what they return is given back.
+    the outputs. `layers` maps module paths to the names under which their outputs are returned.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class PyTorchRunner(Runner):
             self._hooks.append(self._module.get_submodule(path).register_forward_hook(self._remember(value)))
 
     def deactivate_impl(self) -> None:
-        """Take the hooks off again, and let go of the module."""
+        """Remove the hooks, and release the module."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -204,7 +204,7 @@ def _tokens_only(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> di
 
 
 def reference_operator(name: str, operator: Operator) -> type:
-    """The class by which `onnx.reference` runs one of our operators; inputs left out arrive as None."""
+    """The class with which `onnx.reference` runs one of our operators; missing inputs are None."""
     from onnx.reference.op_run import OpRun
 
     def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
@@ -214,7 +214,7 @@ def reference_operator(name: str, operator: Operator) -> type:
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[TensorSpec]:
-    """The inputs that a graph has to be fed: those that are not initializers."""
+    """The inputs of a graph that need feeds: those that are not initializers."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     weights = {tensor.name for tensor in graph.initializer}
@@ -228,7 +228,7 @@ def graph_inputs(graph: onnx.GraphProto) -> list[TensorSpec]:
 
 
 def _known_dtype(array: Array) -> Array:
-    """Polygraphy knows NumPy's own dtypes only; bfloat16 and the 8-bit floats widen to float32 without loss."""
+    """Convert to a NumPy dtype, which Polygraphy needs: bfloat16 and 8-bit floats widen to float32 without loss."""
     return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 

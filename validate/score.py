@@ -1,4 +1,4 @@
-"""Scoring a model that writes: its perplexity on a text, and how far its distributions are from another model's."""
+"""Score a generative model: its perplexity on a text, and the difference of its distributions from another model's."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def score(
     report: str | Path | None,
     given: Mapping[str, float],
 ) -> Validated:
-    """Score `bundle` on the file `text`; hold it to the bundle `against`, if there is one, and report it.
+    """Score `bundle` on the file `text`, compare it with the bundle `against` if given, and write the report.
 
-    The arguments are those of `validate`; `given` are the bounds of the user. Raises what that raises.
+    The arguments and exceptions are those of `validate`; `given` are the user's bounds.
     """
     other, changes = _other(bundle, text, against), None
     if other is not None:
         changes = changes_between(bundle.manifest, other.manifest)
         check_given(given, SCORED)
     elif given:
-        raise UsageError("a bound holds a model to another one. Add --against BUNDLE, or leave the bounds out.")
+        raise UsageError("a bound needs a model to compare with. Add --against BUNDLE, or leave the bounds out.")
     check_report(bundle, report)
     found = perplexity(bundle, text, other, target, context, stride)
     measures = judge(found.compared, quality_limits(changes.effect, SCORED, given)) if changes else []
@@ -66,17 +66,17 @@ def score(
 
 
 def _other(bundle: Bundle, text: str | Path | None, against: str | Path | None) -> Bundle | None:
-    """What the model is held to. Raises `UsageError` where that cannot be."""
+    """The model to compare with. Raises `UsageError` if it is not suitable."""
     if against in (PYTORCH, REFERENCE) or (against is None and text is None):
         what = f"--against {against}" if against is not None else f"bundle {bundle.path}"
         raise UsageError(
-            f"{what}: a model that writes is scored against a bundle, expected one. Give the one that this was made "
-            'from with --against BUNDLE, or only --perplexity FILE (of an encoder-decoder: lines of {"prompt": ..., '
+            f"{what}: expected a bundle, as for every generative model. Give the one that this was made from with "
+            '--against BUNDLE, or only --perplexity FILE (for an encoder-decoder: lines of {"prompt": ..., '
             '"reference": ...}). The graphs were compared with the source model when they were exported.'
         )
     return None if against is None else Bundle.open(against)
 
 
 def _inputs(found: Perplexity, text: str | Path | None) -> InputsUsed:
-    source, digest = ("what the other model writes", "") if text is None else (str(text), sha256(Path(text)))
+    source, digest = ("the output of the other model", "") if text is None else (str(text), sha256(Path(text)))
     return InputsUsed(source, digest, found.tokens, found.text_tokens, found.windows)

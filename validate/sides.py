@@ -1,4 +1,4 @@
-"""The two ends of a comparison: a bundle, and what runs it."""
+"""The two sides of a comparison: a bundle, and the target that runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunn
 
 PYTORCH = "pytorch"  # the checkpoint that the bundle was made from
 REFERENCE = "reference"  # onnx.reference
-BASELINE = DEFAULT  # what runs a bundle that another one is compared with
+BASELINE = DEFAULT  # the target for the bundle to compare with
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Side:
     name: str
 
     def runner(self, layers: Sequence[str] = ()) -> Runner:
-        """A runner of it that leaves out padding and also returns the graph values `layers`."""
+        """A runner that removes padding and also returns the graph values `layers`."""
         if self.kind == PYTORCH:
             manifest = self.bundle.manifest
             paths = {path: value for path, value in manifest.layers.items() if value in layers}
@@ -51,7 +51,7 @@ class Side:
 
     @cached_property
     def _module(self) -> Any:
-        """The checkpoint, loaded once for all runners. Raises `SourceError` when it is gone or changed."""
+        """The checkpoint, loaded once for all runners. Raises `SourceError` if it is missing or changed."""
         return load_module(self.bundle.manifest.source)
 
     @contextmanager
@@ -61,11 +61,11 @@ class Side:
 
     @property
     def manifest(self) -> Manifest | None:
-        """What was done to the graph that runs; None of the source checkpoint, to which nothing was."""
+        """The manifest of the graph; None for the source checkpoint, which no pass has changed."""
         return None if self.kind == PYTORCH else self.bundle.manifest
 
     def values(self) -> list[str]:
-        """The graph values that `runner` can return, in the order they are computed; none of a built engine."""
+        """The graph values that `runner` can return, in execution order; none for a built engine."""
         if self.kind == PYTORCH:
             return list(dict.fromkeys(self.bundle.manifest.layers.values()))
         if self.kind == REFERENCE or TARGETS[self.kind].runs_files:
@@ -73,7 +73,7 @@ class Side:
         return []
 
     def label(self, value: str) -> str:
-        """The innermost of the module paths that return a graph value; the value's name where there is none."""
+        """The innermost module path that returns a graph value, or else the value's name."""
         return max(
             (path for path, name in self.bundle.manifest.layers.items() if name == value), key=len, default=value
         )

@@ -1,4 +1,4 @@
-"""How good written texts are, against texts that were expected: BLEU and ROUGE."""
+"""Quality of generated texts against references: BLEU and ROUGE."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from intaglio.extras import load
 
 
 class TextQuality(msgspec.Struct):
-    """Scores from 0 to 100, of all texts together; higher is better."""
+    """Scores from 0 to 100, over all texts; higher is better."""
 
-    bleu: float  # n-grams in common, as sacrebleu counts them, of the whole corpus
-    rouge_1: float  # words in common, F1, the mean of all texts
-    rouge_2: float  # pairs of words
-    rouge_l: float  # the longest common subsequence
+    bleu: float  # common n-grams, as sacrebleu counts them, over the whole corpus
+    rouge_1: float  # common words, F1, mean over all texts
+    rouge_2: float  # common pairs of words
+    rouge_l: float  # longest common subsequence
 
 
 def text_quality(texts: Sequence[str], references: Sequence[str]) -> TextQuality:
-    """The quality of `texts`, each against the reference in its place. Raises `UsageError` where there are none."""
+    """The quality of `texts`, each against the reference with the same index. Raises `UsageError` without texts."""
     if not texts or len(texts) != len(references):
-        raise UsageError(f"{len(texts)} texts and {len(references)} references: expected as many of both, at least 1.")
+        raise UsageError(f"{len(texts)} texts and {len(references)} references: expected equal numbers, at least 1.")
     sacrebleu, rouge_scorer = load("sacrebleu"), load("rouge_score.rouge_scorer")
     names = ["rouge1", "rouge2", "rougeL"]
     scorer = rouge_scorer.RougeScorer(names, use_stemmer=False)

@@ -1,8 +1,8 @@
-"""The verb `tune-decoding`: BiLD's thresholds against quality and speed, on texts like the user's own.
+"""The verb `tune-decoding`: quality and speed of BiLD's thresholds, on the user's own texts.
 
-After section 4.3 of the thesis: fallback and rollback thresholds are swept, which gives a curve of quality over latency
-with the plain large model as its reference (figure 4.4); the setting to take is the fastest that loses no more quality
-than is allowed.
+As in section 4.3 of the thesis: a sweep over fallback and rollback thresholds yields a curve of quality over latency,
+with the plain large model as its reference (figure 4.4); the recommended setting is the fastest whose quality drop is
+within the limit.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ METRICS = ("bleu", "rouge_1", "rouge_2", "rouge_l")
 
 
 class Setting(msgspec.Struct):
-    """A way to decode, and how it did on all texts."""
+    """A decoding configuration, and its results on all texts."""
 
     strategy: str  # "greedy", "speculative" or "bild"
     fallback: float | None
     rollback: float | None
     quality: TextQuality
-    seconds: float  # a text, in the mean
+    seconds: float  # per text, mean
     speedup: float  # over the plain large model
-    small_calls: float  # for each token of the texts
+    small_calls: float  # per generated token
     large_calls: float
-    fallbacks: float  # part of the tokens that the large model wrote
-    rollbacks: float  # part of the drafted tokens that were taken back
-    work: DecodingWork  # of a token
+    fallbacks: float  # fraction of the tokens that the large model generated
+    rollbacks: float  # fraction of the drafted tokens that were rolled back
+    work: DecodingWork  # per token
 
 
 class TunedDecoding(msgspec.Struct):
-    """What was found; the first setting is the plain large model, the second speculative sampling."""
+    """The result; the first setting is the plain large model, the second speculative sampling."""
 
     bundle: str
     draft: str | None  # None: the bundle's own early exit
     texts: int
     metric: str
-    reference: str  # "the file", or "the large model" where the file has no references
+    reference: str  # "the file", or "the large model" if the file has no references
     loss: float
     settings: list[Setting]
     best: Setting  # the fastest that loses at most `loss`
-    options: str  # of `intaglio generate`, to decode so
+    options: str  # options of `intaglio generate` for the best setting
 
 
 @dataclass
@@ -116,7 +116,7 @@ def tune_decoding(
         generator.check((example.prompt for example in examples), lambda number: f"--data {data}, text {number}")
         for each in tried:
             generator.method = each.strategy
-            generator.write(examples[0].prompt).whole()  # buffers of new shapes are bound here
+            generator.write(examples[0].prompt).whole()  # warm-up: binds buffers of new shapes
         for example in track(examples, "decoding", len(examples)):
             for each in tried:
                 generator.method = each.strategy
@@ -156,7 +156,7 @@ def _expected(examples: Sequence[Example], plain: Sequence[Generated]) -> list[s
 def _setting(
     tried: _Tried, expected: Sequence[str], plain: float, work: Callable[[Sequence[Generated]], DecodingWork]
 ) -> Setting:
-    """What `tried` did; `plain` are the seconds that the plain large model took for all texts."""
+    """The results of `tried`; `plain` is the plain large model's time for all texts, in seconds."""
     results, strategy = tried.results, tried.strategy
     bild = strategy if isinstance(strategy, BigLittleDecoder) else None
     tokens = sum(len(result.tokens) for result in results)
@@ -178,7 +178,7 @@ def _setting(
 
 
 def _options(best: Setting, draft: str | Path | None, max_draft: int, target: str, threads: int | None) -> str:
-    """What to give to `intaglio generate`, so that it does what was measured."""
+    """The options of `intaglio generate` that reproduce the measured setting."""
     options = f"--strategy {best.strategy}"
     if best.strategy != "greedy":
         options += f" --draft {shlex.quote(str(draft))}" if draft else " --early-exit"

@@ -1,4 +1,4 @@
-"""Quality over speed of the settings that `tune-decoding` tried, as figure 4.4 of the thesis draws them."""
+"""Quality over speed of the settings of `tune-decoding`, as in figure 4.4 of the thesis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intaglio.validate.tune_decoding import Setting, TunedDecoding
 
 
 def picture(found: TunedDecoding) -> str:
-    """An SVG file: a point for each setting, a line through those that nothing beats, and the plain model's quality."""
+    """An SVG file: a point per setting, a line through the Pareto front, and the plain model's quality."""
     scores = [getattr(each.quality, found.metric) for each in found.settings]
     speeds = [each.speedup for each in found.settings]
     low, high = math.floor(min(*scores, scores[0] - 1.5)), math.ceil(max(scores) + 0.5)
@@ -34,7 +34,7 @@ def picture(found: TunedDecoding) -> str:
 
 
 def _unbeaten(settings: Sequence[Setting], metric: str) -> list[Setting]:
-    """Those than which none is both faster and better, from the slowest on."""
+    """The Pareto front: settings with none both faster and better, from the slowest on."""
     kept: list[Setting] = []
     for each in sorted(settings, key=lambda each: -each.speedup):
         if not kept or getattr(each.quality, metric) > getattr(kept[-1].quality, metric):

@@ -1,4 +1,4 @@
-"""Proving that a bundle computes what it should: a bundle against its source, another bundle, or the ONNX reference."""
+"""The verb `validate`: compare a bundle with its source, another bundle, or the ONNX reference."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ def validate(
     context: int | None = None,
     stride: int | None = None,
 ) -> Validated:
-    """Run `bundle` and what it is compared with on the same inputs, judge them, and write a report.
+    """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
-    `against`: "pytorch" (the default: the checkpoint that the bundle names as its source), "reference" (this graph
-    in `onnx.reference`), or a bundle, which is run on ort-cpu: another one, or this one to prove its engine for
-    another target. `target`: what runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`, or
-    `load_token_inputs` of a decoder;
-    the first `samples` of them are run, `batch_size` at a time. `bisect` looks for the first layer beyond its bound.
+    `against`: "pytorch" (the default: the checkpoint that the bundle was exported from), "reference" (this graph in
+    `onnx.reference`), or a bundle, which runs on ort-cpu: another one, or this one to check its engine for another
+    target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`,
+    or `load_token_inputs` for a decoder; the first `samples` of them are run, in batches of `batch_size`. `bisect`
+    searches for the first layer beyond its bound.
 
-    What judges follows from the passes that only one side had (`intaglio.validate.changes`). Where both compute the
-    same, every value of every output has a bound; where one approximates the other, the task's measures have
-    (`intaglio.validate.measures`). `bound` maps measures to bounds that take the place of the defaults in
-    `intaglio.bounds`; `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The HTML and JSON
-    reports go into the bundle, under `reports/`, or into the directory `report`.
+    The verdict depends on the passes that only one side had (`intaglio.validate.changes`). If both compute the same,
+    every value of every output has a bound; if one approximates the other, the task's measures have bounds
+    (`intaglio.validate.measures`). `bound` maps measures to bounds that replace the defaults in `intaglio.bounds`;
+    `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The HTML and JSON reports are written
+    to the bundle, under `reports/`, or to the directory `report`.
 
-    With `perplexity`, a UTF-8 file, a model that writes is scored on that text, and with a bundle as `against` judged
-    by how far it is from that one; see `intaglio.validate.perplexity` for what the file holds, `context` and `stride`.
-    Without `against` it is measured and not judged. An encoder-decoder is always scored so: without a file on what the
-    bundle `against` writes.
+    With `perplexity`, a UTF-8 file, a generative model is scored on that text, and judged by its difference from the
+    bundle `against`; see `intaglio.validate.perplexity` for the file, `context` and `stride`. Without `against` it is
+    measured but not judged. An encoder-decoder is always scored this way: without a file, on the output of the bundle
+    `against`.
 
-    Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`; outputs beyond their bounds do
-    not raise, they give `passed=False`, and so does an output that the other end does not have.
+    Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
+    raise but return `passed=False`, and so does an output that the other side does not have.
     """
     opened = Bundle.open(bundle)
     given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
     if perplexity is not None or opened.manifest.encoder is not None:
         if bisect:
-            raise UsageError("--bisect compares values inside two graphs, which scoring a text does not. Leave it out.")
+            raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")
         text = data if perplexity is None else perplexity
         return score(opened, text, against, target, context, stride, report, given)
     if context is not None or stride is not None:
-        raise UsageError("--context and --stride are of a perplexity. Add --perplexity FILE, or leave them out.")
+        raise UsageError("--context and --stride need a perplexity. Add --perplexity FILE, or leave them out.")
     actual, expected = _sides(opened, target, against)
     measure = measure_for(opened.manifest)
     rules = rules_for(changes_between(opened.manifest, expected.manifest), measure.names, given)
@@ -80,7 +80,7 @@ def validate(
     candidates = _shared_values(actual, expected)
     if bisect and not candidates:
         raise UsageError(
-            f"--bisect: {actual.name} and {expected.name} have no values inside their graphs in common. "
+            f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
             "Run it on ort-cpu, with a bundle that names its layers."
         )
     load = load_inputs if opened.manifest.decoder is None else load_token_inputs
@@ -116,7 +116,7 @@ def validate(
 
 
 def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Side, Side]:
-    """The bundle and what it is compared with. Their names differ, as Polygraphy tells runners apart by them."""
+    """The bundle and its reference. Their names differ, since Polygraphy identifies runners by name."""
     if target != REFERENCE:
         find_target(target, others=[REFERENCE])
     actual = Side(bundle, target, f"{bundle.path} on {target}")
@@ -130,7 +130,7 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
         return actual, Side(bundle, PYTORCH, f"{source.location} in PyTorch")
     if against == REFERENCE:
         if target == REFERENCE:
-            raise UsageError("the ONNX reference evaluator against itself proves nothing. Choose another --target.")
+            raise UsageError("--against reference: the target is the same. Choose another --target.")
         return actual, Side(bundle, REFERENCE, f"{bundle.path} in the ONNX reference evaluator")
     other = Bundle.open(against)
     if target == BASELINE and other.path.resolve() == bundle.path.resolve():
@@ -138,14 +138,14 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
     ours, theirs = ([spec.name for spec in side.manifest.inputs] for side in (bundle, other))
     if set(ours) != set(theirs):
         raise UsageError(
-            f"--against {against}: takes the inputs {', '.join(theirs)}, the bundle {', '.join(ours)}. "
-            "Compare bundles of one model."
+            f"--against {against}: has the inputs {', '.join(theirs)}, the bundle {', '.join(ours)}. "
+            "Compare bundles of the same model."
         )
     return actual, Side(other, BASELINE, f"{other.path} on {BASELINE}")
 
 
 def _shared_values(actual: Side, expected: Side) -> list[str]:
-    """The graph values that both sides can show, in the order that the bundle computes them."""
+    """The graph values that both sides can return, in the bundle's execution order."""
     known = set(expected.values())
     return [value for value in actual.values() if value in known]
 

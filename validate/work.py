@@ -1,9 +1,9 @@
-"""How many bytes and operations a graph takes for inputs of given lengths: what a roofline is drawn from.
+"""The bytes and operations of a graph for given input lengths, for the roofline.
 
-Bytes are those that have to come from memory whatever the kernels do: the weights once, as they are stored, of an
-embedding table the rows that are looked up, and of a decoder all keys and values that it is given. What nodes hand to
-each other stays in the processor's caches. Of a branch all is counted, as if it were taken. Operations are the
-multiplications and additions of products, the rest being few beside them.
+Bytes are those that must come from memory with any kernels: the weights once, as stored, only the accessed rows of an
+embedding table, and all keys and values given to a decoder. Values passed between nodes are assumed to stay in the
+processor's caches. Branches are counted as if they were taken. Operations are the multiplications and additions of
+products; the rest is negligible.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """All of them."""
+        """The total."""
         return self.weight_bytes + self.cache_bytes
 
 
@@ -51,7 +51,7 @@ def work(model: ir.Model, axes: Mapping[str, int], outputs: Collection[str] | No
             if node.op_type == "Gather" and value is node.inputs[0]:
                 rows = math.prod(inputs[1] or ()) if inputs[1] is not None else 1
                 weight_bytes += rows * value.const_value.nbytes // max(value.const_value.shape.numpy()[0], 1)
-                continue  # where something else reads all of it, it counts there
+                continue  # if something else reads all of it, it counts there
             counted.add(value)
             weight_bytes += value.const_value.nbytes
     cache_bytes = sum(
@@ -63,7 +63,7 @@ def work(model: ir.Model, axes: Mapping[str, int], outputs: Collection[str] | No
 
 
 def _needed(graph: ir.Graph, outputs: Collection[str]) -> Iterable[ir.Node]:
-    """The nodes of a graph without branches that these outputs are computed by."""
+    """The nodes that these outputs depend on, in a graph without branches."""
     found: dict[ir.Node, None] = {}
     waiting: list[ir.Value | None] = [value for value in graph.outputs if value.name in outputs]
     while waiting:
@@ -76,7 +76,7 @@ def _needed(graph: ir.Graph, outputs: Collection[str]) -> Iterable[ir.Node]:
 
 
 def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:
-    """The lengths of a value's axes; None where one of them is not known."""
+    """The lengths of a value's axes; None if one of them is unknown."""
     known = None if value is None else lengths(value)
     if known is None:
         return None
@@ -85,7 +85,7 @@ def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:
 
 
 def _operations(node: ir.Node, inputs: list[Shape | None], made: list[Shape | None]) -> int:
-    """Those of a node's products: of our operators as their specs count them, of standard ones by `PRODUCTS`."""
+    """The operations of a node's products: by the specs of our operators, by `PRODUCTS` for standard ones."""
     if node.domain == DOMAIN:
         operator = operator_of(node)
         return operator.operations(operator.padded(inputs), operator.complete(attributes(node)))

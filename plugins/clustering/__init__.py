@@ -1,6 +1,6 @@
-"""Exact weighted k-means of the numbers in each row of a matrix: the centroids of a lookup table.
+"""Exact weighted k-means of the values in each row of a matrix: the centroids of a lookup table.
 
-The kernels are compiled with those of the operators; where there was no compiler, the NumPy reference does the work.
+The kernels are compiled with those of the operators; without a compiler, the NumPy reference is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intaglio.threads import in_parallel
 __all__ = ["Clusters", "assign", "cluster"]
 
 MOST = 256  # clusters: their indices are uint8
-ROWS = 16  # that a thread takes at a time
+ROWS = 16  # rows per work item of a thread
 
 Floats = npt.NDArray[np.float32]
 
@@ -34,11 +34,11 @@ class Clusters:
 
 
 def cluster(values: Floats, weights: Floats, count: int, threads: int | None = None) -> Clusters:
-    """The `count` centroids of each row with the least Σ weight·(value - nearest centroid)² that there can be.
+    """The `count` centroids of each row with the minimum of Σ weight·(value - nearest centroid)².
 
     values: [N, K] float32; weights: [N, K] float32, not negative. A row whose weights are all 0 counts as unweighted;
     one with fewer distinct values than `count` repeats its last centroid, with mass 0. `threads`: by default
-    `usable_threads`. Raises `GraphError` for what is not finite, and for negative weights.
+    `usable_threads`. Raises `GraphError` for NaN, infinity and negative weights.
     """
     values, weights = (np.ascontiguousarray(array, np.float32) for array in (values, weights))
     if values.ndim != 2 or values.shape != weights.shape or values.shape[1] == 0 or not 1 <= count <= MOST:
@@ -69,12 +69,12 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
         if not done:
             raise MemoryError
 
-    in_parallel(work, range(0, rows, ROWS), threads)  # ctypes lets other threads run meanwhile
+    in_parallel(work, range(0, rows, ROWS), threads)  # ctypes releases the GIL
     return Clusters(centroids, masses)
 
 
 def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
-    """The index of the centroid that is nearest to each value, the lower one where two are as near.
+    """The index of the centroid nearest to each value, the lower one of two equally near.
 
     values: [N, K] float32, finite; centroids: [N, k] float32, ascending, k at most 256.
     """
@@ -93,7 +93,7 @@ def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where there are none."""
+    """The compiled kernels, or None."""
     path = ort.library()
     if path is None:
         return None

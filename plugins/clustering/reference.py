@@ -1,4 +1,4 @@
-"""The clustering of one row in NumPy: what the kernel is tested against, and what works without a compiler.
+"""The clustering of one row in NumPy: the reference of the kernel's tests, and the fallback without a compiler.
 
 In sorted order clusters are intervals. With W and S the prefix sums of the weights and of weight·value, an interval
 (t, i] explains (S[i] - S[t])² / (W[i] - W[t]) of Σ weight·value², so the best clustering is
@@ -41,7 +41,7 @@ def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
 
 
 def _distinct(values: Floats, weights: Floats) -> tuple[Doubles, Doubles]:
-    """The values that weigh anything, each once and ascending, and their weights; equal ones where none weighs."""
+    """The distinct values of nonzero weight, ascending, and their weights; equal weights if all are zero."""
     weights = weights if weights.any() else np.ones_like(weights)
     masses = weights.astype(np.float64)
     kept = masses > masses.sum() * NEGLIGIBLE
@@ -50,7 +50,7 @@ def _distinct(values: Floats, weights: Floats) -> tuple[Doubles, Doubles]:
 
 
 def _ends(weight: Doubles, moment: Doubles, clusters: int) -> Places:
-    """[clusters + 1], where the best clusters begin and end in the sorted values."""
+    """[clusters + 1], the boundaries of the best clusters in the sorted values."""
     rows = len(weight) - 1
     best = np.concatenate([[-np.inf], moment[1:] ** 2 / weight[1:]])  # no cluster is empty
     layers = []
@@ -64,7 +64,7 @@ def _ends(weight: Doubles, moment: Doubles, clusters: int) -> Places:
 
 
 def _layer(weight: Doubles, moment: Doubles, before: Doubles) -> tuple[Doubles, Places]:
-    """D of one cluster more for every row, and the t that gives it."""
+    """D for one cluster more, for every row, and the t of the maximum."""
     rows = len(weight) - 1
     best, cuts = np.full(rows + 1, -np.inf), np.zeros(rows + 1, np.int64)
     stride = 1 << (rows.bit_length() - 1)

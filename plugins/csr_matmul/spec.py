@@ -1,4 +1,4 @@
-"""CsrMatMul: the product with a sparse matrix, added to what there is: y + x·Sᵀ.
+"""CsrMatMul: the product with a sparse matrix, added to y: y + x·Sᵀ.
 
 S [N, K] holds the outliers and the sensitive values that dense-and-sparse decomposition takes out of a weight
 (SqueezeLLM, section 3.3), in compressed sparse rows: row n has the values `values[row_offsets[n]:row_offsets[n + 1]]`
@@ -74,7 +74,7 @@ class CsrMatMul(Operator):
             return [graph.float_matmul(x, graph.op("ScatterND", weight, places, added))]
         shape = graph.op("Concat", graph.op("Shape", y, start=-1), graph.op("Shape", x, start=-1), axis=0)
         zero = graph.cast_like(graph.constant(0.0, np.float32), values)
-        # Without `reduction`, which TensorRT's parser refuses.
+        # Without `reduction`, which TensorRT's parser does not support.
         dense = graph.op("ScatterND", graph.op("Expand", zero, shape), _places(graph, rows, columns), values)
         return [graph.op("Add", y, graph.product(x, dense))]
 

@@ -1,6 +1,6 @@
-"""CUDA kernels: compiled by NVRTC without a GPU, launched on one, or run on the CPU by an emulation.
+"""CUDA kernels: compiled by NVRTC without a GPU, launched on a GPU, or emulated on the CPU.
 
-`python -m intaglio.plugins.cuda` prints what every kernel uses on every GPU.
+`python -m intaglio.plugins.cuda` prints the resource usage of every kernel on every GPU.
 """
 
 from intaglio.plugins.cuda.geometry import Launch, Tensor

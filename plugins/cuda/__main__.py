@@ -1,4 +1,4 @@
-"""Prints what every kernel uses on every GPU: registers and spills of a thread, shared memory of a block."""
+"""Print the resource usage of every kernel on every GPU: registers and spills per thread, shared memory per block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
             for entry, used in resources(folder, sm).items():
                 numbers = (used.registers, used.spilled_bytes, used.stack_bytes, used.shared_bytes)
                 table.add_row(entry, str(sm), *map(str, numbers))
-    Console(width=max(Console().width, 110)).print(table)  # names are not cut, in a file either
+    Console(width=max(Console().width, 110)).print(table)  # so that names are not truncated, also in a file
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What was compiled, kept in the user's cache directory under a hash of all that it depends on."""
+"""Compiled kernels, kept in the user's cache directory under a hash of all their dependencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intaglio.plugins.cuda.geometry import PLUGINS
 
 
 def key(folder: str, *others: object) -> str:
-    """A hash of a `kernel.cu`, of every header that it may include, and of `others`: options, versions."""
+    """A hash of a `kernel.cu`, every header it may include, and `others`: options, versions."""
     digest = hashlib.sha256(repr(others).encode())
     directories = (PLUGINS / folder, PLUGINS / "cuda")
     headers = [path for directory in directories for path in sorted(directory.rglob("*.cuh"))]
@@ -24,12 +24,12 @@ def key(folder: str, *others: object) -> str:
 
 
 def location(name: str) -> Path:
-    """Where the cache keeps `name`."""
+    """The path of `name` in the cache."""
     return cache_directory() / "kernels" / name
 
 
 def kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """The content of the cache's file `name`, made if it is missing: each time, where nothing can be kept."""
+    """The content of the cache's file `name`; created by `make` if missing, or if the cache cannot be written."""
     path = location(name)
     with contextlib.suppress(OSError):
         return path.read_bytes()

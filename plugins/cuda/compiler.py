@@ -1,7 +1,7 @@
-"""Compiling an operator's `kernel.cu` with NVRTC, which needs no GPU, and what its kernels use of one.
+"""Compile an operator's `kernel.cu` with NVRTC, which needs no GPU, and report the kernels' resource usage.
 
-A kernel is compiled once for each GPU to PTX, which a TensorRT engine embeds, and to a cubin, which a GPU of that
-kind runs as it is; both are kept in the user's cache directory.
+A kernel is compiled once per GPU architecture to PTX, which a TensorRT engine embeds, and to a cubin, which GPUs of
+that architecture run directly; both are kept in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIONS = ("--std=c++17", "--ptxas-options=-v", f"--include-path={PLUGINS}")
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """A `kernel.cu` compiled for one GPU; `log` is the assembler's, with what each kernel uses."""
+    """A `kernel.cu` compiled for one GPU; `log` is the assembler's, with each kernel's resource usage."""
 
     ptx: bytes
     cubin: bytes
@@ -33,10 +33,10 @@ class Compiled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel uses of a GPU: registers and local bytes of a thread, shared bytes of a block.
+    """The resource usage of one kernel: registers and local bytes per thread, shared bytes per block.
 
-    Spilled bytes count registers that did not fit, stack bytes also arrays that do not lie in registers: both are
-    in global memory, so a kernel of ours has none.
+    Spilled bytes count registers that did not fit, stack bytes also arrays that are not in registers. Both are in
+    global memory, so our kernels have none.
     """
 
     registers: int
@@ -48,7 +48,7 @@ class Resources:
 def compile_kernel(folder: str, sm: int) -> Compiled:
     """Compile `kernel.cu` of a folder below `plugins`, or of any path, for compute capability `sm`, such as 75.
 
-    Raises `EngineError` with the first error when NVRTC refuses, `MissingExtraError` when there is no NVRTC.
+    Raises `EngineError` with the first compilation error, `MissingExtraError` without NVRTC.
     """
     nvrtc, version = _nvrtc()
     options = (f"--gpu-architecture=sm_{sm}", *OPTIONS)
@@ -70,7 +70,7 @@ def entry_points(folder: str) -> list[str]:
 
 
 def only(ptx: bytes, entry: str) -> bytes:
-    """The PTX without the module's other kernels: what an engine embeds of it."""
+    """The PTX of a single kernel of the module, for an engine to embed."""
     head, *kernels = re.split(r"(?=^\.visible \.entry )", ptx.decode(), flags=re.MULTILINE)
     found = [kernel for kernel in kernels if kernel.startswith(f".visible .entry {entry}(")]
     if not found:
@@ -85,7 +85,7 @@ def parameters(ptx: bytes, entry: str) -> list[str]:
 
 
 def resources(folder: str, sm: int) -> dict[str, Resources]:
-    """What each kernel of an operator uses on a GPU of compute capability `sm`, by the kernel's name."""
+    """The resource usage of each kernel of an operator for compute capability `sm`, by the kernel's name."""
     log = compile_kernel(folder, sm).log
     used = {}
     for name, text in re.findall(
@@ -113,7 +113,7 @@ def _number(pattern: str, text: str) -> int:
 
 @cache
 def _nvrtc() -> tuple[Any, tuple[int, int]]:
-    """The module of NVRTC and the version of its library, which is another package and can be missing."""
+    """The NVRTC bindings and the version of the library, which is a separate package and can be missing."""
     nvrtc = extras.load("cuda.bindings.nvrtc")
     try:
         result, major, minor = nvrtc.nvrtcVersion()

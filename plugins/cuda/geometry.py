@@ -1,9 +1,9 @@
-"""What each operator's `launch.py` is written with: how a kernel is launched, by the shapes of a node's inputs.
+"""Helpers for operators' `launch.py`: the launch parameters of a kernel, from the shapes of a node's inputs.
 
 `launch.py` has one function, `launch(inputs, attributes) -> Launch`. The lengths of `inputs` are integers, or the
 symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*` and `//` alone, a symbol on the left.
-Lengths that are known are integers also among symbols.
-A kernel's parameters are the pointers of the inputs that the node has, the scalars, and the pointers of the outputs.
+Known lengths are integers even among symbols.
+A kernel's parameters are the pointers of the node's inputs, the scalars, and the pointers of the outputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARP = 32
 
 
 class Tensor(NamedTuple):
-    """An input as a kernel's launch sees it; the dtype by NumPy's name."""
+    """The shape and dtype (NumPy name) of an input."""
 
     shape: Sequence[Length]
     dtype: str
@@ -43,7 +43,7 @@ class Launch:
 
 
 def product(lengths: Sequence[Length]) -> Length:
-    """How many elements an array of these lengths has; 1 of none."""
+    """The number of elements of an array with these lengths; 1 for none."""
     known = math.prod(length for length in lengths if isinstance(length, int))
     symbols = [length for length in lengths if not isinstance(length, int)]
     if not symbols:
@@ -55,7 +55,7 @@ def product(lengths: Sequence[Length]) -> Length:
 
 
 def total(lengths: Sequence[Length]) -> Length:
-    """The sum of lengths; 0 of none."""
+    """The sum of lengths; 0 for none."""
     known = sum(length for length in lengths if isinstance(length, int))
     symbols = [length for length in lengths if not isinstance(length, int)]
     if not symbols:
@@ -67,12 +67,12 @@ def total(lengths: Sequence[Length]) -> Length:
 
 
 def blocks(length: Length, each: int) -> Length:
-    """How many blocks cover `length` when each covers `each`: the quotient rounded up."""
+    """The number of blocks of `each` that cover `length`: the quotient rounded up."""
     return (length + (each - 1)) // each
 
 
 def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Length, Length]:
-    """A shape with leading axes of 1, as cuda/broadcast.cuh takes it. Raises `EngineError` for more than four axes."""
+    """A shape padded with leading 1s to four axes, for cuda/broadcast.cuh. Raises `EngineError` for more axes."""
     if len(lengths) > 4:
         raise EngineError(f"{name}: {len(lengths)} axes, expected at most 4. Join some of them by a Reshape.")
     padded: list[Length] = [*[1] * (4 - len(lengths)), *lengths]
@@ -80,7 +80,7 @@ def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Len
 
 
 def broadcast_length(a: Length, b: Length) -> Length:
-    """The length that two axes broadcast to; of two symbols, or a symbol and a number, none stands for a 1."""
+    """The length that two axes broadcast to; a symbol is assumed not to be 1."""
     return b if isinstance(a, int) and a == 1 else a
 
 

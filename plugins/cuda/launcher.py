@@ -1,6 +1,6 @@
-"""Launches an operator's CUDA kernel on a GPU, from arrays to arrays: how the kernels are tested where there is one.
+"""Launch an operator's CUDA kernel on a GPU, from arrays to arrays; used by tests on machines with a GPU.
 
-Engines do not come this way: TensorRT launches the kernels itself.
+Engines do not use it: TensorRT launches the kernels itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[np.generic]
 
 
 def device_sm() -> int | None:
-    """The compute capability times ten of the first GPU, such as 75; None where there is no GPU or no driver."""
+    """The compute capability times ten of the first GPU, such as 75; None without a GPU or driver."""
     try:
         return _device()
     except EngineError:
@@ -36,10 +36,9 @@ def run(
     inputs: Sequence[Array | None],
     outputs: Sequence[tuple[Sequence[int], npt.DTypeLike]],
 ) -> list[Array]:
-    """Run a kernel of the operator in `plugins/<folder>` on the first GPU; the outputs, by shape and dtype.
+    """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
-    An empty grid launches nothing. Raises `EngineError` when there is no GPU that the kernels run on, and for whatever
-    the driver refuses.
+    An empty grid launches nothing. Raises `EngineError` without a supported GPU, and for any error of the driver.
     """
     function = _function(folder, launch.entry, _device())
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
@@ -73,7 +72,7 @@ def _on_device(array: Array) -> Iterator[int]:
 
 @cache
 def _device() -> int:
-    """Make the first GPU's primary context current; its compute capability times ten."""
+    """Make the first GPU's primary context current; return its compute capability times ten."""
     driver = extras.load("cuda.bindings.driver")
     try:
         _call("cuInit", 0)
@@ -91,7 +90,7 @@ def _device() -> int:
 
 @cache
 def _function(folder: str, entry: str, sm: int) -> Any:
-    """The kernel as the driver loaded it: the cubin for a GPU of the same generation, else PTX, which it compiles."""
+    """The loaded kernel: the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
     built_for = max((known for known in SMS if known <= sm), default=None)
     if built_for is None:
         raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
@@ -101,9 +100,9 @@ def _function(folder: str, entry: str, sm: int) -> Any:
 
 
 def _call(name: str, *arguments: Any) -> Any:
-    """A function of the driver: its result, or `EngineError` with the status."""
+    """Call a function of the driver; return its result, or raise `EngineError` with the status."""
     driver = extras.load("cuda.bindings.driver")
     status, *results = getattr(driver, name)(*arguments)
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise EngineError(f"{name} failed: {status.name}. See that nvidia-smi shows a GPU that is free.")
+        raise EngineError(f"{name} failed: {status.name}. Check with nvidia-smi that a GPU is free.")
     return results[0] if results else None

@@ -1,4 +1,4 @@
-"""The launch of GroupMatMul's CUDA kernels; cuda/packed_product.py says why the blocks are what they are."""
+"""The launch of GroupMatMul's CUDA kernels; cuda/packed_product.py explains the block sizes."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]),   g = k // group_size   (QIGen, section 2)
     y = x·wᵀ
 
-This is what round-to-nearest, GPTQ and AWQ make. Without zero points they are 2^(bits - 1), the middle.
-`activation_bits` is what it is in LutMatMul.
+This is the result of round-to-nearest, GPTQ and AWQ. Missing zero points are 2^(bits - 1), the middle.
+`activation_bits` is as in LutMatMul.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-BLOCKS = (32, 64, 128, 256)  # that ONNX Runtime (1.31) joins with the product; it would unpack others at every run
+BLOCKS = (
+    32,
+    64,
+    128,
+    256,
+)  # sizes that ONNX Runtime (1.31) fuses with the product; it unpacks others in every run
 
 
 class GroupMatMul(Operator):
@@ -46,7 +51,7 @@ class GroupMatMul(Operator):
         return complete
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
-        """The words and the groups are as many as the attributes say."""
+        """Check the numbers of words and groups against the attributes."""
         super().check(inputs, attributes)
         bits, depth = attributes["bits"], attributes["K"]
         check_width(self.name, "x", inputs[0], depth, "K")
@@ -66,13 +71,13 @@ class GroupMatMul(Operator):
         return [(*x[:-1], packed[0])]
 
     def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
-        """Those of the product."""
+        """The operations of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """DequantizeLinear and MatMul, which ONNX Runtime makes one product of; else the weight by Sub and Mul."""
+        """DequantizeLinear and MatMul, which ONNX Runtime fuses; else the weight by Sub and Mul."""
         x, packed, scales, zero_points = inputs
         assert x is not None and packed is not None and scales is not None
         bits, depth, size = (attributes[name] for name in ("bits", "K", "group_size"))
@@ -115,7 +120,7 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
 def group_weight(
     packed: npt.NDArray[np.int32], scales: Array, zero_points: Array | None, bits: int, group_size: int
 ) -> Array:
-    """The weight [N, K] that numbers, scales and zero points stand for, in float64."""
+    """The weight [N, K] from numbers, scales and zero points, in float64."""
     numbers = unpack(packed, bits).reshape(len(packed), -1, group_size).astype(np.float64)
     middle = np.float64(2 ** (bits - 1)) if zero_points is None else zero_points.astype(np.float64)[:, :, None]
     weight: Array = (scales.astype(np.float64)[:, :, None] * (numbers - middle)).reshape(len(packed), -1)

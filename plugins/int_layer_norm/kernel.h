@@ -31,7 +31,7 @@ struct LayerNormScratch {
 };
 
 struct IntLayerNormKernel {
-    // Bytes of a table for so many channels.
+    // Bytes of a table for this number of channels.
     int64_t (*table_bytes)(int64_t channels);
     // Writes what vectors compute all rows with; `table` is aligned to 64 bytes. False where they cannot, because the
     // weights have more than 16 bits or the factors are too large: give `row` null then.

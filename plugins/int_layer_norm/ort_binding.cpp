@@ -100,7 +100,7 @@ private:
         Tensor weight, bias, multiplier, shift;
     };
 
-    // The constants for so many channels, and the other inputs checked.
+    // The constants for this number of channels; checks the other inputs.
     struct Prepared {
         Prepared(const IntLayerNorm& node, const Inputs& inputs, int64_t channels)
             : constants(layer_norm_constants(channels, node.scale_, node.weight_scale_, node.bias_scale_, node.out_scale_,

@@ -1,4 +1,4 @@
-"""Which micro-kernel each case takes on a machine: the user's measured table, else the one that is shipped for the CPU,
+"""Which micro-kernel each case uses on a machine: the user's measured table, else the one that is shipped for the CPU,
 else the defaults of the instruction set.
 
 A table is a JSON file, named by the CPU as CPUID gives it:
@@ -30,7 +30,7 @@ Row = tuple[str, int, int, int, int, int]
 
 
 class Table(msgspec.Struct, forbid_unknown_fields=True):
-    """What a file holds."""
+    """The content of a file."""
 
     format: Literal[1]
     cpu: str
@@ -50,14 +50,14 @@ def defaults(instruction_set: str) -> Selection:
 
 
 def selection(cpu: str, instruction_set: str) -> Selection:
-    """What every case takes on a CPU. A damaged table of the user is a warning, and is not used."""
+    """The micro-kernel of every case on a CPU. A damaged table of the user is ignored with a warning."""
     chosen = defaults(instruction_set) | _kernels(_shipped(cpu), cpu, instruction_set)
     path = location(cpu)
     try:
         return chosen | _kernels(path, cpu, instruction_set)
     except (OSError, ValueError) as error:
         warnings.warn(
-            f"{path}: not a table of micro-kernels ({' '.join(str(error).split())}), the defaults are used. "
+            f"{path}: not a table of micro-kernels ({' '.join(str(error).split())}); using the defaults. "
             "Measure again with: intaglio tune",
             stacklevel=3,
         )
@@ -65,12 +65,12 @@ def selection(cpu: str, instruction_set: str) -> Selection:
 
 
 def location(cpu: str) -> Path:
-    """Where the user's table for a CPU lies, if there is one."""
+    """The path of the user's table for a CPU."""
     return cache_directory() / f"micro-kernels-{cpu}.json"
 
 
 def store(cpu: str, instruction_set: str, chosen: Selection) -> Path:
-    """Write the user's table for an instruction set, beside those of others. Raises `StorageError`."""
+    """Write the user's table for an instruction set, keeping those of others. Raises `StorageError`."""
     path = location(cpu)
     try:
         table = _read(path, cpu)
@@ -88,7 +88,7 @@ def _shipped(cpu: str) -> Path:
 
 
 def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
-    """The kernels of a file for an instruction set; none where there is no file. Raises ValueError and OSError."""
+    """The kernels of a file for an instruction set; empty without a file. Raises ValueError and OSError."""
     if not path.exists():
         return {}
     found = {}

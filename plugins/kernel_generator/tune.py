@@ -1,7 +1,7 @@
-"""Measures the micro-kernels on this machine, as ONNX Runtime runs them, and keeps the fastest.
+"""Measure the micro-kernels on this machine, as ONNX Runtime runs them, and keep the fastest.
 
-Every case is a model of one node, for which each variant is selected in turn; times are those of the thread's own CPU,
-of which the least counts, so that other work on the machine matters little.
+Every case is a model of one node, for which each variant is selected in turn; times are the thread's CPU times, and the
+minimum counts, so that other work on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and 
 QUICK_SHAPES = ((2048, 512),)
 ROUNDS, QUICK_ROUNDS = 12, 3
 GROUP_SIZE = 128
-WORTH = 0.99  # of the default's time that another has to stay below: less is noise
+WORTH = 0.99  # of the default's time: a variant must be faster than this, a smaller gain is noise
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -47,7 +47,7 @@ class TunedCase(msgspec.Struct):
 
 
 class Tuning(msgspec.Struct):
-    """What was measured, and where the table lies."""
+    """The measurements, and the path of the table."""
 
     cpu: str
     instruction_set: str
@@ -58,13 +58,13 @@ class Tuning(msgspec.Struct):
 def tune(quick: bool = False) -> Tuning:
     """Measure all variants on this machine, store the table of the fastest, and select them.
 
-    `quick` measures one small shape a few times. Raises `UsageError` where there are no CPU kernels, `StorageError`
-    where the table cannot be written.
+    `quick` measures one small shape a few times. Raises `UsageError` without CPU kernels, `StorageError` if the table
+    cannot be written.
     """
     extras.load("onnxruntime")
     instruction_set, cpu = ort.instruction_set(), ort.cpu()
     if instruction_set is None or cpu is None:
-        raise UsageError("tune: there are no CPU kernels. Install g++ or clang++, then install intaglio again.")
+        raise UsageError("tune: no compiled CPU kernels. Install g++ or clang++, then install intaglio again.")
     chosen, measured = tables.defaults(instruction_set), []
     try:
         for case, default in track(list(chosen.items()), "measuring micro-kernels", len(chosen)):

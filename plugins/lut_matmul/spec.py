@@ -28,7 +28,7 @@ from intaglio.plugins.operator_inputs import Array, Given, Shape
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-LARGEST_K = 1 << 30  # what the kernels take, whose sizes in bytes have 64 bits
+LARGEST_K = 1 << 30  # limit of the kernels, whose sizes in bytes have 64 bits
 
 
 class LutMatMul(Operator):
@@ -37,13 +37,13 @@ class LutMatMul(Operator):
     signature = SIGNATURE
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked: K fills whole words whatever the bits."""
+        """Checked: K fills whole words."""
         complete = super().complete(attributes)
         check_depth(self.name, complete["K"])
         return complete
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
-        """The words and the tables are as many as K and bits say."""
+        """Check the numbers of words and table entries against K and bits."""
         super().check(inputs, attributes)
         bits, depth = attributes["bits"], attributes["K"]
         check_width(self.name, "x", inputs[0], depth, "K")
@@ -62,7 +62,7 @@ class LutMatMul(Operator):
         return [(*x[:-1], packed[0])]
 
     def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
-        """Those of the product."""
+        """The operations of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
     def body(
@@ -85,7 +85,7 @@ OPERATOR = LutMatMul()
 
 
 def table_weight(packed: npt.NDArray[np.int32], lut: Array, bits: int) -> Array:
-    """The weight [N, K] that indices and tables stand for, in the dtype of the tables."""
+    """The weight [N, K] from indices and tables, in the dtype of the tables."""
     weight: Array = np.take_along_axis(lut, unpack(packed, bits).astype(np.int64), axis=1)
     return weight
 
@@ -105,7 +105,7 @@ def check_depth(name: str, depth: int) -> None:
 
 
 def check_width(name: str, what: str, given: Given | None, expected: int, formula: str) -> None:
-    """Raise `GraphError` where the last axis of an input is known and not what the attributes say."""
+    """Raise `GraphError` if the last axis of an input is known and does not match the attributes."""
     width = given.shape[-1] if given is not None and given.shape else expected
     if isinstance(width, int) and width != expected:
         raise GraphError(f"{name}: input {what} has {width} columns, expected {expected} ({formula}).")

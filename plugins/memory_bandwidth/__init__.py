@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: the limit of every layer whose weights are read once for each token."""
+"""Measure the memory bandwidth of this machine: the limit of every layer whose weights are read once per token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from intaglio.errors import EngineError
 from intaglio.plugins import ort
 
 HUGE_PAGE = 1 << 21
-STEP = 512  # bytes that the kernel reads at once
+STEP = 512  # bytes that the kernel reads per step
 
 
 class Memory:
-    """A block of memory that no cache holds, to be read from end to end, a part by each thread.
+    """A block of memory larger than any cache, to be read completely, one part per thread.
 
-    `size`: bytes, a multiple of 2 MiB. Raises `EngineError` where the compiled kernels are missing.
+    `size`: bytes, a multiple of 2 MiB. Raises `EngineError` without compiled kernels.
     """
 
     def __init__(self, size: int = 1 << 29) -> None:
@@ -31,10 +31,10 @@ class Memory:
         self._isa = ort.instruction_set_number()
         self._map = _map(size)
         self._bytes = np.frombuffer(self._map, np.uint8)
-        self._bytes[:] = 1  # a page that was never written is read from one place
+        self._bytes[:] = 1  # pages that were never written share one physical page
 
     def read(self, threads: int) -> float:
-        """Read all of it once; bytes a second."""
+        """Read all of it once; return bytes per second."""
         each = len(self._bytes) // threads // STEP * STEP
         start = self._bytes.ctypes.data
 
@@ -55,7 +55,7 @@ class Memory:
 
 
 def _map(size: int) -> mmap.mmap:
-    """Anonymous memory in large pages where the system has them: it gives none to memory that processes may share."""
+    """Anonymous memory in large pages if available: the system does not use them for shared memory."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, size)
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,8 +1,7 @@
 """The CPU kernels of our custom operators, as a library that ONNX Runtime loads.
 
 The library is compiled when Intaglio is installed (`build.py`); without a C++ compiler there is none, and the
-operators' bodies in standard ONNX serve instead. docs/extending.md says how to add
-an operator.
+operators' bodies in standard ONNX are used instead. docs/extending.md explains how to add an operator.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ __all__ = [
 
 
 def library() -> Path | None:
-    """Where the compiled library lies, or None where it was installed without a compiler."""
+    """The path of the compiled library, or None if intaglio was installed without a compiler."""
     path = Path(__file__).resolve().parent / "_kernels.so"  # beside the sources in every editable installation
     return path if path.is_file() else None
 
 
 def register(options: onnxruntime.SessionOptions) -> bool:
-    """Give sessions made with `options` our operators; False where there is no library.
+    """Register our operators for sessions with `options`; return False without a library.
 
-    The kernels are those of `instruction_set()`, their inner loops those of `select_kernels()`. Raises `UsageError`
-    where INTAGLIO_ISA asks for another than this CPU offers.
+    The kernels are those of `instruction_set()`, their inner loops those of `select_kernels()`. Raises `UsageError` if
+    this CPU does not support INTAGLIO_ISA.
     """
     path = library()
     if path is None:
@@ -52,25 +51,25 @@ def register(options: onnxruntime.SessionOptions) -> bool:
 
 
 def instruction_set() -> str | None:
-    """The instruction set of the kernels that a session opened now uses; None where there is no library.
+    """The instruction set of the kernels for new sessions; None without a library.
 
-    It is the best one that this CPU offers, or the environment variable INTAGLIO_ISA: portable, avx2, avx512,
-    avx512vnni or avx512vbmi. Raises `UsageError` where the variable names another.
+    It is the best one that this CPU supports, or the environment variable INTAGLIO_ISA: portable, avx2, avx512,
+    avx512vnni or avx512vbmi. Raises `UsageError` if the variable has another value.
     """
     name = _text("intaglio_isa")
     if name is None and library() is not None:
         offered = ", ".join(supported_instruction_sets())
         raise UsageError(
-            f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: this CPU offers {offered}. Choose one of them."
+            f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: expected one of {offered}, which this CPU supports."
         )
     return name
 
 
 def select_kernels() -> None:
-    """Let the operators with compressed weights take the micro-kernels that are best for this machine.
+    """Select the best micro-kernels for this machine for the operators with compressed weights.
 
-    They are those of the table that `intaglio tune` wrote, else of the one shipped for this CPU, else the defaults. A
-    damaged table is a warning. Nothing happens where there is no library.
+    They come from the table written by `intaglio tune`, else the one shipped for this CPU, else the defaults. A damaged
+    table is a warning. Without a library this does nothing.
     """
     name, processor = instruction_set(), cpu()
     if name is not None and processor is not None:
@@ -79,7 +78,7 @@ def select_kernels() -> None:
 
 
 def select_kernel(kernel: MicroKernel) -> None:
-    """Let an operator take `kernel` for its case from now on, in running sessions too. Raises ValueError."""
+    """Use `kernel` for its case from now on, also in open sessions. Raises ValueError."""
     numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u)
     call = ctypes.CDLL(str(library())).intaglio_select_kernel
     if not call(kernel.case.operator.encode(), (ctypes.c_int32 * len(numbers))(*numbers)):
@@ -87,17 +86,17 @@ def select_kernel(kernel: MicroKernel) -> None:
 
 
 def cpu() -> str | None:
-    """This CPU's maker, family and model, such as "AuthenticAMD-25-17"; None where there is no library."""
+    """This CPU's maker, family and model, such as "AuthenticAMD-25-17"; None without a library."""
     return _text("intaglio_cpu")
 
 
 def instruction_set_number() -> int:
-    """The place in isa.h of `instruction_set()`: those that this CPU offers are the first ones there."""
+    """The index of `instruction_set()` in isa.h, where those that this CPU supports come first."""
     return supported_instruction_sets().index(str(instruction_set()))
 
 
 def supported_instruction_sets() -> tuple[str, ...]:
-    """The instruction sets that this CPU offers and the library has kernels for, the best last."""
+    """The instruction sets that this CPU supports and the library has kernels for, the best last."""
     return tuple((_text("intaglio_supported_isas") or "").split())
 
 
@@ -107,7 +106,7 @@ def operators() -> tuple[str, ...]:
 
 
 def _text(function: str) -> str | None:
-    """What a function of the library without arguments returns; None for a null pointer, or without a library."""
+    """The string returned by a library function without arguments; None for a null pointer, or without a library."""
     path = library()
     if path is None:
         return None

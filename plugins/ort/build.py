@@ -1,11 +1,11 @@
-"""Compiles the library of CPU kernels for ONNX Runtime from the C++ sources in plugins/.
+"""Compile the library of CPU kernels for ONNX Runtime from the C++ sources in plugins/.
 
     python plugins/ort/build.py [library]      compiles what has changed; the library is plugins/ort/_kernels.so
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
-of everything that they are made from, so that an unchanged source is never compiled twice. Before, what Python writes
-goes to build/generated: <instruction set>/micro_kernels by plugins/kernel_generator, and library/schemas by schemas.py
-from the signatures of the operators. All of that needs the standard library alone.
+of all their dependencies, so that an unchanged source is never compiled twice. First, the generated headers are written
+to build/generated: <instruction set>/micro_kernels by plugins/kernel_generator, and library/schemas by schemas.py from
+the signatures of the operators. All of that needs only the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OBJECTS = ROOT / "build" / "kernels"
 GENERATED = ROOT / "build" / "generated"
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wextra")
-# GCC takes the undefined operands of its own AVX-512 intrinsics for uninitialised variables (GCC bug 105593).
+# GCC warns that the undefined operands of its own AVX-512 intrinsics are uninitialised (GCC bug 105593).
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS = {
@@ -46,7 +46,7 @@ INSTRUCTION_SETS = {
 
 
 class CompileError(Exception):
-    """There is no compiler, or it refused a source; the message says which."""
+    """There is no compiler, or it failed on a source; the message says which."""
 
 
 class Source(NamedTuple):
@@ -79,7 +79,7 @@ def sources() -> Iterator[Source]:
 
 
 def source_files() -> list[Path]:
-    """Every C++ file that the library is made from, but those that are written here."""
+    """Every C++ file of the library, except generated ones."""
     files = set().union(*(included(source.path) for source in sources()))
     return sorted(path for path in files if not path.is_relative_to(GENERATED))
 
@@ -94,13 +94,13 @@ def included(path: Path, instruction_set: str | None = None) -> frozenset[Path]:
 
 
 def generated_folder(instruction_set: str | None) -> Path:
-    """Where the generated headers lie: those of kernels for an instruction set, or (None) of all other sources."""
+    """The folder of the generated headers: of kernels for an instruction set, or (None) of all other sources."""
     return GENERATED / (instruction_set or "library")
 
 
 @functools.cache
 def generated(instruction_set: str | None) -> Path:
-    """That folder, whose headers are written where they are not as they should be."""
+    """That folder, with headers that are missing or outdated written."""
     folder = generated_folder(instruction_set)
     for name, text in _headers(instruction_set):
         path = folder / name
@@ -130,7 +130,7 @@ def signatures() -> dict[str, Any]:
 
 
 def _module(name: str) -> ModuleType:
-    """A module below plugins/ that needs the standard library alone, though the packages around it may need more."""
+    """Import a module below plugins/ that needs only the standard library, without importing its parent packages."""
     packages = {"intaglio": ROOT / "intaglio", "intaglio.plugins": PLUGINS, "intaglio.plugins.ort": PLUGINS / "ort"}
     for package, folder in packages.items():
         if package not in sys.modules:  # nothing is installed yet: empty ones, which only say where to look
@@ -150,7 +150,7 @@ def compiler() -> str:
 
 
 def compile_object(source: Source) -> Path:
-    """The object file of a source, compiled unless it is there already. Raises `CompileError`."""
+    """The object file of a source, compiled unless it exists. Raises `CompileError`."""
     cxx = compiler()
     command = [cxx, *FLAGS, *source.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
     hasher = hashlib.sha256(repr((command, Path(cxx).resolve().stat().st_mtime_ns)).encode())
@@ -164,7 +164,7 @@ def compile_object(source: Source) -> Path:
 
 
 def build(library: Path = LIBRARY) -> Path:
-    """Compile what has changed and write `library` if it is not the same. Raises `CompileError` and leaves it then."""
+    """Compile changed sources and write `library` if it differs. On `CompileError` the library is unchanged."""
     included.cache_clear()
     generated.cache_clear()
     with ThreadPoolExecutor(_cpus()) as pool:
@@ -187,7 +187,7 @@ def _cpus() -> int:
 
 
 def _run(command: list[str], target: Path) -> None:
-    """Run a compiler, in ROOT, that writes `target`, which changes only when all went well."""
+    """Run a compiler in ROOT that writes `target`; `target` changes only on success."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / target.name
         done = subprocess.run([*command, str(output)], capture_output=True, text=True, cwd=ROOT, check=False)

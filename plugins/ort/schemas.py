@@ -1,7 +1,7 @@
-"""Writes the signatures of the operators as C++: what ONNX Runtime is told of each, and which kernel it gets.
+"""Write the signatures of the operators as C++: their declarations for ONNX Runtime, and their kernels.
 
-`build.py` compiles it into the library. It takes every folder of plugins/ that has a signature.py and an
-ort_binding.cpp, whose makers `create_<folder>` it declares.
+`build.py` compiles the result into the library. It covers every folder of plugins/ that has a signature.py and an
+ort_binding.cpp, and declares the factory functions `create_<folder>`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 They are of the "quickly deployable" kind, with an ahead-of-time implementation: `register` describes every operator to
 TensorRT in Python, TensorRT asks for a kernel and its launch while it builds, and embeds both in the engine, which
-then needs neither Python nor this package. `explicit` brings a graph into the form that these plugins take.
+then needs neither Python nor this package. `explicit` converts a graph to the form that these plugins need.
 
-TensorRT 10.9 or newer, the whole library; for TensorRT-RTX, which takes no such plugins, see `plugins.inlining`.
+Requires TensorRT 10.9 or newer, the full library; for TensorRT-RTX, without such plugins, see `plugins.inlining`.
 """
 
 from intaglio.plugins.trt.explicit import explicit

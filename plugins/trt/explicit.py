@@ -1,15 +1,15 @@
-"""Brings the nodes of our operators into the form that TensorRT's plugins take: nothing optional, nothing implied.
+"""Convert the nodes of our operators to the form of TensorRT's plugins: nothing optional, nothing implied.
 
-A plugin has a fixed number of inputs and outputs, no default of an attribute, and no tensors of bool or uint8. So
+A plugin has a fixed number of inputs and outputs, no default attributes, and no tensors of bool or uint8. So
 
 1. every choice of optional inputs is a plugin of its own, named after the first input of each group that is given:
    `IntLinear` with multiplier and shift is `IntLinear_multiplier`. Inputs that an operator's attributes make it ignore
-   are taken away,
-2. every attribute is on the node, and with them what TensorRT's parser looks for: `plugin_namespace` and
+   are removed,
+2. every attribute is on the node, together with those that TensorRT's parser needs: `plugin_namespace` and
    `plugin_version`,
-3. every output is there, used or not,
+3. every output is present, used or not,
 4. a mask is cast to int8, where True is 1 as it is in the bytes of a boolean,
-5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are no constant are cast,
+5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are not constant are cast,
    which keeps the bytes too.
 
 Such a graph is for TensorRT alone: nothing else knows these operators.
@@ -32,15 +32,15 @@ from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_
 from intaglio.plugins.registry import DOMAIN
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
-ANY_LENGTH = 2  # stands for a symbolic length where it is asked only whether there is a launch
+ANY_LENGTH = 2  # placeholder for a symbolic length when only the existence of a launch is checked
 
 
 def explicit(model: ir.Model) -> ir.Model:
-    """Rewrite our operators in `model`, in place, as nodes of plugins; the model.
+    """Rewrite our operators in `model`, in place, as plugin nodes; return the model.
 
     Raises `GraphError` with the node's name for an operator that this version does not know, and for a node that no
-    CUDA kernel takes: more than four axes where they broadcast, heads of more than 128 channels, a rank or a width
-    that is not known.
+    CUDA kernel supports: more than four axes with broadcasting, heads of more than 128 channels, an unknown rank or
+    width.
     """
     int8_of: dict[ir.Value, ir.Value] = {}
     for graph in model.graphs():
@@ -51,7 +51,7 @@ def explicit(model: ir.Model) -> ir.Model:
 
 
 def forms(operator: Operator) -> list[tuple[int, ...]]:
-    """The choices of inputs that nodes of an operator can have, as positions among its inputs."""
+    """The possible selections of inputs for an operator's nodes, as positions among its inputs."""
     names = [each.name for each in operator.inputs]
     required = [index for index, each in enumerate(operator.inputs) if not each.optional]
     found = []
@@ -71,7 +71,7 @@ def plugin_name(operator: Operator, form: tuple[int, ...]) -> str:
 
 
 def plugin_dtype(dtype: str) -> str:
-    """The dtype that a plugin has in the place of an operator's."""
+    """The dtype of a plugin for an operator's dtype."""
     return "int8" if dtype in ("bool", "uint8") else dtype
 
 
@@ -86,7 +86,7 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     for index, value in enumerate(present):
         (dtype, *_) = operator.inputs[inputs.index(value)].dtypes
         node.replace_input_with(index, _as_int8(value, int8_of) if plugin_dtype(dtype) != dtype else value)
-    node.attributes.clear()  # their order becomes that of the spec, in which TensorRT hands them on
+    node.attributes.clear()  # TensorRT passes them on in the spec's order
     for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
         node.attributes[name] = ir.convenience.convert_attribute(name, given)
     _add_outputs(node, described, {spec.name: value for spec, value in zip(operator.inputs, inputs, strict=True)})
@@ -107,7 +107,7 @@ def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) ->
 
 
 def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> None:
-    """Raise `EngineError` or `GraphError` where TensorRT would find no launch of a kernel."""
+    """Raise `EngineError` or `GraphError` if no kernel can be launched for the node."""
     tensors: list[Tensor | None] = []
     for spec, value in zip(operator.inputs, inputs, strict=True):
         if value is None:
@@ -116,14 +116,14 @@ def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attribu
         if value.shape is None:
             raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
         if spec.known_width and not isinstance(value.shape[-1], int):
-            raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is not a number. Make it one.")
+            raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is unknown. Make it constant.")
         numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
         tensors.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
     launch(operator.folder, tensors, attributes)
 
 
 def _as_int8(value: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:
-    """A mask or zero points in int8; one for all nodes that share them."""
+    """A mask or zero points in int8; one cast for all nodes that share them."""
     if value not in int8_of:
         bytes_known = value.is_initializer() and value.dtype == ir.DataType.UINT8
         int8_of[value] = _same_bytes(value) if bytes_known else _cast(value)
@@ -158,7 +158,7 @@ def _same_bytes(value: ir.Value) -> ir.Value:
 
 
 def _add_outputs(node: ir.Node, described: Sequence[Made], inputs: Mapping[str, ir.Value | None]) -> None:
-    """Make every output of the operator one of the node, and give each its dtype; `inputs` by name."""
+    """Add all outputs of the operator to the node, with their dtypes; `inputs` by name."""
     present = len(node.outputs)
     node.resize_outputs(len(described))
     for index, (output, description) in enumerate(zip(node.outputs, described, strict=True)):

@@ -1,10 +1,10 @@
-"""Registers the operators with TensorRT as quickly deployable plugins that need no Python once an engine is built.
+"""Register the operators with TensorRT as quickly deployable plugins, which need no Python once an engine is built.
 
-For each choice of an operator's optional inputs (see `explicit`) TensorRT gets two functions: one that states the
-outputs' dtypes and shapes, from the spec's `outputs`, and one that gives the kernel: its name, PTX, grid and block, and
-the scalar parameters, from the operator's `launch.py`. Lengths that are not known while TensorRT builds are its
-symbolic expressions, which the engine evaluates for each run; float attributes have become integers by then. TensorRT
-hands a kernel the inputs, the scalars, and the outputs, in this order; all scalars are int32, as TensorRT has no wider.
+For each selection of an operator's optional inputs (see `explicit`) TensorRT gets two functions: one returns the
+outputs' dtypes and shapes, from the spec's `outputs`, and one returns the kernel: its name, PTX, grid and block, and
+the scalar parameters, from the operator's `launch.py`. Lengths that are unknown while TensorRT builds are its
+symbolic expressions, which the engine evaluates in each run; float attributes have become integers by then. TensorRT
+passes a kernel the inputs, the scalars, and the outputs, in this order; all scalars are int32, the widest it has.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ DTYPES = {"int8": "INT8", "int32": "INT32", "float32": "FLOAT", "float16": "HALF
 
 
 def register(sm: int, operators: Iterable[Operator] = ()) -> None:
-    """Make our operators known to TensorRT's parser, with kernels for compute capability `sm` times ten.
+    """Register our operators with TensorRT's parser, with kernels for `sm` (compute capability times ten).
 
-    Every call after the first sets only the GPU that later builds are for. The kernels of `operators` are compiled
-    here, so that what prevents it is raised, and not met by TensorRT amid a build. Raises `MissingExtraError` where
-    TensorRT or NVRTC is not installed, `EngineError` where TensorRT is too old, where NVRTC refuses, and for a GPU
-    older than those the kernels are for.
+    Later calls only set the GPU of the builds that follow. The kernels of `operators` are compiled here, so that errors
+    are raised now and not inside a TensorRT build. Raises `MissingExtraError` if TensorRT or NVRTC is not installed,
+    `EngineError` if TensorRT or the GPU is too old, or a kernel does not compile.
     """
     oldest = min(SMS)
     if sm < oldest:
-        raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels are for. Use another GPU.")
+        raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels need. Use another GPU.")
     plugins = _plugins()
     plugins.sm = max(known for known in SMS if known <= sm)
     for operator in operators:
@@ -50,7 +49,7 @@ def register(sm: int, operators: Iterable[Operator] = ()) -> None:
 
 @cache
 def _plugins() -> Plugins:
-    """All operators, registered once in a process: TensorRT refuses a second time."""
+    """All operators, registered once per process: TensorRT rejects a second registration."""
     plugins = Plugins(*_library())
     for operator in OPS.values():
         for form in forms(operator):
@@ -73,7 +72,7 @@ def _library() -> tuple[Any, Any]:
 
 
 class Plugins:
-    """What TensorRT calls while it builds: the descriptions and launches of all operators, for one GPU at a time.
+    """The callbacks of a TensorRT build: the descriptions and launches of all operators, for one GPU at a time.
 
     `trt` and `api` are the modules `tensorrt` and `tensorrt.plugin`. TensorRT reads the functions' signatures, so
     each gets one that lists its operator's inputs and attributes.
@@ -107,7 +106,7 @@ class Plugins:
     def _describe(
         self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Dtype and shape of every output. Symbols pass the spec's shape inference by names of their own."""
+        """Dtype and shape of every output. In the spec's shape inference, symbols are represented by unique names."""
         symbols: dict[str, Any] = {}
         shapes: list[tuple[int | str, ...] | None] = []
         for index, description in enumerate(descriptions):
@@ -155,13 +154,13 @@ def _placed(operator: Operator, form: tuple[int, ...], descriptions: Sequence[An
 
 
 def _length(expression: Any) -> Any:
-    """A length of a tensor: a number where TensorRT knows it, else its symbolic expression."""
+    """A length of a tensor: a number if TensorRT knows it, else its symbolic expression."""
     known = not expression.is_fake and expression.is_constant
     return expression.constant_value() if known else expression
 
 
 def _complete(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as the spec has them; TensorRT's parser may hand over a string with the zero that ends it."""
+    """Attributes in the spec's form; TensorRT's parser may pass a string with its terminating zero."""
     given = {name: value.rstrip("\0") if isinstance(value, str) else value for name, value in values.items()}
     return operator.complete(given)
 

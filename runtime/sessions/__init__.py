@@ -1,1 +1,1 @@
-"""Sessions: an engine of a decoder with its cache, run step by step."""
+"""Sessions: a decoder's engine with its KV cache, run step by step."""

@@ -1,4 +1,4 @@
-"""The cache of a decoder's keys and values: a pair of buffers a layer, where the engine computes."""
+"""A decoder's KV cache: a pair of buffers per layer, in the engine's memory."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from intaglio.runtime.sessions.step import PAST, PRESENT, cache_names
 
 
 class KeyValueCache:
-    """Buffers [batch, kv_heads, capacity, head_dim], which a graph updates where they lie.
+    """Buffers [batch, kv_heads, capacity, head_dim], which a graph updates in place.
 
-    They know nothing of how many of a row's slots hold tokens. What the others hold has no meaning, but is a number,
-    as a mask does not keep NaN out of a sum.
+    The class does not know how many slots of a row hold tokens. The content of the other slots is arbitrary but finite,
+    because a mask does not keep NaN out of a sum.
     """
 
     def __init__(self, memory: Memory, decoder: Decoder, batch: int, dtypes: Mapping[str, str]):
-        """`dtypes`: of the graph's inputs, by name."""
+        """`dtypes`: those of the graph's inputs, by name."""
         self._memory, self._decoder, self._batch = memory, decoder, batch
         self._dtypes = dtypes
         self.capacity = 0
         self.buffers: dict[str, Buffer] = {}  # "key_0", "value_0", ... -> the buffer
 
     def grow(self, capacity: int) -> None:
-        """Let every row have `capacity` slots, more than before; what they hold stays, in new buffers."""
+        """Enlarge every row to `capacity` slots; the content is copied to new buffers."""
         shape = (self._batch, self._decoder.kv_heads, capacity, self._decoder.head_dim)
         for name in cache_names(self._decoder.layers):
             old, new = self.buffers.get(name), self._memory.zeros(shape, self._dtypes[PAST + name])
-            if old is not None:  # one after the other, so that both are there of one layer only
+            if old is not None:  # one at a time, so that old and new buffers coexist for one layer only
                 self._memory.copy(new[:, :, : self.capacity], old)
                 self._memory.release(old)
             self.buffers[name] = new
         self.capacity = capacity
 
     def bound(self, rows: slice, layers: int) -> dict[str, Buffer]:
-        """The inputs and outputs of the graph that are the caches of the first `layers` blocks, for some rows."""
+        """The cache inputs and outputs of the first `layers` blocks, for `rows`."""
         views = {name: self.buffers[name][rows] for name in cache_names(layers)}
         return {when + name: view for name, view in views.items() for when in (PAST, PRESENT)}
 
     def keep(self, row: int, start: int, places: Sequence[int]) -> None:
-        """Move what the slots start + places of a row hold up to the slots from `start` on; `places` ascend."""
+        """Compact a row: move the slots start + places to the slots from `start` on; `places` ascend."""
         for target, source, count in moves(places):
             new = slice(start + target, start + target + count)
             old = slice(start + source, start + source + count)
@@ -63,7 +63,7 @@ class KeyValueCache:
 
 
 def moves(places: Sequence[int]) -> list[tuple[int, int, int]]:
-    """How to bring `places`, which ascend, to 0, 1, 2, ...: (to, from, how many), in order, none over itself."""
+    """The moves (to, from, count) that bring ascending `places` to 0, 1, 2, ..., in order, without overlaps."""
     found: list[tuple[int, int, int]] = []
     for index, place in enumerate(places):
         if index == place:

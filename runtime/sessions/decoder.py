@@ -1,9 +1,8 @@
-"""The decoder session: an engine of a decoder's bundle, and the cache of keys and values that it writes in place.
+"""The decoder session: the engine of a decoder's bundle, and the KV cache that it writes in place.
 
-The cache is a pair of buffers a layer, [batch, kv_heads, capacity, head_dim], and a length for every row of the batch:
-the slots that hold tokens. What lies beyond a row's length is of no meaning and never seen, so that rolling back is
-lowering a length, and rows of a batch may be of different lengths. The capacity grows in steps, as attention on a CPU
-reads all of it.
+The cache is a pair of buffers per layer, [batch, kv_heads, capacity, head_dim], and a length for every row of the
+batch: the slots that hold tokens. The slots beyond a row's length are masked, so a rollback only lowers a length, and
+the rows of a batch may have different lengths. The capacity grows in steps, because attention on a CPU reads all of it.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers,
 
 Logits = npt.NDArray[np.float32]
 
-CAPACITY_STEP = 128  # slots by which a cache grows; a copy of all of it each time, a small part of so many steps
+CAPACITY_STEP = 128  # slots by which a cache grows; each time it is copied, a small cost per 128 decode steps
 
 
 class DecoderSession(CachedRows):
-    """A decoder and its cache, for `batch` sequences at a time, a row each. A context manager.
+    """A decoder and its cache, for a batch of sequences, one per row. A context manager.
 
-    `lengths` [batch] are the tokens that the cache holds of each row. A graph that drafts does so after some of the
-    tokens of a step: `draft_logits[row]` [origins, drafts, vocab] are those of the row's last one. A graph that stops
-    computing saturated tokens does so beyond the `exit_thresholds` [batch] of the rows, which may be changed in place;
-    `blocks_run[row]` [positions wanted] is of the row's last one. Not for use from several threads at once.
+    `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
+    step: `draft_logits[row]` [origins, drafts, vocab] are those of the row's last step. A graph with saturation exits
+    uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
+    is that of the row's last step. Not thread-safe.
 
-    A step covers the rows from the first to the last that get tokens; those between get some that are not real, behind
-    their ends. In an engine whose cache has one length they give way where there is no room for those: they are cut,
-    and whoever goes on with them reads the missing tokens again.
+    A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
+    end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no room for these;
+    the truncated tokens have to be appended again.
     """
 
     logits_name: ClassVar[str] = LOGITS  # the output that steps return
 
     def __init__(self, engine: Engine, decoder: Decoder, batch: int = 1, limit: int | None = None):
-        """`limit`: the most tokens that a sequence may have; by default, and at most, the model's positions."""
+        """`limit`: maximum tokens of a sequence; by default, and at most, the model's positions."""
         if batch < 1:
             raise UsageError(f"batch {batch}: expected at least 1.")
         if limit is not None and not 1 <= limit <= decoder.max_positions:
@@ -68,15 +67,15 @@ class DecoderSession(CachedRows):
         cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
         super().__init__(cache, decoder, batch, self._limits.most_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
-        self.vocabulary = decoder.vocab_size  # logits that are returned; lower it to leave out a padded end
+        self.vocabulary = decoder.vocab_size  # logits to return; lower it to leave out padding
         self.draft_logits: list[Logits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
         self.blocks_run: list[Integers] = [np.zeros(0, np.int64)] * batch
         self.exit_thresholds = np.full(batch, NEVER, np.float32)
         self._pool = StepPool(engine, decoder, self.logits_name)
-        self._attended: dict[str, Buffer] = {}  # what every step reads besides: thresholds, or an encoder's outputs
+        self._attended: dict[str, Buffer] = {}  # additional inputs of every step: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
-        self._attended_tokens = 0  # for which they have room
+        self._attended_tokens = 0  # capacity of these buffers
         self._slots = Slots(engine.memory, decoder)
         if self._limits.slots is not None:
             self._reserve(self._limits.slots)
@@ -91,9 +90,9 @@ class DecoderSession(CachedRows):
         threads: int | None = None,
         spinning: bool = True,
     ) -> Self:
-        """Open the decoder in `bundle`; `target` as of `open_engine`, `threads` and `spinning` for ONNX Runtime.
+        """Open the decoder in `bundle`; `target` as in `open_engine`, `threads` and `spinning` for ONNX Runtime.
 
-        Raises `BundleError` for a bundle that is no decoder, `UsageError` for a limit that the model cannot take.
+        Raises `BundleError` if the bundle is not a decoder, `UsageError` for a limit beyond the model's.
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         decoder = decoder_of(opened)
@@ -136,15 +135,15 @@ class DecoderSession(CachedRows):
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
     ) -> list[Logits]:
-        """Append tokens to the rows, none to some; return the logits [wanted, vocab] after the last of each.
+        """Append tokens to the rows (possibly none to some); return the logits [wanted, vocab] at the end of each row.
 
-        texts   of each row its new tokens
-        wanted  of each how many logits, at most as many as it has new tokens
-        trees   of each the parents of its new tokens, see `token_tree`, and none where they follow each other
-        origins of each, with `trees`, the places of the new tokens that a graph which drafts does so after; by default
-                after the last
+        texts   per row, its new tokens
+        wanted  per row, the number of logits, at most the number of its new tokens
+        trees   per row, the parents of its new tokens, see `token_tree`; empty for a plain sequence
+        origins per row, with `trees`, the indices of the new tokens to draft after, for a graph that drafts; by default
+                the last
 
-        Many tokens, but not those of trees, are run in pieces. Raises `UsageError` as `step` does.
+        Long inputs, except trees, are run in several steps. Raises `UsageError` as `step` does.
         """
         counts = [len(tokens) for tokens in texts]
         self.check_lengths(counts)
@@ -155,7 +154,7 @@ class DecoderSession(CachedRows):
         return self._append_in_pieces(texts, wanted)
 
     def _append_in_pieces(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
-        """Append sequences of tokens that are longer than one step takes: see `append`."""
+        """Append sequences that are too long for one step: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
         while longest := max(map(len, texts)):
             width = min(longest, self._widest([*map(len, texts)]))
@@ -215,13 +214,13 @@ class DecoderSession(CachedRows):
         counts: npt.ArrayLike | None = None,
         logit_indices: npt.ArrayLike | None = None,
     ) -> Logits:
-        """Append tokens to all rows and return logits, float32 [batch, positions wanted, vocab].
+        """Append tokens to all rows; return logits, float32 [batch, positions wanted, vocab].
 
-        input_ids      [batch, tokens], of each row the first `counts` real, the rest of any value below the vocabulary
-        counts         [batch], 0 to tokens; by default all are real. `lengths` grow by them
-        logit_indices  [batch, positions wanted], which of the tokens logits are wanted of; by default the last real one
+        input_ids      [batch, tokens]; the first `counts` of each row are real, the rest any valid ids
+        counts         [batch], 0 to tokens; by default all are real. `lengths` increase by them
+        logit_indices  [batch, positions wanted], the tokens whose logits are returned; by default the last real one
 
-        Raises `UsageError` for a sequence that becomes longer than the limit and for ids that are none, `EngineError`.
+        Raises `UsageError` for a sequence longer than the limit and for invalid ids, `EngineError`.
         """
         ids = np.asarray(input_ids, np.int64)
         if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1:
@@ -259,7 +258,7 @@ class DecoderSession(CachedRows):
         return buffers
 
     def _further(self, shape: Shape) -> dict[str, Buffer]:
-        """What a step is bound to besides its own arrays."""
+        """The buffers of a step that are shared with other shapes."""
         attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
         return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
 
@@ -280,15 +279,15 @@ class DecoderSession(CachedRows):
         return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
 
     def _reserve(self, slots: int) -> None:
-        """Make room for `slots` in every row; what the cache holds is copied."""
+        """Ensure `slots` slots in every row; the cache's content is copied."""
         self._limits.check_slots(slots)
         if slots > self.capacity:
-            self._pool.clear()  # they are bound to the old caches
+            self._pool.clear()  # these are bound to the old caches
             self.cache.grow(self._limits.slots or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
         if self.capacity != self._slots.capacity:
             self._pool.clear()
             self._slots.resize(self.capacity)
 
     def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
-        """Let the steps that follow read `buffers` as further inputs, by name: the same ones for so many `tokens`."""
+        """Use `buffers` (by name) as additional inputs of the next steps; `tokens` is the capacity of the buffers."""
         self._attended, self._attended_tokens = buffers, tokens

@@ -1,4 +1,4 @@
-"""The inputs with which hidden transfer drafts: where pseudo states stand, and what they attend to."""
+"""The inputs of hidden transfer: the positions of pseudo states, and the slots they attend to."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Booleans = npt.NDArray[np.bool_]
 
 
 def drafted(decoder: Decoder, drafting: int) -> int:
-    """The slots of the cache behind the tokens that drafting after so many of them takes."""
+    """The number of cache slots after the tokens that drafting after `drafting` of them needs."""
     return decoder.drafts * drafting if decoder.draft_kind == HIDDEN_TRANSFER else 0
 
 
 def draft_rows(
     places: Integers, seen: Booleans, draft_indices: Integers, steps: int, window: int | None
 ) -> tuple[Integers, Booleans]:
-    """Where pseudo states stand, [batch, drafted], and what is new that they attend to; drafted = steps · drafting.
+    """The positions of pseudo states, [batch, drafted], and the new slots they attend to; drafted = steps · drafting.
 
     places         [batch, tokens], the positions of the tokens in their sequences
-    seen           [batch, tokens, tokens], which of the tokens each attends to
-    draft_indices  [batch, drafting], which of the tokens are drafted after
+    seen           [batch, tokens, tokens], the tokens that each token attends to
+    draft_indices  [batch, drafting], the tokens to draft after
     window         the decoder's `sliding_window`
 
-    The latter is [batch, drafted, tokens + drafted]: of the slots from the step's first on. Row s · drafting + j is the
-    pseudo state of step s from the token draft_indices[j]; it lies behind the tokens, in the place of its row. It
-    attends to what that token attends to, as far as a window reaches, and to the pseudo states of its own and earlier
-    steps from the same token (Hidden Transfer, section 3.3).
+    The latter is [batch, drafted, tokens + drafted], for the slots from the step's first. Row s · drafting + j is the
+    pseudo state of step s from the token draft_indices[j]; it is stored after the tokens, at the index of its row. It
+    attends to the slots of that token, within the window, and to the pseudo states of its own and earlier steps from
+    the same token (Hidden Transfer, section 3.3).
     """
     drafting = draft_indices.shape[1]
     row = np.arange(steps * drafting)
@@ -53,9 +53,9 @@ def draft_mask(
     window: int | None,
     capacity: int,
 ) -> tuple[Integers, Booleans]:
-    """`draft_positions` [batch, drafted] and `draft_mask` [batch, drafted, capacity], of all slots; see `draft_rows`.
+    """`draft_positions` [batch, drafted] and `draft_mask` [batch, drafted, capacity] for all slots; see `draft_rows`.
 
-    To what the cache holds, the slots below `write_start` [batch], all attend as far as `window`.
+    All attend to the cached tokens, the slots below `write_start` [batch], within `window`.
     """
     stand, new = draft_rows(places, seen, draft_indices, steps, window)
     slots = np.arange(capacity)

@@ -1,7 +1,7 @@
-"""A decoder's first blocks as a small model of its own, in the same cache (thesis section 4.3, early exiting).
+"""A decoder's first blocks as a small model, with the same cache (thesis section 4.3, early exiting).
 
-What the first blocks make of a token does not depend on the blocks after them, so that their keys and values are the
-same whether the token leaves at the exit or goes through the whole model: either writes what the other would.
+The states of the first blocks do not depend on the later blocks, so their keys and values are the same whether a token
+leaves at the exit or runs through the whole model: both write the same values.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from intaglio.targets import find_target
 
 
 class EarlyExitSession(DecoderSession):
-    """A view of the session of a decoder with an early exit: its first blocks, which write into its cache.
+    """A view of a decoder session with an early exit: its first blocks, which write to the same cache.
 
-    `lengths` are its own, but never below those of the whole model, whose passes fill the first blocks' cache too. A
-    step in a batch writes beyond the ends of texts that it has fewer tokens of; so a pass of the whole model must read
-    all that was drafted of each text that goes on, which strategies do. The whole session must outlive this one.
+    It has its own `lengths`, never below those of the whole model, whose passes also fill the first blocks' cache. A
+    step in a batch writes beyond the end of rows with fewer tokens; so a pass of the whole model must read all drafted
+    tokens of each sequence that continues, which strategies do. The whole model's session must outlive this one.
     """
 
     logits_name: ClassVar[str] = EXIT_LOGITS
 
     def __init__(self, engine: Engine, whole: DecoderSession):
-        """`engine`: with the `exit_outputs` alone."""
+        """`engine`: with only the `exit_outputs`."""
         self._whole = whole
         decoder = msgspec.structs.replace(whole.decoder, layers=whole.decoder.exit_layer)
         super().__init__(engine, decoder, whole.batch, whole.limit)
@@ -44,14 +44,14 @@ class EarlyExitSession(DecoderSession):
     def beside(
         cls, whole: DecoderSession, bundle: Bundle, target: str = "ort-cpu", threads: int | None = None
     ) -> EarlyExitSession:
-        """The exit of the decoder in `bundle`, of which `whole` is the session.
+        """Open the early exit of the decoder in `bundle`; `whole` is the session of the whole model.
 
         Raises `UsageError` for a decoder without early exit, and for engines that cannot share a cache.
         """
         if not whole.decoder.exit_layer:
             raise UsageError(
                 f"--early-exit: the model in {bundle.path} has no early exit. Train it (intaglio train early-exit), "
-                "export what that makes, and generate with that bundle."
+                "export the result, and generate with that bundle."
             )
         if not find_target(target).runs_files:
             raise UsageError(f"--early-exit: target {target} computes the whole model only. Use --target ort-cpu.")
@@ -67,7 +67,7 @@ class EarlyExitSession(DecoderSession):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each text that the first blocks' cache holds, [batch]."""
+        """The number of cached tokens of each row in the first blocks, [batch]."""
         return [*map(max, self._lengths, self._whole.lengths)]
 
     @lengths.setter
@@ -75,7 +75,7 @@ class EarlyExitSession(DecoderSession):
         self._lengths = lengths
 
     def truncate(self, row: int, length: int) -> None:
-        """Forget what the text in `row` of the batch holds beyond `length` tokens, as far as the whole model does."""
+        """Truncate `row` to `length` tokens, but not below the whole model's length."""
         self._lengths[row] = min(self._lengths[row], length)
 
     def copy(self, source: int, row: int, length: int) -> None:
@@ -85,6 +85,6 @@ class EarlyExitSession(DecoderSession):
         self._lengths[row] = length
 
     def _reserve(self, slots: int) -> None:
-        """Let the whole model make room, and follow where its buffers are new."""
+        """Let the whole model's session reserve slots, and follow if its buffers are new."""
         self._whole._reserve(slots)
         super()._reserve(slots)

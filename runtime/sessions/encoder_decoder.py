@@ -1,4 +1,4 @@
-"""The session of an encoder-decoder: a decoder's, whose steps also attend to sources that were read before."""
+"""The session of an encoder-decoder: a decoder session whose steps also attend to encoded source sequences."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import SOURCE, SOURCE_IDS, SOURCE_MASK
 from intaglio.runtime.sessions.step_buffers import Integers
 
-SOURCE_TOKENS = 32  # for which there is room at least
+SOURCE_TOKENS = 32  # minimum capacity of source buffers
 
 
 class EncoderDecoderSession(DecoderSession):
-    """An encoder, a decoder and its cache. `read` the sources, then write as with any decoder.
+    """An encoder, a decoder and its cache. `read` the sources, then generate as with any decoder.
 
-    A sequence that is written begins with `encoder.decoder_start_token_id`, which stands in for the prompt.
+    A generated sequence begins with `encoder.decoder_start_token_id` in place of a prompt.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class EncoderDecoderSession(DecoderSession):
         batch: int = 1,
         limit: int | None = None,
     ):
-        """`engine` runs the decoder, `reader` the encoder; the rest as of `DecoderSession`."""
+        """`engine` runs the decoder, `reader` the encoder; the rest as in `DecoderSession`."""
         super().__init__(engine, decoder, batch, limit)
         self.reader, self.encoder = reader, encoder
-        self._rooms: dict[int, dict[str, Buffer]] = {}  # what steps attend to, by the tokens that there is room for
+        self._rooms: dict[int, dict[str, Buffer]] = {}  # source buffers by their capacity in tokens
         self._source_lengths = [0] * batch
-        self.read([[encoder.pad_token_id]])  # so that steps can be tried before there is a source
+        self.read([[encoder.pad_token_id]])  # so that steps can run before there is a source
 
     @classmethod
     def open(
@@ -55,7 +55,7 @@ class EncoderDecoderSession(DecoderSession):
     ) -> Self:
         """Open both parts of `bundle`; the options are those of `DecoderSession.open`.
 
-        Raises `BundleError` for a bundle that is no encoder-decoder.
+        Raises `BundleError` if the bundle is not an encoder-decoder.
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
@@ -66,7 +66,7 @@ class EncoderDecoderSession(DecoderSession):
             )
         engine = open_engine(opened, target, threads, spinning)
         try:
-            reader = open_engine(opened, target, threads, spinning=False, graph=encoder.file)  # once a text
+            reader = open_engine(opened, target, threads, spinning=False, graph=encoder.file)  # runs once per sequence
             return cls(engine, reader, decoder, encoder, batch, limit)
         except BaseException:
             engine.close()
@@ -82,10 +82,10 @@ class EncoderDecoderSession(DecoderSession):
         super().close()
 
     def read(self, sources: Sequence[Sequence[int]]) -> None:
-        """Let every row be written from the beginning, from `sources`, the token ids of each.
+        """Restart every row with a source from `sources` (token ids).
 
-        Fewer than the batch are filled up with sources of padding alone. Raises `UsageError` for a source without
-        tokens, and for ids that are none.
+        If there are fewer sources than rows, the rest get padding only. Raises `UsageError` for a source without
+        tokens, and for invalid ids.
         """
         counts = [len(source) for source in sources]
         if not 1 <= len(counts) <= self.batch:
@@ -98,7 +98,7 @@ class EncoderDecoderSession(DecoderSession):
             self._place(row, {name: array[row] for name, array in crossed.items()}, self._source_lengths[row])
 
     def read_row(self, row: int, source: Sequence[int]) -> None:
-        """Let `row` be written from the beginning, from its own source; the others go on. Raises as `read` does."""
+        """Restart `row` with its own source; the other rows continue. Raises as `read` does."""
         crossed = self._encode([source], 1)
         self.truncate(row, 0)
         self._source_lengths[row] = len(source)
@@ -106,7 +106,7 @@ class EncoderDecoderSession(DecoderSession):
         self._place(row, {name: array[0] for name, array in crossed.items()}, len(source))
 
     def _encode(self, sources: Sequence[Sequence[int]], given: int) -> dict[str, Array]:
-        """What steps attend to of `sources`, all of one length; the first `given` of them must have tokens."""
+        """Encode `sources`, padded to the same length; the first `given` of them must have tokens."""
         counts = [len(source) for source in sources]
         if not all(counts[:given]):
             raise UsageError(f"sources of {counts[:given]} tokens: expected each of at least 1 token.")
@@ -121,9 +121,9 @@ class EncoderDecoderSession(DecoderSession):
         return {**crossed, SOURCE_MASK.name: mask}
 
     def _use_room(self, tokens: int) -> None:
-        """Let steps attend to sources of at most `tokens`, and to what they attended to so far.
+        """Use source buffers for at least `tokens` tokens, keeping the present content.
 
-        There are rooms for a few lengths only, each the double of another, and what is bound to them stays bound.
+        There are buffers for only a few capacities, each twice the previous one, and they stay bound.
         """
         room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
         room = min(room, self.engine.axes.get(SOURCE, Axis()).maximum or room)
@@ -140,32 +140,32 @@ class EncoderDecoderSession(DecoderSession):
         self._attend(self._rooms[room], room)
 
     def _place(self, row: int, crossed: dict[str, Array], tokens: int) -> None:
-        """Put what `row` attends to where its steps look for it: `tokens` of each array of `crossed`."""
+        """Copy `tokens` tokens of each array of `crossed` to the source buffers of `row`."""
         memory = self.engine.memory
-        memory.fill(self._attended[SOURCE_MASK.name][row], 0)  # what lies beyond the tokens is of sources before
+        memory.fill(self._attended[SOURCE_MASK.name][row], 0)  # the slots beyond hold earlier sources
         for spec in self._specs:
             part = self._part(spec, tokens)[1:]
             memory.copy(self._attended[spec.name][(row, *part)], crossed[spec.name][part])
 
     @property
     def _specs(self) -> list[TensorSpec]:
-        """The decoder's inputs that an encoder gives."""
+        """The decoder's inputs that come from the encoder."""
         return [spec for spec in self.engine.inputs if SOURCE in spec.shape]
 
     def _shape(self, spec: TensorSpec, room: int) -> list[int]:
-        """The shape of one of them."""
+        """The shape of one of these inputs."""
         lengths: dict[int | str, int] = {"batch": self.batch, SOURCE: room}
         return [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape]
 
     @staticmethod
     def _part(spec: TensorSpec, tokens: int) -> tuple[slice, ...]:
-        """The first `tokens` of a source, in each of its axes."""
+        """The index of the first `tokens` tokens of a source, for all axes."""
         return tuple(slice(tokens) if axis == SOURCE else slice(None) for axis in spec.shape)
 
 
 def open_session(
     bundle: Bundle, target: str = "ort-cpu", batch: int = 1, threads: int | None = None, spinning: bool = True
 ) -> DecoderSession:
-    """The session of what `bundle` holds: a decoder, or an encoder-decoder. Raises `BundleError` for anything else."""
+    """Open the decoder or encoder-decoder in `bundle`. Raises `BundleError` for anything else."""
     kind = EncoderDecoderSession if bundle.manifest.encoder is not None else DecoderSession
     return kind.open(bundle, target, batch, threads=threads, spinning=spinning)

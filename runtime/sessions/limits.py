@@ -1,4 +1,4 @@
-"""How many tokens a step takes: what bounds the memory, what the engine was built for, what fits in the cache."""
+"""The maximum tokens of a step: by memory, by the engine's profile, and by the space in the cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import CAPACITY, TOKENS, WANTED
 
-PREFILL_TOKENS = 512  # tokens of a prompt that are run at a time; bounds the memory that attention scores take
+PREFILL_TOKENS = 512  # prompt tokens per step; bounds the memory of attention scores
 
 
 class StepLimits:
-    """The limits of an engine's steps. A step is as wide as its widest row: what is not real of the others lies beyond.
+    """The limits of an engine's steps. A step is as wide as its widest row; shorter rows get dummy tokens after theirs.
 
-    `slots`: those of its caches, if they have one length, as TensorRT's do; None: they grow.
+    `slots`: the length of the engine's caches if it is fixed, as with TensorRT; None: they grow.
     """
 
     def __init__(self, engine: Engine, decoder: Decoder):
@@ -26,7 +26,7 @@ class StepLimits:
         )
 
     def most_tokens(self, limit: int) -> int:
-        """The longest sequence that fits, at most `limit`."""
+        """The maximum length of a sequence, at most `limit`."""
         return limit if self.slots is None else max(min(limit, self.slots - drafted(self._decoder, 1)), 1)
 
     def widest(self, lengths: Iterable[int]) -> int:
@@ -45,6 +45,6 @@ class StepLimits:
         return max(min(limits, default=PREFILL_TOKENS), 1)
 
     def check_slots(self, slots: int) -> None:
-        """Raise `UsageError` where the engine's caches are shorter than `slots`."""
+        """Raise `UsageError` if the engine's caches are shorter than `slots`."""
         if self.slots is not None and slots > self.slots:
-            raise UsageError(f"{slots} slots of the cache are needed, the engine has {self.slots}. Build a longer one.")
+            raise UsageError(f"{slots} cache slots are needed, the engine has {self.slots}. Build one with more.")

@@ -1,4 +1,4 @@
-"""Which slots of a cache a token attends to: those up to its own, as far as a window; in a tree, its ancestors."""
+"""The cache slots that a token attends to: those up to its own, within a window; in a tree, its ancestors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Booleans = npt.NDArray[np.bool_]
 
 
 def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | None) -> None:
-    """Let the token at each of `places` [batch, tokens] attend to the slots up to its own, in `mask`.
+    """Write `mask` so that the token at each of `places` [batch, tokens] attends to the slots up to its own.
 
     mask    [batch, tokens, capacity], written
     slots   [capacity]: 0, 1, 2, ...
-    window  how many of them, its own among them; None: all
+    window  the number of these slots, including its own; None: all
     """
     np.less_equal(slots, places[:, :, None], out=mask)
     if window is not None:
@@ -27,10 +27,10 @@ def fill_mask(mask: Booleans, places: Integers, slots: Integers, window: int | N
 
 
 def seen_slots(memory: Memory, capacity: int, window: int | None) -> tuple[Buffer, Buffer]:
-    """What `memory` holds of it, and its view: the slots that the token in each slot attends to, [capacity, capacity].
+    """A buffer and its view [capacity, capacity]: the slots that the token in each slot attends to.
 
-    Every row of the view is the one before it moved by one slot, so that all of them lie in one line of
-    2 · capacity - 1 bytes. `window` as of `fill_mask`.
+    Every row of the view is the previous one shifted by one slot, so all rows are windows of a single line of
+    2 · capacity - 1 bytes. `window` as in `fill_mask`.
     """
     line = memory.zeros([2 * capacity - 1], np.bool_)
     memory.fill(line[capacity - min(window or capacity, capacity) : capacity], 1)
@@ -38,9 +38,9 @@ def seen_slots(memory: Memory, capacity: int, window: int | None) -> tuple[Buffe
 
 
 def seen_among(tokens: int, parents: Sequence[int] | None, window: int | None) -> Booleans:
-    """Which of the new tokens of a step each of them attends to, [tokens, tokens], as far as `window`.
+    """The new tokens of a step that each of them attends to, [tokens, tokens], within `window`.
 
-    `parents`: of a tree, see `token_tree`; None: they follow each other.
+    `parents`: those of a tree, see `token_tree`; None: a plain sequence.
     """
     if parents is None:
         seen = np.tri(tokens, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The slots of a cache: where the tokens of a step stand in their sequences, and which slots they attend to."""
+"""The slots of a cache: the positions of a step's tokens in their sequences, and the slots they attend to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slots:
 
     def __init__(self, memory: Memory, decoder: Decoder):
         self._memory, self._decoder = memory, decoder
-        self._line: Buffer | None = None  # what the view below lies in
+        self._line: Buffer | None = None  # the buffer of the view below
         self.numbers: Integers = np.zeros(0, np.int64)  # 0, 1, ..., capacity - 1
         self._positions = self.numbers  # of the tokens in the slots
         self._seen: Buffer = np.zeros((0, 0), np.bool_)  # by the token in each slot, of a sequence without branches
@@ -31,29 +31,29 @@ class Slots:
         return len(self.numbers)
 
     def resize(self, capacity: int) -> None:
-        """Let there be `capacity` slots."""
+        """Set the capacity."""
         self.release()
         self.numbers = np.arange(capacity)
-        self._positions = np.minimum(self.numbers, self._decoder.max_positions - 1)  # beyond: tokens that are not real
+        self._positions = np.minimum(self.numbers, self._decoder.max_positions - 1)  # beyond: dummy tokens
         self._line, self._seen = seen_slots(self._memory, capacity, self._decoder.sliding_window)
 
     def release(self) -> None:
-        """Free what lies in `memory`."""
+        """Free the buffers in `memory`."""
         if self._line is not None:
             self._memory.release(self._line)
             self._line = None
 
     def place(self, buffers: StepBuffers, lengths: Sequence[int]) -> None:
-        """Let the new tokens of every row follow what the cache holds of it, `lengths` [rows], without branches."""
+        """Fill in steps whose new tokens follow the `lengths` [rows] cached tokens of each row, without branches."""
         tokens, copy = buffers.shape.tokens, self._memory.copy
-        # Engines leave no cache warm for Python: here every call of NumPy counts.
+        # An engine's run evicts Python's data from the processor caches: every call of NumPy counts here.
         for index, length in enumerate(lengths):
             buffers.write_start[index] = length
             buffers.positions[index] = self._positions[length : length + tokens]
             copy(buffers.mask_rows[index], self._seen[length : length + tokens])
 
     def branch(self, buffers: StepBuffers, index: int, length: int, parents: Sequence[int]) -> None:
-        """Let the new tokens of a row be a tree, each in the place after its parent, and seeing its ancestors only."""
+        """Make the new tokens of a row a tree: each has its parent's position + 1 and attends to its ancestors only."""
         copy, count = self._memory.copy, len(parents)
         places = [length + depth for depth in depths(parents)]
         if self._decoder.sliding_window is not None:
@@ -64,8 +64,8 @@ class Slots:
         buffers.positions[index, :count] = places
 
     def place_drafts(self, buffers: StepBuffers, lengths: Sequence[int], trees: Sequence[Sequence[int]] | None) -> None:
-        """Fill in what hidden transfer takes, when the rest is there; `trees`: of each row the parents, or none."""
-        assert buffers.draft_mask is not None, "the graph is of another kind"
+        """Fill in the inputs of hidden transfer, after all others; `trees`: the parents of each row, or empty."""
+        assert buffers.draft_mask is not None, "the graph does not draft"
         copy, tokens, window = self._memory.copy, buffers.shape.tokens, self._decoder.sliding_window
         seen: Booleans = np.tile(seen_among(tokens, None, window), (buffers.shape.rows, 1, 1))
         for index, parents in enumerate(trees or ()):
@@ -76,7 +76,7 @@ class Slots:
         buffers.drafting[DRAFT_POSITIONS.name][...] = stand
         for row, length in enumerate(lengths):
             if window is None:
-                cached = max(length - 1, 0)  # what the first slot shows is written over below
+                cached = max(length - 1, 0)  # the first slot is overwritten below
                 copy(buffers.draft_mask[row], self._seen[cached : cached + 1])
             else:
                 for index, place in enumerate(stand[row].tolist()):

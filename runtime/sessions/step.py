@@ -1,9 +1,9 @@
-"""The step contract: what a decoder's graph takes and returns, by name, axes, dtype and meaning; and its feeds.
+"""The step contract: the inputs and outputs of a decoder's graph (names, axes, dtypes, meaning), and its feeds.
 
 A step appends tokens to the sequences of a batch. The graph writes their keys and values into the caches, which are
-inputs (past) and outputs (present) of one shape, from the slots `write_start` on, and returns logits after some of the
-tokens. Exporters write graphs by this contract; checks, perplexity and sessions run them by it. docs/bundle.md has the
-same for readers.
+inputs (past) and outputs (present) of the same shape, from the slots `write_start` on, and returns logits after some of
+the tokens. Exporters write graphs by this contract; checks, perplexity and sessions run them by it. docs/bundle.md
+documents it for users.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ Integers = npt.NDArray[np.int64]
 
 # Axes.
 BATCH = "batch"  # sequences
-TOKENS = "tokens"  # that are appended, the longest row's
+TOKENS = "tokens"  # appended tokens, of the longest row
 CAPACITY = "capacity"  # slots of a cache
-WANTED = "positions_wanted"  # tokens that logits are wanted after
-DRAFTING = "drafting"  # tokens that a graph which drafts does so after
-DRAFTED = "drafted"  # pseudo states that hidden transfer computes: drafts · drafting, those of a step together
-SOURCE = "source"  # tokens that an encoder has read
+WANTED = "positions_wanted"  # tokens whose logits are returned
+DRAFTING = "drafting"  # tokens to draft after, in a graph that drafts
+DRAFTED = "drafted"  # pseudo states of hidden transfer: drafts · drafting, grouped by step
+SOURCE = "source"  # tokens of the encoder's input
 
-# Inputs of every decoder, in the graph's order; then those of some; then the caches.
+# Inputs of every decoder, in the graph's order; then those of some decoders; then the caches.
 INPUT_IDS = TensorSpec("input_ids", "int64", (BATCH, TOKENS))
-POSITIONS = TensorSpec("positions", "int64", (BATCH, TOKENS))  # of the tokens in their sequences
+POSITIONS = TensorSpec("positions", "int64", (BATCH, TOKENS))  # positions of the tokens in their sequences
 ATTENTION_MASK = TensorSpec("attention_mask", "bool", (BATCH, TOKENS, CAPACITY))  # the slots that a token attends to
 WRITE_START = TensorSpec("write_start", "int64", (BATCH,))  # the slot of a row's first token
-LOGIT_INDICES = TensorSpec("logit_indices", "int64", (BATCH, WANTED))  # the tokens that logits are wanted after
+LOGIT_INDICES = TensorSpec("logit_indices", "int64", (BATCH, WANTED))  # the tokens whose logits are returned
 STEP = (INPUT_IDS, POSITIONS, ATTENTION_MASK, WRITE_START, LOGIT_INDICES)
 
-DRAFT_INDICES = TensorSpec("draft_indices", "int64", (BATCH, DRAFTING))  # the tokens that are drafted after
-DRAFT_POSITIONS = TensorSpec("draft_positions", "int64", (BATCH, DRAFTED))  # of pseudo states
+DRAFT_INDICES = TensorSpec("draft_indices", "int64", (BATCH, DRAFTING))  # the tokens to draft after
+DRAFT_POSITIONS = TensorSpec("draft_positions", "int64", (BATCH, DRAFTED))  # positions of pseudo states
 DRAFT_MASK = TensorSpec("draft_mask", "bool", (BATCH, DRAFTED, CAPACITY))  # the slots that a pseudo state attends to
-EXIT_THRESHOLDS = TensorSpec("exit_thresholds", "float32", (BATCH,))  # cosines beyond which a token leaves the model
-SOURCE_IDS = TensorSpec("source_ids", "int64", (BATCH, SOURCE))  # of an encoder
-SOURCE_MASK = TensorSpec("source_mask", "bool", (BATCH, SOURCE))  # the tokens of a source that are no padding
+EXIT_THRESHOLDS = TensorSpec("exit_thresholds", "float32", (BATCH,))  # cosines above which a token exits
+SOURCE_IDS = TensorSpec("source_ids", "int64", (BATCH, SOURCE))  # of the encoder
+SOURCE_MASK = TensorSpec("source_mask", "bool", (BATCH, SOURCE))  # false at padding
 
 # Outputs. The logits of all kinds end in the vocabulary: see `logits_spec`.
 LOGITS = "logits"  # [batch, positions_wanted, vocab]
-EXIT_LOGITS = "exit_logits"  # the same of an early exit
-DRAFT_LOGITS = "draft_logits"  # [batch, drafting, drafts, vocab]: of the tokens after the next one
+EXIT_LOGITS = "exit_logits"  # the same for the early exit
+DRAFT_LOGITS = "draft_logits"  # [batch, drafting, drafts, vocab]: for the tokens after the next one
 BLOCKS_RUN = TensorSpec("blocks_run", "int64", (BATCH, WANTED))  # blocks that computed a token
 
 KINDS = ("key", "value")
@@ -62,7 +62,7 @@ def cache_names(layers: int) -> list[str]:
 
 
 def cache_axes(decoder: Decoder) -> tuple[int | str, ...]:
-    """The axes of a cache; the keys and values of a token lie in one slot."""
+    """The axes of a cache; the keys and values of a token are in one slot."""
     return BATCH, decoder.kv_heads, CAPACITY, decoder.head_dim
 
 
@@ -78,22 +78,22 @@ def logits_spec(name: str, decoder: Decoder) -> TensorSpec:
 
 
 def whole_outputs(decoder: Decoder) -> list[str] | None:
-    """The outputs that a session of the whole model takes; None: all that the graph has."""
+    """The outputs that a session of the whole model uses; None: all outputs of the graph."""
     return [LOGITS, *present_names(decoder.layers)] if decoder.exit_layer else None
 
 
 def exit_outputs(decoder: Decoder) -> list[str]:
-    """The outputs that a session of the blocks before the early exit takes."""
+    """The outputs that a session of the blocks before the early exit uses."""
     return [EXIT_LOGITS, *present_names(decoder.exit_layer)]
 
 
 def present_names(layers: int) -> list[str]:
-    """The outputs that are the caches of the first `layers` blocks."""
+    """The cache outputs of the first `layers` blocks."""
     return [PRESENT + name for name in cache_names(layers)]
 
 
 def decoder_of(bundle: Bundle) -> Decoder:
-    """The decoder that a bundle holds. Raises `BundleError` when it holds something else."""
+    """The decoder of a bundle. Raises `BundleError` if the bundle has none."""
     if bundle.manifest.decoder is None or bundle.manifest.encoder is not None:
         raise BundleError(
             f"bundle {bundle.path}: its task is {bundle.manifest.task or 'unknown'!r}, not 'generate'. "
@@ -109,14 +109,14 @@ def step_feeds(
     capacity: int | None = None,
     draft_indices: npt.ArrayLike | None = None,
 ) -> dict[str, Array]:
-    """The feeds of a step without branches, logits wanted after every token, in the graph's order up to the caches.
+    """The feeds of a step without branches, with logits of every token, in the graph's order up to the caches.
 
     input_ids      [batch, tokens]
-    lengths        [batch], tokens that the caches hold of each sequence; by default none
-    capacity       slots of the caches; by default those that the step needs
-    draft_indices  [batch, drafting], the tokens that a graph which drafts does so after; by default all
+    lengths        [batch], cached tokens of each sequence; by default 0
+    capacity       slots of the caches; by default as many as the step needs
+    draft_indices  [batch, drafting], the tokens to draft after, in a graph that drafts; by default all
 
-    No token exits early. The caches, `empty_caches`, and what an encoder gives come beside them.
+    No token exits early. The caches (`empty_caches`) and the encoder's outputs are not included.
     """
     batch, tokens = input_ids.shape
     every = np.tile(np.arange(tokens), (batch, 1))
@@ -147,7 +147,7 @@ def step_feeds(
 
 
 def empty_caches(inputs: Iterable[TensorSpec], batch: int, capacity: int) -> dict[str, Array]:
-    """Caches of zeros for the inputs that are caches; those of one shape share an array, which is only to be read."""
+    """Caches of zeros for the cache inputs; those of the same shape share one array, which must only be read."""
     lengths = {BATCH: batch, CAPACITY: capacity}
     zeros: dict[tuple[str, Sequence[int | str]], Array] = {}
     caches: dict[str, Array] = {}
@@ -159,5 +159,5 @@ def empty_caches(inputs: Iterable[TensorSpec], batch: int, capacity: int) -> dic
 
 
 def next_caches(outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The caches that a step returned, as the inputs of the next one."""
+    """The caches returned by a step, as inputs of the next one."""
     return {PAST + name.removeprefix(PRESENT): array for name, array in outputs.items() if name.startswith(PRESENT)}

@@ -1,4 +1,4 @@
-"""The arrays that a step reads and writes, bound to the engine once for every shape of step."""
+"""The arrays that a step reads and writes, bound to the engine once per shape."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from intaglio.runtime.sessions.step import (
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-KEPT_SHAPES = 128  # that stay bound: one for plain decoding, more for drafts of any length and rows that come and go
-KEPT_BYTES = 64 << 20  # of their masks, which are the longest of their arrays
+KEPT_SHAPES = 128  # bound shapes to keep: plain decoding needs one, drafts of all lengths and changing rows need more
+KEPT_BYTES = 64 << 20  # of their masks, which are the largest of their arrays
 
 
 class Shape(NamedTuple):
-    """What steps that run on the same arrays have in common."""
+    """The properties shared by all steps that run on the same arrays."""
 
-    first: int  # row of the batch
-    rows: int  # that take part, one behind the other
+    first: int  # first row of the batch
+    rows: int  # number of consecutive rows
     tokens: int
-    wanted: int  # positions that logits are wanted of
-    drafting: int  # tokens that are drafted after
-    attended: int  # tokens of a source that there is room for
+    wanted: int  # positions whose logits are returned
+    drafting: int  # tokens to draft after
+    attended: int  # capacity of the source buffers, in tokens
 
     @property
     def slice(self) -> slice:
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """The arrays of one shape. Masks lie where the engine computes, the others in host memory."""
+    """The arrays of one shape. Masks are in the engine's memory, the others in host memory."""
 
     shape: Shape
     input_ids: Integers
@@ -60,8 +60,8 @@ class StepBuffers:
     logit_indices: Integers
     draft_indices: Integers
     attention_mask: Buffer
-    mask_rows: list[Buffer]  # the same, a view for each row
-    drafting: Mapping[str, Array]  # what hidden transfer takes besides, and `draft_logits`; empty where nothing drafts
+    mask_rows: list[Buffer]  # the same, one view per row
+    drafting: Mapping[str, Array]  # additional inputs of hidden transfer, and `draft_logits`; empty without drafts
     draft_mask: Buffer | None
     logits: Array
     blocks_run: Integers
@@ -69,12 +69,12 @@ class StepBuffers:
 
     @property
     def masks(self) -> list[Buffer]:
-        """The buffers in the engine's memory that are of this shape alone."""
+        """The buffers in the engine's memory that belong to this shape only."""
         return [self.attention_mask, *([self.draft_mask] if self.draft_mask is not None else [])]
 
 
 class StepPool:
-    """The shapes of steps that are bound; of too many those go that were not used for longest."""
+    """The bound shapes of steps; the least recently used ones are evicted."""
 
     def __init__(self, engine: Engine, decoder: Decoder, logits: str):
         """`logits`: the output that steps return."""
@@ -86,13 +86,13 @@ class StepPool:
         return len(self._kept)
 
     def find(self, shape: Shape) -> StepBuffers | None:
-        """The arrays of a shape, if there are some."""
+        """The arrays of a shape, or None."""
         if (found := self._kept.pop(shape, None)) is not None:
-            self._kept[shape] = found  # the last of the dictionary again
+            self._kept[shape] = found  # now the most recently used
         return found
 
     def make(self, shape: Shape, capacity: int, further: Mapping[str, Buffer]) -> StepBuffers:
-        """New arrays of a shape. `further`: the buffers that are bound besides, such as caches."""
+        """Create arrays for a shape. `further`: additional buffers to bind, such as caches."""
         made = self._make(shape, capacity, further)
         while self._kept and (len(self._kept) >= KEPT_SHAPES or self._mask_bytes() > KEPT_BYTES):
             self._release(next(iter(self._kept)))
@@ -100,7 +100,7 @@ class StepPool:
         return made
 
     def clear(self) -> None:
-        """Forget all shapes: the capacity is another, or the engine is closed."""
+        """Release all shapes: the capacity has changed, or the engine is closed."""
         for shape in list(self._kept):
             self._release(shape)
 

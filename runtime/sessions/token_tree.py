@@ -1,7 +1,7 @@
-"""Trees of drafted tokens: each has a token before it, and several may have the same one.
+"""Trees of drafted tokens: each token has a predecessor, and several may share the same one.
 
-A tree is the list of its tokens' parents: the place of the token before each, which comes earlier in the list; -1 for
-one that follows the text itself.
+A tree is the list of its tokens' parents: the index of each token's predecessor, which comes earlier in the list, or
+-1 for a token that follows the sequence itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How many tokens of the tree are before each: 0 for those that follow the text."""
+    """The depth of each token in the tree: 0 for those that follow the sequence."""
     found: list[int] = []
     for parent in parents:
         found.append(0 if parent < 0 else found[parent] + 1)
@@ -21,7 +21,7 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def ancestors(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """[tokens, tokens]: whether the one of the column is on the path to the one of the row, itself among them."""
+    """[tokens, tokens]: whether the column's token is on the path to the row's token, which includes itself."""
     seen = np.eye(len(parents), dtype=np.bool_)
     for place, parent in enumerate(parents):
         if parent >= 0:

@@ -276,8 +276,8 @@ def test_bodies_and_unknown_dtypes_are_left_with_a_reason(parse: Parse, tmp_path
     ("content", "said"),
     [
         (None, "No such file or directory"),
-        (b"", "holds no sentence"),
-        (b"\n  \n\n", "holds no sentence"),
+        (b"", "has no sentences"),
+        (b"\n  \n\n", "has no sentences"),
         ("café".encode("latin-1"), "not UTF-8 text"),
     ],
 )
@@ -307,7 +307,7 @@ def test_few_tokens_are_told_of(tiny_bundle: Path, tmp_path: Path) -> None:
 
 def test_text_needs_a_tokenizer_and_arrays_must_fit(parse: Parse, recipe: Path, texts: Path, tmp_path: Path) -> None:
     bundle = pack(parse("(float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"), tmp_path / "bundle")
-    with pytest.raises(UsageError, match=r"no tokenizer, so it takes arrays\. Give them with --calibration FILE\.npz"):
+    with pytest.raises(UsageError, match=r"no tokenizer, so it needs arrays\. Give them with --calibration FILE\.npz"):
         compress(bundle, tmp_path / "out", recipe, calibration=texts)
     np.savez(tmp_path / "x.npz", x=np.ones((1, 3), np.float32))
     with pytest.raises(EngineError, match="input x: got shape"):

@@ -79,10 +79,10 @@ REFUSED: dict[str, Case] = {
     "IntAttention: factors of length 12, expected 4 or 1": Case(
         "IntAttention", (HEADS, HEADS, HEADS, int32(*[1] * 12), ONE), {"num_heads": 2, "scale": 0.1, "packed": 1}
     ),
-    "IntAttention: num_heads=2.0, expected a whole number": Case(
+    "IntAttention: num_heads=2.0, expected an integer": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": 2.0, "scale": 0.1}
     ),
-    "IntAttention: num_heads='2', expected a whole number": Case(
+    "IntAttention: num_heads='2', expected an integer": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": "2", "scale": 0.1}
     ),
     r"IntAttention: input value has shape \[1, 1, 12\], expected int8 \[batch, keys, width\]": Case(

@@ -52,5 +52,5 @@ def test_caches_share_their_memory(tiny_decoder: Path, tmp_path: Path) -> None:
 
 def test_an_empty_file_is_refused(tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(" \n")
-    with pytest.raises(UsageError, match=r"--data .*text.txt: holds no text"):
+    with pytest.raises(UsageError, match=r"--data .*text.txt: has no text"):
         load_chunks(Bundle.open(tiny_decoder), tmp_path / "text.txt", 1, 1, "--data")

@@ -186,9 +186,9 @@ def test_models_that_cannot_draft_for_each_other_are_one_line(
     (tmp_path / "embedder" / "bundle.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="its task is 'embed', not 'generate'"):
         align(pair[0], made, tmp_path / "embedder", prompts)
-    with pytest.raises(SourceError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(SourceError, match=r"no tokenizer\.json"):
         align(tmp_path, made, pair[1], prompts)
-    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+    with pytest.raises(UsageError, match="is the source itself, which would be overwritten"):
         align(pair[0], pair[0], pair[1], prompts, force=True)
     assert not made.exists()
 

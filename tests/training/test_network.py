@@ -81,7 +81,7 @@ def test_an_unknown_operator_is_named(integer_bundle: Path) -> None:
     model = load(integer_bundle / "model.onnx")
     node = next(node for node in model.graph if node.op_type == "Not")
     node.op_type = "Det"
-    with pytest.raises(GraphError, match=f"^Det {node.name}: training does not know this operator, only those"):
+    with pytest.raises(GraphError, match=f"^Det {node.name}: training does not support this operator, only those"):
         IntegerNetwork(model)
 
 

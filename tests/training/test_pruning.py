@@ -164,11 +164,11 @@ def test_bad_sources_texts_and_outputs_are_one_line(checkpoint: Path, text: Path
         prune(checkpoint, tmp_path / "made", tmp_path / "words.txt")
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         prune(tmp_path, tmp_path / "made", text)
-    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+    with pytest.raises(UsageError, match="is the source itself, which would be overwritten"):
         prune(checkpoint, checkpoint, text, force=True)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text((checkpoint / "config.json").read_text())
-    with pytest.raises(SourceError, match="transformers does not open it as a causal language model") as raised:
+    with pytest.raises(SourceError, match="transformers cannot open it as a causal language model") as raised:
         prune(tmp_path / "broken", tmp_path / "made", text)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "made").exists()

@@ -127,7 +127,7 @@ def test_what_is_trained_is_what_the_models_own_attention_makes_of_it(family: st
         ({"layers": [0]}, r"1 transfer layers \[0\] for 2 steps ahead"),
         ({"layers": [1, 0]}, r"transfer layers \[1, 0\], expected 0 to 1"),
         ({"layers": [0, 2]}, r"transfer layers \[0, 2\], expected 0 to 1"),
-        ({"max_tokens": 3}, "windows of 3 tokens: 2 steps ahead need more"),
+        ({"max_tokens": 3}, "windows of 3 tokens: too short for 2 steps ahead"),
         ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
         ({"precision": "float8"}, "precision 'float8': expected one of float32, bfloat16"),
     ],
@@ -139,7 +139,7 @@ def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Pa
 
 
 def test_bad_sources_and_outputs_are_one_line(checkpoint: Path, text: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+    with pytest.raises(UsageError, match="is the source itself, which would be overwritten"):
         train_medusa(checkpoint, checkpoint, text, force=True)
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         train_medusa(tmp_path, tmp_path / "made", text)

@@ -123,7 +123,7 @@ def test_a_model_whose_last_norm_is_not_known_is_refused(text: Path, tmp_path: P
     network = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(vocab_size=300, **sizes))
     network.save_pretrained(tmp_path / "source")
     write_byte_tokenizer(tmp_path / "source")
-    with pytest.raises(SourceError, match=r"gpt_neox has no last norm that is known, expected one of ln_f, .*, norm\."):
+    with pytest.raises(SourceError, match=r"unknown final norm of gpt_neox, expected one of ln_f, .*, norm\."):
         train_early_exit(tmp_path / "source", tmp_path / "made", text, **SHORT)
     assert not (tmp_path / "made").exists()
 
@@ -156,7 +156,7 @@ def test_the_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> No
     [
         ({"layer": 0}, "exit after 0 blocks, expected 1 to 1"),
         ({"layer": 2}, "exit after 2 blocks, expected 1 to 1"),
-        ({"layer": 1, "every_layer": True}, "--layer 1 and --every-layer are both given: one exit, or one a block"),
+        ({"layer": 1, "every_layer": True}, "--layer 1 and --every-layer exclude each other"),
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
     ],
@@ -175,7 +175,7 @@ def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) 
         train_early_exit(single, tmp_path / "made", text, every_layer=True, **SHORT)
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         train_early_exit(tmp_path, tmp_path / "made", text)
-    with pytest.raises(UsageError, match="is the source itself, which is kept"):
+    with pytest.raises(UsageError, match="is the source itself, which would be overwritten"):
         train_early_exit(single, single, text, force=True)
 
 
@@ -191,6 +191,6 @@ def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio
     code, _, err = intaglio(
         "train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--every-layer", "--layer", 1
     )
-    assert code == 2 and "--layer 1 and --every-layer are both given" in err and err.count("\n") == 1
+    assert code == 2 and "--layer 1 and --every-layer exclude each other" in err and err.count("\n") == 1
     code, _, err = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--layer", 7)
     assert code == 2 and "exit after 7 blocks, expected 1 to 1" in err and err.count("\n") == 1

@@ -170,10 +170,10 @@ def refused(kind: type[IntaglioError], said: str, *arguments: Path, **options: A
 def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     refused(BundleError, "has no integer operators to train", tiny_bundle, out, tiny_bundle, texts)
-    refused(BundleError, "has integer operators itself", integer_bundle, out, integer_bundle, texts)
+    refused(BundleError, "has integer operators, expected", integer_bundle, out, integer_bundle, texts)
     refused(UsageError, "--data /nowhere", integer_bundle, out, tiny_bundle, Path("/nowhere"))
     (tmp_path / "empty.txt").write_text("\n\n")
-    refused(UsageError, "holds no sentence", integer_bundle, out, tiny_bundle, tmp_path / "empty.txt")
+    refused(UsageError, "has no sentences", integer_bundle, out, tiny_bundle, tmp_path / "empty.txt")
     (tmp_path / "one.txt").write_text("one\n")
     refused(UsageError, "1 texts or rows, expected at least 2", integer_bundle, out, tiny_bundle, tmp_path / "one.txt")
     for options, said in (
@@ -194,7 +194,7 @@ def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
 def test_the_teacher_is_not_replaced(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     teacher = Path(shutil.copytree(tiny_bundle, tmp_path / "teacher"))
     (tmp_path / "link").symlink_to(teacher)
-    with pytest.raises(UsageError, match="is the teacher, which would be lost"):
+    with pytest.raises(UsageError, match="is the teacher, which would be overwritten"):
         train_int8_only(integer_bundle, tmp_path / "link", teacher, texts, **FEW, force=True)
     assert Bundle.open(teacher).manifest.custom_operators == []
 
@@ -213,7 +213,7 @@ def test_a_teacher_of_another_model_is_refused(
 
     for number, (change, said) in enumerate(
         [
-            (other_input, "takes input_ids int32 [batch, sequence], "),
+            (other_input, "has the inputs input_ids int32 [batch, sequence], "),
             (other_shape, "sentence_embedding float32 [batch, 7], expected one of last_hidden_state float32 ["),
             (other_tokenizer, "has another tokenizer.json"),
         ]

@@ -157,7 +157,7 @@ def test_batches_add_up_and_the_worst_is_named(errors: list[Array]) -> None:
 
 def test_outputs_without_a_common_name_are_refused() -> None:
     runners = Given("a", [{"y": np.ones(2)}]), Given("b", [{"z": np.ones(2)}])
-    with pytest.raises(UsageError, match="a and b have no output in common"):
+    with pytest.raises(UsageError, match="a and b have no common output"):
         compare(*runners, [FEED], BOUNDS["float32"])
 
 

@@ -147,8 +147,8 @@ def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text:
         (TEXT, {"context": 1}, "context 1: expected 2"),
         (TEXT, {"stride": 64}, "stride 64: expected 1 to 63"),
         (TEXT, {"stride": 0}, "stride 0"),
-        (TEXT, {"against": "pytorch"}, "--against pytorch: a model that writes is scored against a bundle"),
-        (TEXT, {"max_perplexity_rise": 1.0}, "a bound holds a model to another one. Add --against BUNDLE"),
+        (TEXT, {"against": "pytorch"}, "--against pytorch: expected a bundle, as for every generative model"),
+        (TEXT, {"max_perplexity_rise": 1.0}, "a bound needs a model to compare with. Add --against BUNDLE"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
@@ -177,7 +177,7 @@ def test_an_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: A
     [
         (["--perplexity", "text.txt", "--bisect"], "leave out --bisect"),
         (["--perplexity", "text.txt", "--data", "more.txt"], "leave out --data"),
-        (["--stride", "3"], "--context and --stride are of a perplexity"),
+        (["--stride", "3"], "--context and --stride need a perplexity"),
         (["--perplexity", "/no/file"], "--perplexity /no/file: No such file"),
     ],
 )
@@ -233,7 +233,7 @@ def test_pairs_that_cannot_be_scored_are_refused_in_one_line(
     opened = Bundle.open(bundle)
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"text": bare}, r'its lines have no "reference"'),
-        ({"text": pairs, "context": 8}, "--context and --stride are of a decoder's windows"),
+        ({"text": pairs, "context": 8}, "--context and --stride apply to a decoder's windows"),
         ({"text": pairs, "against": Bundle.open(tiny_decoder)}, "has other tokens than"),
     )
     for options, message in cases:

@@ -75,7 +75,7 @@ def test_everything_is_on_the_page() -> None:
     text = text_of(page)
     shown = ["FAILED", "y on ort-cpu", "y in PyTorch", "0 of 2 bounds held", "largest error 0.002 is above 0.0001"]
     shown += ["KL divergence, nats a token", "≤ 0.025", "4-bit weights (y)", "observed y"]
-    shown += ["Not compared, as the other end has no such output: y 2", "y.layer.0", "bound 1e-05", "64 of 96 samples"]
+    shown += ["Not compared, as the other side has no such output: y 2", "y.layer.0", "bound 1e-05", "64 of 96 samples"]
     shown += ["ab" * 32, "cd" * 32, "ef" * 32, "polygraphy", "processor", "no error: 3 values"]
     assert [part for part in shown if part not in text] == []
     assert len(list(page.iter("svg"))) == 2

@@ -106,7 +106,7 @@ def test_a_graph_without_source_says_what_to_do(chain: Chain, make_bundle: MakeB
     ("arguments", "message"),
     [
         ({"target": "abacus"}, "target 'abacus': expected one of ort-cpu"),
-        ({"target": "reference"}, "against itself proves nothing"),
+        ({"target": "reference"}, "--against reference: the target is the same"),
         ({"samples": 0}, "samples 0"),
         ({"batch_size": -1}, "batch size -1"),
         ({"max_abs": float("nan")}, "bound max_abs=nan"),
@@ -137,7 +137,7 @@ def test_a_bundle_of_another_model(chain: Chain, make_bundle: MakeBundle, data: 
     manifest = json.loads((path / "bundle.json").read_text())
     manifest["inputs"][0]["name"] = "z"
     (path / "bundle.json").write_text(json.dumps(manifest))
-    with pytest.raises(UsageError, match="takes the inputs z, the bundle x"):
+    with pytest.raises(UsageError, match="has the inputs z, the bundle x"):
         validate(make_bundle(chain(1)), path, data)
 
 
@@ -154,7 +154,7 @@ def test_a_missing_bundle_to_compare_with(chain: Chain, make_bundle: MakeBundle,
 @pytest.mark.parametrize(
     ("arrays", "error", "message"),
     [
-        ({"x": np.zeros((0, 8), np.float32)}, UsageError, "hold no sample"),
+        ({"x": np.zeros((0, 8), np.float32)}, UsageError, "have no samples"),
         ({"x": np.zeros((2, 7), np.float32)}, EngineError, "got shape"),
         ({"x": np.zeros((2, 8), np.float64)}, EngineError, "got dtype float64"),
         ({"z": np.zeros((2, 8), np.float32)}, EngineError, "inputs missing: x"),
@@ -195,7 +195,7 @@ def test_an_exported_bundle_agrees_with_its_source(tiny_bundle_copy: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "holds no sentence"), (b"\n \n", "holds no"), (b"\xff", "UTF-8")]
+    ("content", "message"), [(b"", "has no sentences"), (b"\n \n", "has no sentences"), (b"\xff", "UTF-8")]
 )
 def test_text_without_a_sentence(content: bytes, message: str, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(content)

@@ -1,7 +1,7 @@
-"""Runs an operator's CUDA kernel on the CPU, for tests where there is no GPU: the same `kernel.cu`, built by g++.
+"""Run an operator's CUDA kernel on the CPU, for tests without a GPU: the same `kernel.cu`, built by g++.
 
-`cuda_emulation.h` says what is emulated and what it checks. `__CUDA_ARCH__` chooses the matrix unit's shape and the
-asynchronous copies as on the GPU itself.
+`cuda_emulation.h` documents what is emulated and checked. `__CUDA_ARCH__` selects the matrix unit's shape and the
+asynchronous copies, as on the GPU itself.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def emulate(
 ) -> list[Array]:
     """Run a kernel of a folder below `plugins`, or of any path, as compute capability `sm`.
 
-    Returns the outputs, by shape and dtype; their bytes are POISON where nothing was written. `seed` other than 0 draws
-    another order of blocks, warps and lanes. Raises `EngineError` for what a GPU would not launch, and for whatever the
-    emulation finds wrong. An empty grid launches nothing.
+    Returns the outputs, by shape and dtype; bytes that were not written are POISON. `seed` other than 0 shuffles the
+    order of blocks, warps and lanes. Raises `EngineError` for a launch that a GPU would reject, and for any error that
+    the emulation finds. An empty grid launches nothing.
     """
     _check_launch(launch)
     library = _library(folder, sm)
@@ -90,7 +90,7 @@ def _check_launch(launch: Launch) -> None:
 
 @contextmanager
 def _device_arrays(library: ctypes.CDLL, entry: str) -> Iterator[_Place]:
-    """Memory of the emulated GPU for the block; at its end, whatever was written beside an array is an error."""
+    """Memory of the emulated GPU while the block runs; writes outside of an array are an error at its end."""
     place = _Place(library)
     try:
         yield place
@@ -119,7 +119,7 @@ class _Place:
         return int(address)
 
     def explain(self, message: str) -> str:
-        """A faulting address, said as an offset to the array nearest to it."""
+        """Rewrite a faulting address as an offset to the nearest array."""
         found = re.search(r"touches the address (0x[0-9a-f]+)", message)
         if not found or not self.arrays:
             return message
@@ -128,7 +128,7 @@ class _Place:
         return message.replace(found[0], f"touches byte {fault - address} of {name}") + ". Guard the tails."
 
     def release(self) -> list[str]:
-        """Give all memory back; the names of the arrays beside which something was written."""
+        """Free all memory; return the names of the arrays with writes outside of them."""
         return [name for address, size, name in self.arrays if not self.library.emulation_release(address, size)]
 
 
@@ -158,10 +158,10 @@ def _run(library: ctypes.CDLL, launch: Launch, inputs: list[int], outputs: list[
 
 @cache
 def _library(folder: str, sm: int) -> ctypes.CDLL:
-    """The operator's kernels as a library for the CPU, built at its first use."""
+    """The operator's kernels as a library for the CPU, built on first use."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
-        raise MissingExtraError("g++ is not installed: the emulation of CUDA needs it. Install it, or name one by CXX.")
+        raise MissingExtraError("g++ is not installed: the emulation of CUDA needs it. Install it, or set CXX.")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     headers = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.h"))]
     key = compiled_before.key(folder, FLAGS, IGNORED, CHECKS, version, headers)
@@ -177,7 +177,7 @@ def _library(folder: str, sm: int) -> ctypes.CDLL:
 
 
 def _load(data: bytes) -> ctypes.CDLL:
-    """A library that could not be kept in the cache."""
+    """Load a library that could not be stored in the cache."""
     with scratch_directory("emulator") as directory:
         path = directory / "kernel.so"
         path.write_bytes(data)

@@ -112,7 +112,7 @@ static std::vector<unsigned> order(size_t count, unsigned seed) {
     return numbers;
 }
 
-// Fibers of a block of this size. A fiber is kept from block to block; after a failure all are made anew.
+// Fibers of a block of this size. A fiber is kept from block to block; after a failure all are created again.
 static void make_threads(dim3 block) {
     const size_t count = size_t(block.x) * block.y * block.z, page = sysconf(_SC_PAGESIZE);
     machine.threads.assign(count, Thread());

@@ -147,7 +147,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "widths": (
         "gpt2",
         {"n_inner": 100},
-        r"weights are missing or do not have the shape .*c_fc\.weight \(got \[32, 128\]",
+        r"missing or do not have the shape .*c_fc\.weight \(got \[32, 128\]",
     ),
     "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
     "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers that config\.json does not count"),
@@ -206,7 +206,7 @@ def test_a_head_that_is_missing_is_refused_unless_it_is_tied(make_decoder: MakeD
 
 
 def test_run_sends_a_decoder_to_generate(tiny_decoder: Path) -> None:
-    with pytest.raises(BundleError, match=r"is a decoder, which continues texts\. Use: intaglio generate "):
+    with pytest.raises(BundleError, match=r"is a decoder, which generates text\. Use: intaglio generate "):
         list(run(tiny_decoder, ["text"]))
 
 

@@ -163,8 +163,6 @@ def test_matrices_that_do_not_fit_are_told_in_one_line(make_decoder: MakeDecoder
 def test_matrices_that_the_record_does_not_count_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
     (folder / "drafts.json").write_text('{"kind": "medusa", "steps": 2}')
-    with pytest.raises(
-        SourceError, match=r"has an unexpected tensor drafts\.2\.weight: drafts\.json has 2 steps"
-    ) as caught:
+    with pytest.raises(SourceError, match=r"unexpected tensor drafts\.2\.weight: drafts\.json has 2") as caught:
         export(str(folder), tmp_path / "bundle", check=False)
     assert "\n" not in str(caught.value)

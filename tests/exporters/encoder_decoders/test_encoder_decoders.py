@@ -254,7 +254,7 @@ def test_damage_to_the_encoder_is_told_on_opening(make_encoder_decoder: Make, tm
         [
             (lambda encoder: encoder.update(file="../encoder.onnx"), r"\.\./encoder\.onnx is not listed"),
             (lambda encoder: encoder.update(file="shared.data"), "not a readable ONNX file|without a graph"),
-            (lambda encoder: encoder["outputs"].pop(), "names the outputs cross_key_0"),
+            (lambda encoder: encoder["outputs"].pop(), "lists the outputs cross_key_0"),
             (lambda encoder: encoder["axes"].update(source={"minimum": 3, "maximum": 2}), "impossible length"),
         ]
     ):

@@ -153,9 +153,9 @@ def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path, engine
         first = session.prefill([TEXT[:30], TEXT[:10]])  # in pieces of seven tokens
         np.testing.assert_allclose(first[0], one_at_a_time(mistral, TEXT[:30])[-1], **CLOSE)
         np.testing.assert_allclose(first[1], one_at_a_time(mistral, TEXT[:10])[-1], **CLOSE)
-        with pytest.raises(UsageError, match="34 slots of the cache are needed, the engine has 32"):
+        with pytest.raises(UsageError, match="34 cache slots are needed, the engine has 32"):
             session.step([[1, 1, 1, 1], [1, 1, 1, 1]], [1, 4])
-        with pytest.raises(UsageError, match="text of 33 tokens, the cache's limit is 32"):
+        with pytest.raises(UsageError, match="sequence of 33 tokens, the cache's limit is 32"):
             session.prefill([[1, 2, 3], [1]])
 
 
@@ -237,12 +237,12 @@ def test_what_is_returned_is_not_written_over(tiny_decoder: Path) -> None:
 
 def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tiny_decoder: Path) -> None:
     with DecoderSession.open(tiny_decoder, batch=2) as session:
-        with pytest.raises(UsageError, match=r"^text of 65 tokens, the model's limit is 64\. .*$"):
+        with pytest.raises(UsageError, match=r"^sequence of 65 tokens, the model's limit is 64\. .*$"):
             session.prefill([[1] * 65, [1]])
         assert session.lengths == [0, 0] and session.capacity == 0
     with DecoderSession.open(tiny_decoder, limit=10) as session:
         session.prefill([TEXT[:10]])
-        with pytest.raises(UsageError, match=r"^text of 11 tokens, the cache's limit is 10\. .*$"):
+        with pytest.raises(UsageError, match=r"^sequence of 11 tokens, the cache's limit is 10\. .*$"):
             session.step([[1]])
 
 
