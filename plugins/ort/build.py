@@ -10,6 +10,8 @@ the signatures of the operators. All of that needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib
@@ -164,7 +166,23 @@ def compile_object(source: Source) -> Path:
 
 
 def build(library: Path = LIBRARY) -> Path:
-    """Compile changed sources and write `library` if it differs. On `CompileError` the library is unchanged."""
+    """Compile changed sources and write `library` if it differs. On `CompileError` the library is unchanged.
+
+    Waits for another process that is compiling: less is left to compile then.
+    """
+    with _alone():
+        return _build(library)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    with (OBJECTS / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        yield
+
+
+def _build(library: Path) -> Path:
     included.cache_clear()
     generated.cache_clear()
     with ThreadPoolExecutor(_cpus()) as pool:

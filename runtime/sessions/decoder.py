@@ -51,7 +51,7 @@ class DecoderSession(CachedRows):
     is that of the row's last step. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
-    end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no room for these;
+    end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no room;
     the truncated tokens have to be appended again.
     """
 

@@ -58,7 +58,10 @@ def test_classes_and_their_scores(
     import transformers
 
     folder = make_checkpoint(
-        "BertForSequenceClassification", problem_type=problem, id2label={0: "calm", 1: "angry", 2: "glad"}
+        "BertForSequenceClassification",
+        num_hidden_layers=1,
+        problem_type=problem,
+        id2label={0: "calm", 1: "angry", 2: "glad"},
     )
     export(str(folder), tmp_path / "bundle", check=False)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
@@ -74,7 +77,7 @@ def test_classes_and_their_scores(
 
 
 def test_a_classifier_of_one_class_does_not_always_say_1(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    folder = make_checkpoint("BertForSequenceClassification", num_labels=1)
+    folder = make_checkpoint("BertForSequenceClassification", num_labels=1, num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     scores = [next(iter((result.scores or {}).values())) for result in run(tmp_path / "bundle", ["a", "zzz 123"])]
     assert all(0.4 < score < 0.6 for score in scores)
@@ -84,7 +87,7 @@ def test_a_classifier_of_one_class_does_not_always_say_1(make_checkpoint: Callab
 def test_texts_are_cut_where_the_sentence_model_was_trained_to(
     make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True})
+    folder = make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True}, num_hidden_layers=1)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 10, "do_lower_case": false}')
     export(str(folder), tmp_path / "bundle", check=False)
     long, cut = run(tmp_path / "bundle", ["1 2 3 4 5 6 7 8 9 9 9 9 9", "1 2 3 4 5 6 7 8"], truncate=True)
@@ -106,7 +109,7 @@ def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
 
 
 def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    folder = make_checkpoint("BertForMaskedLM")
+    folder = make_checkpoint("BertForMaskedLM", num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     (result,) = run(tmp_path / "bundle", ["a [MASK] c"], top=3)
     assert result.scores is not None

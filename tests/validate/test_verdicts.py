@@ -1,8 +1,11 @@
-"""Whether verdicts tell good compressed models from damaged ones; benchmarks/verdicts.py has every recipe."""
+"""Whether verdicts tell good compressed models from damaged ones; benchmarks/verdicts.py has every recipe.
+
+Each model takes one kind of damage, each kind is taken by some; the proofs do every kind to every model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from intaglio.validate.results import Validated
 
 ROOT = Path(__file__).parent.parent.parent
 Run = Callable[..., tuple[int, str, str]]
+
+EVERY = pytest.param(tuple(KINDS), marks=pytest.mark.proof, id="every kind")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +38,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def check(original: Path, recipe: str, folder: Path, text: Path | None = None) -> Validated:
+def check(original: Path, recipe: str, kinds: Iterable[str], folder: Path, text: Path | None = None) -> Validated:
     """Hold the bundle that `recipe` makes of `original` to it, and see each damaged copy of it fail."""
     if recipe.startswith("passes"):
         (folder / "recipe.yaml").write_text(recipe)
@@ -41,41 +46,42 @@ def check(original: Path, recipe: str, folder: Path, text: Path | None = None) -
     compress(original, folder / "compressed", recipe)
     found = validate(folder / "compressed", original, perplexity=text, samples=24, report=folder / "reports")
     assert found.passed, [str(each) for each in found.measures]
-    for kind in KINDS:
+    for kind in kinds:
         bad = damaged(folder / "compressed", folder / kind, kind)
         assert not validate(bad, original, perplexity=text, samples=24, report=folder / "reports").passed, kind
     return found
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes"),
-    [
-        ("rtn", "4-bit weights (rtn)"),
-        ("int8-absmax", "8-bit weights (int8_absmax)"),
-        ("passes: [{lut: {unweighted: true, compensate: false}}]", "4-bit weights (lut)"),
-    ],
-)
+LUT = "passes: [{lut: {unweighted: true, compensate: false}}]"
+CHANGES = {"rtn": "4-bit weights (rtn)", "int8-absmax": "8-bit weights (int8_absmax)", LUT: "4-bit weights (lut)"}
+DECODERS = [("rtn", ("indices",)), ("int8-absmax", ("scales",)), (LUT, ("table",))]
+DECODER_PROOFS = [pytest.param(recipe, tuple(KINDS), marks=pytest.mark.proof) for recipe in CHANGES]
+
+
+@pytest.mark.parametrize(("recipe", "kinds"), [*DECODERS, *DECODER_PROOFS])
 def test_damage_to_a_compressed_decoder_fails(
-    recipe: str, changes: str, trained_pair: tuple[Path, Path], text: Path, tmp_path: Path
+    recipe: str, kinds: tuple[str, ...], trained_pair: tuple[Path, Path], text: Path, tmp_path: Path
 ) -> None:
-    found = check(trained_pair[1], recipe, tmp_path, text)
-    assert found.changes == changes
+    found = check(trained_pair[1], recipe, kinds, tmp_path, text)
+    assert found.changes == CHANGES[recipe]
     assert {each.name for each in found.measures} == {"kl_divergence", "perplexity_rise", "same_top"}
 
 
-def test_damage_to_a_compressed_encoder_fails(minilm_bundle: Path, tmp_path: Path) -> None:
-    found = check(minilm_bundle, "int8-weights", tmp_path)
+@pytest.mark.parametrize("kinds", [("indices",), EVERY])
+def test_damage_to_a_compressed_encoder_fails(kinds: tuple[str, ...], minilm_bundle: Path, tmp_path: Path) -> None:
+    found = check(minilm_bundle, "int8-weights", kinds, tmp_path)
     assert {each.name for each in found.measures} == {"mean_cosine", "min_cosine", "rank_correlation"}
     assert not any(output.cosine_floor for output in found.outputs.values())
 
 
-def test_damage_to_a_float16_encoder_fails(minilm_bundle: Path, tmp_path: Path) -> None:
-    found = check(minilm_bundle, "float16", tmp_path)
+@pytest.mark.parametrize("kinds", [("scales",), EVERY])
+def test_damage_to_a_float16_encoder_fails(kinds: tuple[str, ...], minilm_bundle: Path, tmp_path: Path) -> None:
+    found = check(minilm_bundle, "float16", kinds, tmp_path)
     assert (found.measures, found.changes) == ([], "float16 arithmetic (float16)")
 
 
 def test_damage_to_a_compressed_encoder_decoder_fails_without_a_file(t5: Path, tmp_path: Path) -> None:
-    found = check(t5, "rtn", tmp_path)
+    found = check(t5, "rtn", KINDS, tmp_path)
     assert found.judged and isinstance(found.perplexity, float)
 
 

@@ -176,6 +176,7 @@ def paragraphs() -> list[str]:
     return [block for block in blocks if 60 < len(block) < 600]
 
 
+@pytest.mark.proof  # the README's session makes the same of the same model, and validates it
 def test_the_real_model_keeps_its_meaning_in_a_quarter_of_the_bytes(minilm_bundle: Path, tmp_path: Path) -> None:
     """Calibrated on paragraphs of Python's manual, judged on other sentences; no training."""
     calibration, held_out = tmp_path / "texts.txt", sentences()

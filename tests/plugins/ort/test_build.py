@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_nothing_is_compiled_twice(library):
     build.build()
     assert {path: path.stat().st_mtime_ns for path in objects} == objects
     assert library.stat().st_mtime_ns == before
+
+
+def test_two_builds_at_once_compile_each_source_once(monkeypatch, tmp_path):
+    source, commands, run = tmp_path / "one.cpp", [], build._run
+    source.write_text('extern "C" int one() { return 1; }')
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
+    monkeypatch.setattr(build, "sources", lambda: [build.Source(source)])
+    monkeypatch.setattr(build, "_run", lambda *arguments: (commands.append(arguments), run(*arguments)))
+    with ThreadPoolExecutor(2) as pool:
+        libraries = list(pool.map(build.build, [tmp_path / "first.so", tmp_path / "second.so"]))
+    assert len(commands) == 2  # an object, and the library of it
+    assert libraries[0].read_bytes() == libraries[1].read_bytes()
 
 
 def test_a_refused_source_leaves_the_library_as_it_was(library, monkeypatch, tmp_path):

@@ -34,6 +34,7 @@ for isa, folder in zip(sys.argv[1::2], sys.argv[2::2]):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a test may have one processor
     ort.register(options)
     try:
         session = onnxruntime.InferenceSession(folder + "/model.onnx", options, providers=["CPUExecutionProvider"])
