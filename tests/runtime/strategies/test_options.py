@@ -15,7 +15,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation import generate as verb
 from intaglio.runtime.generation import request, strategy_choice
 from intaglio.runtime.strategies import STRATEGIES
-from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
 
 
@@ -26,11 +26,11 @@ class Stutter(Strategy):
     needs_draft: ClassVar[bool] = False
     repeats: int = option(2, "how often each token is written")
 
-    def write(self, text: Text) -> Steps:
+    def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         while True:
-            logits = yield text.large.follow(text.tokens)
-            token = text.sampler.choose(logits[-1], text.tokens)
+            logits = yield sequence.large.follow(sequence.tokens)
+            token = sequence.sampler.choose(logits[-1], sequence.tokens)
             for _ in range(self.repeats):
                 yield Written(token, "large")
 
