@@ -1,4 +1,4 @@
-"""Lut: linear layers as indices of 2, 3 or 4 bits into a table per output row, placed where the loss is sensitive."""
+"""Lut: store weights as 2-, 3- or 4-bit indices into a table per output row, weighted by sensitivity."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lut(TablePass):
 
     @property
     def effect(self) -> Effect:
-        """What storing weights in so many bits does to the numbers."""
+        """The effect of storing weights in `bits` bits."""
         return Effect.of_bits(self.bits)
 
     @property

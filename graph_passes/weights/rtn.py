@@ -1,4 +1,4 @@
-"""Rtn: weights of linear layers in uniform groups, each rounded to the nearest number of its group's grid."""
+"""Rtn: quantise weights in uniform groups, each rounded to the nearest point of its group's grid."""
 
 from __future__ import annotations
 

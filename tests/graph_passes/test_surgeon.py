@@ -107,10 +107,10 @@ def test_a_body_inside_a_loop_is_seen_and_counted(changed: Callable[..., tuple[i
     [
         ("return 3", UsageError, "own:change: returned int, expected an onnx_graphsurgeon.Graph, or None"),
         ("return 1 / 0", UsageError, "own:change: ZeroDivisionError in line 4 of own.py: division by zero."),
-        ("graph.nodes[0].op = 'Nonsense'", GraphError, "own:change produced a graph that ONNX's checker rejects: No Op"),
-        ("graph.nodes.reverse()", GraphError, "own:change produced a graph that ONNX's checker rejects: Nodes in a graph"),
+        ("graph.nodes[0].op = 'Nonsense'", GraphError, "produced a graph that ONNX's checker rejects: No Op"),
+        ("graph.nodes.reverse()", GraphError, "produced a graph that ONNX's checker rejects: Nodes in a graph"),
         ("graph.nodes[0].attrs['odd'] = 1", GraphError, "Unrecognized attribute: odd for operator MatMul"),
-        ("graph.nodes[0].attrs['odd'] = object()", GraphError, "own:change: produced a graph that cannot be exported ("),
+        ("graph.nodes[0].attrs['odd'] = object()", GraphError, "produced a graph that cannot be exported ("),
         ("graph.tensors()['a'].values = np.ones((5, 3), np.float32)", GraphError, "Incompatible dimensions"),
         ("p = graph.tensors()['p']; p.dtype, p.shape = np.float32, ['A', 7]", GraphError,
          "Inferred shape and existing shape differ"),
@@ -120,7 +120,7 @@ def test_a_body_inside_a_loop_is_seen_and_counted(changed: Callable[..., tuple[i
         ("h = graph.tensors()['h']; h.dtype, h.shape = np.float32, ['A', 3]; graph.outputs.append(h)", GraphError,
          "got the outputs y float32[A, 2], h float32[A, 3],"),
         ("graph.inputs[0].name = 'w'", GraphError, "got the inputs w float32[A, 4], expected x float32[A, 4], which"),
-        ("graph.outputs[0].dtype = None", GraphError, "own:change: produced a graph that cannot be exported ("),
+        ("graph.outputs[0].dtype = None", GraphError, "produced a graph that cannot be exported ("),
         ("graph.inputs[0].shape = None", GraphError, "Field 'shape' of 'type' is required but missing. Fix"),
     ],
 )  # fmt: skip

@@ -201,7 +201,7 @@ def test_a_bundle_without_a_template_says_so(bundle_with: Make) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[]", "holds no message"),
+        ("[]", "contains no messages"),
         ("{}", "expected a JSON list"),
         ('[{"role": "user"}]', "missing required field `content`"),
         ("[" * 100_000, "expected a JSON list"),
