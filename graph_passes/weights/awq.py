@@ -39,7 +39,7 @@ class Awq(GroupPass, ObservingPass):
 
     1. Scaled: layers whose input is the output of a normalisation, a product or another linear layer without other
        uses. The others are rounded without scaling, and the reason is noted.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
+    2. Left: layers that match a pattern of `skip`, those whose rows are not a multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     Raises `GraphError` for weights or activations that are NaN or infinite, `UsageError` for too little text.

@@ -41,7 +41,7 @@ class Gptq(GroupPass, ObservingPass):
     of their inputs' magnitudes; that costs nothing at run time, as the groups do not change.
 
     1. Layers are processed in the order of the graph, those that share an input together.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
+    2. Left: layers that match a pattern of `skip`, those whose rows are not a multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     `damping`: of the Hessian, as a fraction of the mean of its diagonal. Raises `GraphError` for weights or activations

@@ -20,8 +20,8 @@ LIMIT = 127  # of "Exploring Methods for Efficient Large Language Model Inferenc
 class Int8Absmax(Int8Pass):
     """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·q with scale = max|W| / 127 and q of -127 to 127.
 
-    The study uses one scale per layer, `per="tensor"`. Left: layers that a pattern of `skip` names, those whose
-    rows are no multiple of 32, and heads tied to the embeddings unless `tied`.
+    The study uses one scale per layer, `per="tensor"`. Left: layers that match a pattern of `skip`, those whose
+    rows are not a multiple of 32, and heads tied to the embeddings unless `tied`.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """

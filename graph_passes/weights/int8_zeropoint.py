@@ -21,7 +21,7 @@ class Int8ZeroPoint(Int8Pass):
     The range includes 0, so that the zero point is one of the 256 numbers ("Exploring Methods for Efficient Large
     Language Model Inference", section 2.1 and figure 2).
 
-    A zero point goes with each scale. Left: layers that a pattern of `skip` names, those whose rows are no multiple of
+    A zero point goes with each scale. Left: layers that match a pattern of `skip`, those whose rows are no multiple of
     32, and heads tied to the embeddings unless `tied`.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.

@@ -20,7 +20,7 @@ class Lut(TablePass):
     1. The tables are the exact optimum of Σ sensitivity·(weight - centroid)² of each row (SqueezeLLM, eq. 3.5), then
        rounded to `table_bits`.
     2. `unweighted`: every weight counts the same; no file of sensitivities is needed then.
-    3. Left: layers whose name matches a pattern of `skip`, whose inputs are no multiple of 32, or whose weight is an
+    3. Left: layers whose name matches a pattern of `skip`, whose inputs are not a multiple of 32, or whose weight is an
        embedding table too, unless `tied`.
 
     One layer is in memory at a time, in float32, with its sensitivities.

@@ -29,7 +29,7 @@ class PruneMagnitude(PruningPass):
        Inference", section 2.2; "global": of all layers together, so that some lose more than others.
     2. If compressed sparse rows take fewer bytes than the matrix, x·Wᵀ becomes CsrMatMul; otherwise the zeros stay in
        the matrix, which saves no space. `sparse: never` keeps all zeros in the matrices.
-    3. Left: layers that a pattern of `skip` names, and tied embeddings.
+    3. Left: layers that match a pattern of `skip`, and tied embeddings.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """

@@ -34,7 +34,7 @@ class PruneRows(PruningPass):
        Model Inference", section 2.2, has it; "sensitivity" those whose removal changes the loss least: the smallest
        Σ sensitivity·weight² over rows and columns, which needs a file of sensitivities.
     2. The number of remaining channels is a multiple of `multiple`, as groups of weights and kernels require.
-    3. Left: layers that a pattern of `skip` names, networks whose channels are not independent, shared weights, and
+    3. Left: layers that match a pattern of `skip`, networks whose channels are not independent, shared weights, and
        attention heads, whose number is also a dimension of the KV cache.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.

@@ -105,9 +105,9 @@ def generate_command(
         done: list[Generated] = []
         for run, shown in _write(generator, wanted, not as_json, trace):
             done.append(run.result())
-            _tell(generator, run, done[-1], shown, as_json, trace)
+            _print_text(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
-        _tell_work(bundle, options["draft"], done, as_json)
+        _print_work(bundle, options["draft"], done, as_json)
     return ERROR if any(result.stopped == "interrupted" for result in done) else 0
 
 
@@ -145,7 +145,9 @@ def _until_interrupted(items: Iterable[Item]) -> Iterator[Item]:
         yield from items
 
 
-def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool) -> None:
+def _print_text(
+    generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool
+) -> None:
     """Print a text, `shown` characters of which were printed already, and its statistics."""
     if as_json:
         print_json(result)
@@ -158,7 +160,7 @@ def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int,
     report_speed(generator, result)
 
 
-def _tell_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
+def _print_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
     """Print the work of all texts and that of the large model alone, as figure C.2 of the thesis."""
     from intaglio.bundle import Bundle
     from intaglio.validate.decoding_work import compared_work

@@ -85,8 +85,8 @@ def roofline_command(
         for row in result.rows
     ]  # fmt: skip
     title = (
-        f"{result.bundle}, {number_of(result.threads, 'threads')}: memory gives {size(int(result.bandwidth))}/s, "
-        f"float32 products make {result.peak / 1e9:.0f} GFLOP/s"
+        f"{result.bundle}, {number_of(result.threads, 'threads')}: memory bandwidth {size(int(result.bandwidth))}/s, "
+        f"peak of float32 products {result.peak / 1e9:.0f} GFLOP/s"
     )
     print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
     if note := _cache_note(result):
