@@ -1,7 +1,7 @@
 """ONNX -> ONNX: one pass per file, and recipes, the ordered lists of passes.
 
-The verb is `compress`. Where a recipe goes by sensitivities it lets `intaglio.training` compute them, which is a stage
-beside this one; so it stands above both, in `intaglio.compression`, and is imported from there when it is asked for.
+The verb is `compress`. It also uses `intaglio.training`, another stage, to compute sensitivities, so it is defined
+above both, in `intaglio.compression`, and imported from there on first use.
 """
 
 TYPE_CHECKING = False
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 __all__ = ["compress"]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
+if not TYPE_CHECKING:  # a type checker would accept any name of this module
 
     def __getattr__(name):
-        """The verb, whose module is imported when it is first asked for."""
+        """Return the verb; import its module on first use."""
         if name != "compress":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
@@ -22,5 +22,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
 
 
 def __dir__() -> list[str]:
-    """The names of this module, the verb among them."""
+    """Return the names of this module, including the verb."""
     return sorted({*globals(), *__all__})

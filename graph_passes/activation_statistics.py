@@ -1,4 +1,4 @@
-"""What calibration knows of an activation: its range, its channels, and how its magnitudes are distributed."""
+"""Statistics of an activation from calibration: range, channels, and a histogram of its magnitudes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 KEY = "statistics"  # in `ir.Value.meta`
-LOWEST = -100  # exponent of the smallest range of a histogram; what is smaller than a bin of it lies in bin 0
-BLOCK = 1 << 16  # numbers binned at a time: they stay in the processor's cache
+LOWEST = -100  # exponent of the smallest histogram range; numbers smaller than its first bin are counted in bin 0
+BLOCK = 1 << 16  # numbers binned at a time, so that they stay in the CPU's cache
 
 Floats = npt.NDArray[np.float32 | np.float64]
 
 
 @dataclass
 class Histogram:
-    """How often magnitudes fall into equal bins over [0, 2**exponent).
+    """Histogram of magnitudes in equal bins over [0, 2**exponent).
 
-    The range is the smallest power of two above all that was added. When it grows, neighbouring bins merge, without
-    any rounding: the counts are those that one look at all numbers would give, in whatever order they came.
+    The range is the smallest power of two above all added numbers. When it grows, neighbouring bins merge without
+    rounding: the counts do not depend on the order or batching of the numbers.
     """
 
     bins: int  # a power of two
@@ -33,11 +33,11 @@ class Histogram:
 
     @property
     def edges(self) -> npt.NDArray[np.float64]:
-        """[bins + 1], where the bins begin and end."""
+        """The boundaries of the bins, [bins + 1]."""
         return np.ldexp(np.arange(self.bins + 1) / self.bins, self.exponent)
 
     def add(self, numbers: Floats, largest: float) -> None:
-        """Count finite `numbers` (any shape), none of them of a magnitude above `largest`."""
+        """Count finite `numbers` (any shape) of magnitudes up to `largest`."""
         self._grow(math.frexp(largest)[1] if largest else LOWEST)
         flat = numbers.reshape(-1)
         scale = flat.dtype.type(math.ldexp(self.bins, -self.exponent))  # a power of two: the product is exact
@@ -49,14 +49,14 @@ class Histogram:
     def _grow(self, exponent: int) -> None:
         if exponent <= self.exponent:
             return
-        merged = min(1 << min(exponent - self.exponent, 63), self.bins)  # so many bins become one
+        merged = min(1 << min(exponent - self.exponent, 63), self.bins)  # bins that become one
         self.counts = np.pad(self.counts.reshape(-1, merged).sum(axis=1), (0, self.bins - self.bins // merged))
         self.exponent = exponent
 
 
 @dataclass
 class Statistics:
-    """What was seen of one activation. `method` and `percentile` say how `threshold` chooses from it."""
+    """Statistics of one activation. `method` and `percentile` are the settings of `threshold`."""
 
     method: str = "absmax"
     percentile: float = 99.99
@@ -73,7 +73,7 @@ class Statistics:
 
     @property
     def absmax(self) -> float:
-        """The largest magnitude; 0 before anything was seen."""
+        """The largest magnitude; 0 without data."""
         return max(abs(self.minimum), abs(self.maximum)) if self.count else 0.0
 
     @property
@@ -84,9 +84,9 @@ class Statistics:
         return self.channel_sum / max(self.count // self.channel_sum.size, 1)
 
     def add(self, array: Floats, channels: bool) -> None:
-        """Take in `array` (any shape, finite); `channels`: its last axis has the same length and meaning each time.
+        """Add `array` (any shape, finite); `channels`: its last axis has the same length and meaning each time.
 
-        Raises `ValueError` with "NaN" or "infinite" when it is not finite, and takes nothing in then.
+        Raises `ValueError` with "NaN" or "infinite" if it is not finite, and adds nothing then.
         """
         if array.size == 0:
             return
@@ -110,6 +110,6 @@ class Statistics:
 
 
 def statistics_of(value: ir.Value) -> Statistics | None:
-    """What `calibrate`, earlier in the same recipe, saw of `value`; None for what it did not observe."""
+    """Return the statistics that `calibrate` collected for `value` earlier in the recipe; None if not observed."""
     found: Statistics | None = value.meta.get(KEY)
     return found

@@ -1,11 +1,10 @@
-"""Seeing through the arrangement of arithmetic.
+"""Match formulas in a graph independently of how the arithmetic is arranged.
 
 One formula can be written as many graphs: `0.5 * x * (1 + e)`, `x * (0.5 + e * 0.5)`, `x / 2 + (e * x) / 2`. The
 rewrites do not list them. They expand a value into a sum of products of a few chosen values, the atoms, and
 compare that normal form: here `{x: 0.5, x e: 0.5}` for all three.
 
-Identity and casts between floating-point types are looked through: which type an intermediate had is not part of
-the formula.
+Identity and casts between floating-point types are ignored: the dtype of an intermediate is not part of the formula.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Monomial = frozenset[tuple[ir.Value, Fraction]]  # product of atoms, each with i
 Expression = dict[Monomial, float]  # sum of monomials with their coefficients
 
 NUMBER: Monomial = frozenset()  # the empty product: its coefficient is the constant term
-MAX_TERMS = 16  # an expression with more is none that a rewrite looks for
+MAX_TERMS = 16  # longer expressions match no rewrite
 MAX_DEGREE = 8
-MAX_VALUES = 64  # how far `above` and `below` look
+MAX_VALUES = 64  # maximum number of values that `above` and `below` visit
 
 ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Reciprocal", "Sqrt", "Pow", "Sum"})
-TOLERANCES = {  # relative, of a constant in a graph of this dtype: a few roundings of it
+TOLERANCES = {  # relative tolerance of a constant by the graph's dtype: a few rounding errors
     ir.DataType.DOUBLE: 1e-5,
     ir.DataType.FLOAT: 1e-5,
     ir.DataType.FLOAT16: 2e-3,
@@ -38,17 +37,17 @@ FLOATS = frozenset(TOLERANCES)
 
 
 def close(found: float, expected: float, dtype: ir.DataType | None) -> bool:
-    """Whether a constant of a graph is the expected one, up to the rounding of `dtype`."""
+    """Whether a constant equals the expected number, up to the rounding of `dtype`."""
     return abs(found - expected) <= TOLERANCES.get(dtype or ir.DataType.FLOAT, 1e-5) * abs(expected)
 
 
 def monomial(*factors: ir.Value | tuple[ir.Value, Fraction]) -> Monomial:
-    """The product of distinct values, each alone (exponent 1) or with an exponent."""
+    """Build the product of distinct values, each alone (exponent 1) or with an exponent."""
     return frozenset(factor if isinstance(factor, tuple) else (factor, Fraction(1)) for factor in factors)
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The finite number in a constant of one element."""
+    """Return the number of a constant with one element; None for anything else, NaN or infinity."""
     tensor = constant(value)
     if tensor is None or tensor.size != 1 or tensor.dtype not in FLOATS | {ir.DataType.INT32, ir.DataType.INT64}:
         return None
@@ -57,7 +56,7 @@ def scalar(value: ir.Value | None) -> float | None:
 
 
 def plain(value: ir.Value) -> ir.Value:
-    """The value below Identity and casts between floating-point types."""
+    """Return the value below Identity and casts between floating-point types."""
     while (source := _looked_through(value)) is not None:
         value = source
     return value
@@ -78,7 +77,7 @@ def _looked_through(value: ir.Value) -> ir.Value | None:
 class Expansion:
     """Expands values into sums of products of `atoms`.
 
-    `positive`: the atoms that are above zero everywhere, of which roots and reciprocals may be taken.
+    `positive`: the atoms that are always above zero, so that roots and reciprocals of them are allowed.
     `arrays`: whether constants of more than one element count as further atoms.
     """
 
@@ -89,7 +88,7 @@ class Expansion:
         self._known: dict[ir.Value, Expression | None] = {}
 
     def __call__(self, value: ir.Value) -> Expression | None:
-        """The expression of `value`, or None when other values, or other operators, are part of it."""
+        """Return the expression of `value`, or None if it contains other values or operators."""
         value = plain(value)
         if value not in self._known:
             self._known[value] = self._expand(value)
@@ -106,7 +105,7 @@ class Expansion:
         if node is None or node.domain != "" or node.op_type not in ARITHMETIC:
             return None
         if value.dtype is not None and value.dtype not in FLOATS:
-            return None  # integers divide with a remainder
+            return None  # integer division truncates
         operands: list[Expression] = []
         for operand in node.inputs:
             expression = None if operand is None else self(operand)
@@ -137,7 +136,7 @@ class Expansion:
         return None
 
     def _power(self, base: Expression, exponent: Fraction) -> Expression | None:
-        """A sum to a whole power from 1; one term of a positive number and positive atoms to any power."""
+        """Raise a sum to an integer power >= 1, or one term of a positive number and positive atoms to any power."""
         if exponent.denominator == 1 and 1 <= exponent <= MAX_DEGREE:
             result: Expression | None = base
             for _ in range(int(exponent) - 1):
@@ -156,7 +155,7 @@ class Expansion:
 
 
 def _keeps_rank(node: ir.Node, operands: list[Expression]) -> bool:
-    """Whether no number adds axes to the other operand, as a constant of shape [1, 1] does to a vector."""
+    """Whether no constant adds axes to the other operand, as a constant of shape [1, 1] does to a vector."""
     values = [value for value in node.inputs if value is not None]
     numbers = [set(expression) == {NUMBER} for expression in operands]
     if all(numbers):
@@ -191,14 +190,14 @@ def _product(left: Expression, right: Expression) -> Expression | None:
 
 
 def _bounded(expression: Expression) -> Expression | None:
-    """The expression without terms that cancelled out; None when it is larger than any formula looked for."""
+    """Return the expression without terms that cancelled out; None if it is larger than any searched formula."""
     kept = {factors: coefficient for factors, coefficient in expression.items() if coefficient} or {NUMBER: 0.0}
     too_high = any(sum(abs(exponent) for _, exponent in factors) > MAX_DEGREE for factors in kept)
     return None if len(kept) > MAX_TERMS or too_high else kept
 
 
 def polynomial(value: ir.Value, variable: ir.Value) -> dict[int, float] | None:
-    """The coefficients of `value` by degree in `variable`, or None when it is no polynomial in it alone."""
+    """Return the coefficients of `value` by degree in `variable`; None if it is not a polynomial in it alone."""
     expression = Expansion([variable])(value)
     if expression is None:
         return None
@@ -209,7 +208,7 @@ def polynomial(value: ir.Value, variable: ir.Value) -> dict[int, float] | None:
 
 
 def above(start: ir.Value, expand: Callable[[ir.Value], Expression | None]) -> Iterator[tuple[ir.Value, Expression]]:
-    """The values that arithmetic computes from `start` and `expand` knows, with their expressions, nearest first."""
+    """Yield the values computed from `start` by arithmetic that `expand` knows, with expressions, nearest first."""
     seen: set[ir.Value] = {start}
     pending = deque([start])
     while pending and len(seen) < MAX_VALUES:
@@ -225,7 +224,7 @@ def above(start: ir.Value, expand: Callable[[ir.Value], Expression | None]) -> I
 
 
 def below(value: ir.Value) -> Iterator[ir.Value]:
-    """`value` and the values that arithmetic computes it from, nearest first; constants are left out."""
+    """Yield `value` and the values that it is computed from by arithmetic, nearest first, without constants."""
     seen: set[ir.Value] = {value}
     pending = deque([value])
     while pending and len(seen) < MAX_VALUES:
@@ -246,5 +245,5 @@ def below(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def spelled(value: ir.Value, dtype: ir.DataType | None, user: ir.Value) -> ir.Value | None:
-    """The form of `value` (itself, or a cast of it) that has `dtype`, among what `user` is computed from."""
+    """Return `value` or a cast of it with `dtype`, among the values that `user` is computed from."""
     return next((form for form in below(user) if plain(form) is plain(value) and form.dtype == dtype), None)

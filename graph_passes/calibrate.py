@@ -1,4 +1,4 @@
-"""Calibrate: observes the activations of a floating-point graph on real inputs, for the passes after it."""
+"""Calibrate: observe the activations of a floating-point graph on real inputs, for later passes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from intaglio.temporary import scratch_directory
 
 FEW_TOKENS = 2048  # with fewer, ranges are too narrow for other texts
 RECORD = "calibration"  # in `ir.Model.meta`: the `Calibration` for the manifest
-MEMORY = 1 << 30  # bytes of activations that are held at once
+MEMORY = 1 << 30  # bytes of activations in memory at a time
 PRODUCTS = {"MatMul", "Gemm", "Conv"}
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE}  # what NumPy has
 QUANTISED = {
@@ -44,16 +44,15 @@ QUANTISED = {
 
 @dataclass(frozen=True)
 class Calibrate(ObservingPass):
-    """Runs the graph on calibration data and leaves `Statistics` in `meta` of the values it saw; rewrites nothing.
+    """Run the graph on calibration data and store `Statistics` in `meta` of the observed values; rewrite nothing.
 
-    1. Observed: the floating-point inputs of the graph, and whatever its nodes give that depends on an input.
-    2. What stands at padding, by the input `attention_mask`, is left out.
-    3. Not observed: values inside the bodies of If, Loop and Scan, and values whose dtype is not known.
+    1. Observed: the floating-point inputs of the graph, and all outputs of its nodes that depend on an input.
+    2. Padding positions, according to the input `attention_mask`, are ignored.
+    3. Not observed: values inside the bodies of If, Loop and Scan, and values whose dtype is unknown.
 
-    `method` and `percentile` choose the threshold (`thresholds.py`), `bins` is that of a histogram, `samples` the most
-    texts that are read, and `batch` the most that run at a time; fewer run where memory is short. Raises `GraphError`
-    for a graph that is quantised already or computes its products in float16, and for an activation that is NaN or
-    infinite.
+    `method` and `percentile` choose the threshold (`thresholds.py`), `bins` is the size of a histogram, `samples` the
+    maximum number of texts, and `batch` the maximum number per run; memory may reduce it. Raises `GraphError` for a
+    graph that is quantised already or computes products in float16, and for a NaN or infinite activation.
     """
 
     name: ClassVar[str] = "calibrate"
@@ -91,14 +90,16 @@ class Calibrate(ObservingPass):
         if tokens:
             counts.add("tokens", tokens)
         if 0 < tokens < FEW_TOKENS:
-            counts.leave(f"{tokens} tokens are few, and what others reach will be cut off: give some 64 paragraphs")
-        if inputs.manifest is None or inputs.manifest.decoder is None:  # its chunks of text have no padding
+            counts.leave(
+                f"{tokens} tokens are few, values outside their range will be clipped: give some 64 paragraphs"
+            )
+        if inputs.manifest is None or inputs.manifest.decoder is None:  # a decoder's chunks have no padding
             _note_padding(mask_axes(model), counts)
         return model, counts
 
 
 def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:
-    """Say why padding could not be left out, where it could not. `axes`: those of the mask."""
+    """Note why padding could not be ignored. `axes`: those of the mask."""
     if axes is None:
         counts.leave(f"the graph has no input {MASK} of two axes: padding, if there is any, was observed too")
     elif isinstance(axes[1], int):
@@ -106,7 +107,7 @@ def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:
 
 
 def observe(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[Statistics]:
-    """What each of `values`, floating point or integer, was on `batches`, padding left out.
+    """Collect the statistics of `values`, floating point or integer, on `batches`, without padding.
 
     Raises `GraphError` for an activation that is NaN or infinite.
     """
@@ -121,7 +122,7 @@ def _observe(
     batches: Sequence[dict[str, Array]],
     shown: Callable[[Sequence[dict[str, Array]]], Iterable[dict[str, Array]]],
 ) -> None:
-    """Run every batch and take in all of the given activations, as many at a time as fit in memory."""
+    """Run every batch and add all of the given activations, as many at a time as fit into memory."""
     axes = mask_axes(model)
     values = list(statistics)
     for group in _groups(values, _bytes(model, values, batches)):
@@ -138,23 +139,23 @@ def _refuse_quantised(model: ir.Model) -> None:
     found = {node.op_type for node in all_nodes(model) if node.domain == DOMAIN or node.op_type in QUANTISED}
     if found:
         raise GraphError(
-            f"calibrate: a graph already quantised ({', '.join(sorted(found))}), expected a floating-point one. "
-            "Start from the bundle that this one was made from."
+            f"calibrate: the graph is already quantised ({', '.join(sorted(found))}), expected a floating-point one. "
+            "Start from the bundle that this one was compressed from."
         )
 
 
 def _refuse_float16(model: ir.Model) -> None:
-    """Refuse float16 products: their scales and equalised weights would have half of the digits, for nothing."""
+    """Refuse float16 products: their scales and equalised weights would lose half of their digits for no gain."""
     for node in all_nodes(model):
         if node.op_type in PRODUCTS and node.domain == "" and node.outputs[0].dtype == ir.DataType.FLOAT16:
             raise GraphError(
                 f"calibrate: {node.op_type} {node.name!r} computes in float16, expected float32. Compress the float32 "
-                "bundle (intaglio export --dtype float32). After int8-qdq, --recipe float16 makes the rest float16."
+                "bundle (intaglio export --dtype float32). After int8-qdq, --recipe float16 converts the rest."
             )
 
 
 def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
-    """The activations to observe, in the order of the graph."""
+    """Return the activations to observe, in the order of the graph."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     depending, observable = set(inputs), [value for value in inputs if _is_float_tensor(value)]
     for node in model.graph:
@@ -164,7 +165,7 @@ def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
             counts.leave(f"the values inside {node.op_type} {node.name!r} are not observed")
         for value in node.outputs:
             if not value.name:
-                continue  # an optional output that nobody takes
+                continue  # an unused optional output
             depending.add(value)
             if value.dtype is None:
                 counts.leave(f"the dtype of {value.name!r} at {node.op_type} is not known")
@@ -178,7 +179,7 @@ def _is_float_tensor(value: ir.Value) -> bool:
 
 
 def mask_axes(model: ir.Model) -> Sequence[Length] | None:
-    """How the graph calls the two axes of the attention mask; None where it has no such input."""
+    """Return the names of the two axes of the attention mask; None if the graph has no such input."""
     for value in model.graph.inputs:
         if value.name == MASK and (axes := lengths(value)) is not None and len(axes) == 2:
             return axes
@@ -186,7 +187,7 @@ def mask_axes(model: ir.Model) -> Sequence[Length] | None:
 
 
 def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[int]:
-    """About how many bytes each value has in the largest batch; an axis of no known length is taken for the longest."""
+    """Estimate the bytes of each value in the largest batch; an axis of unknown length counts as the longest."""
     actual: dict[Length, int] = {}
     for value in model.graph.inputs:
         for axis, name in enumerate(lengths(value) or []):
@@ -201,7 +202,7 @@ def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[s
 
 
 def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:
-    """`values` in consecutive groups of at most `MEMORY` bytes each, or of one value that is larger."""
+    """Split `values` into consecutive groups of at most `MEMORY` bytes each, or of one larger value."""
     groups: list[list[ir.Value]] = []
     held = 0
     for value, size in zip(values, sizes, strict=True):
@@ -215,7 +216,7 @@ def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Va
 
 @contextmanager
 def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
-    """The graph opened by ONNX Runtime with `values` as its outputs; weights go through a temporary file."""
+    """Open the graph in ONNX Runtime with `values` as its outputs; weights go through a temporary file."""
     outputs = list(model.graph.outputs)
     with scratch_directory("calibrate") as directory:
         model.graph.outputs[:] = values or outputs
@@ -234,10 +235,10 @@ def _add(
     mask: npt.NDArray[np.bool_] | None,
     names: Sequence[Length] | None,
 ) -> None:
-    """Take in what `value` was in one run. Raises `GraphError` for NaN and infinities."""
+    """Add `array`, the content of `value` in one run. Raises `GraphError` for NaN and infinities."""
     stated = lengths(value)
     if stated is not None and len(stated) != array.ndim:
-        stated = None  # the graph states it wrongly
+        stated = None  # the graph's shape is wrong
     channels = bool(stated and isinstance(stated[-1], int))
     numbers: Floats = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
     parts = iter([numbers])

@@ -1,4 +1,4 @@
-"""Calibration data: the real text, or the arrays, that activations are observed on."""
+"""Calibration data: real text or arrays to observe activations on."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ IDS = "input_ids"
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """A file of inputs for a bundle's model, checked when it is opened and read when a pass asks for batches."""
+    """A file of inputs for a bundle's model, checked when opened, and read when a pass requests batches."""
 
     path: Path
     bundle: Bundle
 
     @classmethod
     def open(cls, path: str | Path, bundle: Bundle) -> Self:
-        """The data in `path`: UTF-8 text with one text per line (blank ones are passed over), or .npz arrays.
+        """Open `path`: UTF-8 with one text per line (blank lines are skipped), or .npz arrays.
 
-        Texts go through the bundle's tokenizer, and are cut to what the model takes. The arrays of an .npz file
-        have the names of the model's inputs; their first axis counts the samples. Raises `UsageError` for a file
-        that is missing, empty or not UTF-8, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
+        Texts are tokenized with the bundle's tokenizer, and truncated to the model's maximum. The arrays of an .npz
+        file have the names of the model's inputs; their first axis is the samples. Raises `UsageError` for a missing,
+        empty or non-UTF-8 file, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
         """
         if bundle.manifest.encoder is not None:
             raise UsageError(
-                f"bundle {bundle.path}: is an encoder-decoder, on whose decoder nothing can be calibrated. "
-                "Take a recipe that needs no text, such as rtn."
+                f"bundle {bundle.path}: is an encoder-decoder, whose decoder cannot be calibrated. "
+                "Use a recipe that needs no text, such as rtn."
             )
         data = cls(Path(path), bundle)
         data.load(1, 1)
         return data
 
     def load(self, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
-        """The first `samples` texts, rows, or (for a decoder) chunks of text as feeds, and where they came from."""
+        """Return the first `samples` texts, rows, or (for a decoder) chunks of text as feeds, and their source."""
         if self.bundle.manifest.decoder is not None and self.path.suffix != ".npz":
             return load_chunks(self.bundle, self.path, samples, batch_size, OPTION)
         return load_inputs(self.bundle, self.path, samples, batch_size, OPTION)
 
 
 def count_tokens(batches: Sequence[dict[str, Array]]) -> int:
-    """The tokens in `batches`: those that a mask [batch, sequence] keeps, else all token ids.
+    """Count the tokens in `batches`: those that a mask [batch, sequence] keeps, else all token ids.
 
-    Rows, where there are no token ids: images, frames of sound. A decoder's mask [batch, tokens, capacity] does not
-    say which tokens are real, but which slots of the cache each may see.
+    Without token ids (images, frames of sound), rows are counted. A decoder's mask [batch, tokens, capacity] is not
+    used: it marks the visible cache slots, not the real tokens.
     """
     total = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Canonicalize: formulas spelled out in many nodes become the one standard operator that computes them."""
+"""Canonicalize: replace formulas made of many nodes by the standard operator that computes them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ REWRITES = [GELU, LAYER_NORM, SOFTMAX]
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Replaces, in the graph and in the bodies of If and Loop:
+    """Replace, in the graph and in the bodies of If and Loop:
 
     1. x/2 · (1 + erf(x/√2)) and its tanh approximation by Gelu,
     2. (x - mean) / √(variance + epsilon) · weight + bias over the last axis by LayerNormalization,
     3. exp(x) / sum(exp(x)) by Softmax,
 
-    whatever the order and association of the arithmetic. The result keeps its name. Left, with a reason: constants
-    that differ from the formula's by more than the rounding of their dtype, other axes, weights that are not 1-D.
-    Intermediates that something else uses stay; the bodies of the model's functions are not looked into.
+    in any order and association of the arithmetic. The result keeps its name. Left, with a reason: constants that
+    differ from the formula's by more than the rounding of their dtype, other axes, weights that are not 1-D.
+    Intermediates with other uses stay; the bodies of the model's functions are not searched.
     """
 
     name: ClassVar[str] = "canonicalize"
@@ -55,7 +55,7 @@ def _apply(rewrite: Rewrite, model: ir.Model, names: Names, counts: Counts) -> N
         return
     reasons: list[str] = []
     for node in anchors:
-        while node.graph is not None:  # several formulas may share one anchor
+        while node.graph is not None:  # several formulas can share one anchor
             found = rewrite.find(node)
             reasons += found.reasons
             if found.match is None:

@@ -1,4 +1,4 @@
-"""ONNX's checker on a graph, with errors of one line."""
+"""Run ONNX's checker on a graph, with one-line errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from intaglio.errors import GraphError, one_line
 
 
 def check(model: ir.Model, what: str, way_out: str = "Re-export it.", shapes: bool = False) -> None:
-    """Run ONNX's checker on the graph without its large weights; `what` has it. Raises `GraphError`.
+    """Run ONNX's checker on the graph without its large weights. Raises `GraphError`, which begins with `what`.
 
-    `shapes`: infer dtypes and shapes too, and refuse a graph that states others.
+    `shapes`: infer dtypes and shapes too, and refuse a graph that states different ones.
     """
     try:
         CheckerPass(full_check=shapes)(model)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ir.passes.PassError) as error:
         cause = error.__cause__ or error
         reason = one_line(cause, 300).rstrip(".")
-        raise GraphError(f"{what} a graph that ONNX's checker refuses: {reason}. {way_out}") from error
+        raise GraphError(f"{what} a graph that ONNX's checker rejects: {reason}. {way_out}") from error

@@ -1,4 +1,4 @@
-"""What one graph has and another has not: nodes by operator type, and weights."""
+"""Differences between two graphs: nodes by operator type, and weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from intaglio.graph_passes.graphs import all_graphs, all_nodes
 
 
 def differences(before: ir.Model, after: ir.Model) -> dict[str, int]:
-    """How many nodes of each type were added, removed and changed, and how many weights: "Relu added" -> 2.
+    """Count the nodes of each type that were added, removed and changed, and the weights: "Relu added" -> 2.
 
-    A node is the same one if it has the same operator and its outputs the same names, and changed if its inputs or
-    attributes are others. A weight is changed if one of the same name has other numbers.
+    Nodes are the same if they have the same operator and the same output names; a node is changed if its inputs or
+    attributes differ. A weight is changed if its numbers differ under the same name.
     """
     old, new = _nodes(before), _nodes(after)
     found = Counter(f"{node.op_type} added" for key, node in new.items() if key not in old)
@@ -33,7 +33,7 @@ def differences(before: ir.Model, after: ir.Model) -> dict[str, int]:
 
 
 def weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """The tensors of the initializers of the graph and its subgraphs, by name."""
+    """Return the tensors of the initializers of the graph and its subgraphs, by name."""
     return {
         str(value.name): value.const_value
         for graph in all_graphs(model)
@@ -43,7 +43,7 @@ def weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 
 def equal(left: ir.TensorProtocol, right: ir.TensorProtocol) -> bool:
-    """Whether two tensors are the same, to the bit."""
+    """Whether two tensors are bit-identical."""
     if left is right:
         return True
     if left.dtype != right.dtype or left.shape.numpy() != right.shape.numpy():
@@ -56,7 +56,7 @@ def _nodes(model: ir.Model) -> dict[Hashable, ir.Node]:
 
 
 def _content(node: ir.Node) -> tuple[list[str | None], dict[str, str]]:
-    """What a node takes; the nodes of graphs among its attributes count by themselves."""
+    """Return the inputs and attributes of a node; nodes in its subgraphs are counted by themselves."""
     inputs = [None if value is None else value.name for value in node.inputs]
     return inputs, {name: _attribute(each) for name, each in node.attributes.items()}
 

@@ -1,4 +1,4 @@
-"""Float16: a graph that computes in float32 becomes one that computes in float16."""
+"""Float16: convert a graph from float32 to float16."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from intaglio.runtime.sessions.step import EXIT_THRESHOLDS
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
-FLOAT_BY_DEFAULT = {"SequenceEmpty": "dtype"}  # the standard says so in words only
+FLOAT_BY_DEFAULT = {"SequenceEmpty": "dtype"}  # defaults that the standard documents only in prose
 
 
 @dataclass(frozen=True)
 class Float16(Pass):
-    """Converts float32 to float16 everywhere: initializers, Constants, tensors and dtypes in attributes, values.
+    """Convert float32 to float16 everywhere: initializers, Constants, tensors and dtypes in attributes, values.
 
-    1. Finite weights beyond ±65504 are clamped, numbers too close to 0 raised to the smallest that is not 0.
-    2. Operators, inputs and outputs that have no float16 form in the standard, and nodes of other domains, stay
-       float32 between Casts; so do the operators (by type) and nodes (by name) that `keep` lists.
-    3. The graph's float32 inputs and outputs become float16; with `keep_io` they stay, and are cast.
+    1. Finite weights beyond ±65504 are clamped; nonzero numbers too close to 0 become the smallest subnormal.
+    2. Operators, inputs and outputs without a float16 form in the standard, and nodes of other domains, stay float32
+       between Casts; so do the operators (by type) and nodes (by name) listed in `keep`.
+    3. The graph's float32 inputs and outputs become float16; with `keep_io` they stay float32, and are cast.
     4. Calls of the model's functions are inlined first.
-    5. Cos and Sin, and what their angles are computed from, stay float32: rotary positions of some thousand radians
-       would be off by whole radians.
+    5. Cos and Sin, and the computation of their angles, stay float32: rotary positions of some thousand radians would
+       be off by whole radians.
 
-    Left as a whole is a decoder that stops computing saturated tokens: it compares states in float32.
-    LayerNormalization goes on computing mean and variance in float32 (`stash_type`). Raises `GraphError` where the
-    dtype of a value of another domain's node is not known.
+    LayerNormalization still computes mean and variance in float32 (`stash_type`). Raises `GraphError` for a decoder
+    with an exit after every block, which compares states in float32, and if the dtype of a value of another domain's
+    node is unknown.
     """
 
     name: ClassVar[str] = "float16"
@@ -88,11 +88,11 @@ class _Conversion:
         self.out_of_range = OutOfRange()
         self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
         self.angles = _angles(nodes)
-        # The places where float32 stays: (node, index of an input), and (node, index of an output).
+        # Places that stay float32: (node, index of an input), and (node, index of an output).
         self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
         self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
         self.kept = self._kept_constants()
-        self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same in float32, where there is one
+        self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same value in float32, if there is one
         self.casts: list[ir.Node] = []
 
     def run(self) -> None:
@@ -123,7 +123,7 @@ class _Conversion:
         self.counts.reasons += self.out_of_range.reasons()
 
     def _single(self, node: ir.Node, values: Sequence[ir.Value | None], side: str) -> list[int]:
-        """The indices of the node's inputs or outputs that stay float32."""
+        """Return the indices of the node's inputs or outputs that stay float32."""
         schema = self._schema(node)
         if schema is None and not has_subgraphs(node):
             for value in values:
@@ -143,14 +143,14 @@ class _Conversion:
         return onnx.defs.get_schema(node.op_type, version, node.domain) if known else None
 
     def _stays(self, node: ir.Node) -> bool:
-        """Whether the node computes in float32; what has a body follows the nodes of its body."""
+        """Whether the node computes in float32; for a node with a body, the nodes of the body decide."""
         named = node.op_type in self.options.keep or node.name in self.options.keep
         if named and has_subgraphs(node):
             self.counts.leave(f"keep: {node.op_type} {node.name!r} has a body; name the nodes in it instead")
         return not has_subgraphs(node) and (named or node in self.angles or self._schema(node) is None)
 
     def _kept_constants(self) -> set[ir.Value]:
-        """Initializers and Constants that only float32 places use: they stay as they are."""
+        """Return the initializers and Constants used only in float32 places; they do not change."""
         constants = [value for graph in all_graphs(self.model) for value in graph.initializers.values()]
         constants += [node.outputs[0] for node in self.nodes if node.op_type == "Constant" and node.domain == ""]
         places = set(self.single_inputs)
@@ -168,12 +168,12 @@ class _Conversion:
                 if tensor is None or tensor.dtype != FLOAT or value in self.kept:
                     continue
                 if value.is_graph_input() and value in single_io:
-                    continue  # what an input is when it is not fed
+                    continue  # the default of an input
                 value.const_value = half(tensor, self.out_of_range)
                 self.counts.add("weights")
 
     def _attributes(self, node: ir.Node) -> None:
-        """Convert the tensors and dtypes that the node has as attributes, stated or by default."""
+        """Convert the tensors and dtypes in the node's attributes, explicit or by default."""
         schema = self._schema(node)
         for name, attribute in list(node.attributes.items()):
             if attribute.is_ref():
@@ -195,7 +195,7 @@ class _Conversion:
                 node.attributes[name] = ir.AttrInt64(name, HALF)
 
     def _cast(self, value: ir.Value, to: ir.DataType, name: str) -> ir.Value:
-        """A Cast of `value`, right after where it comes from, so that whoever sees the one sees the other."""
+        """Insert a Cast of `value` right after its producer, so that it is visible wherever `value` is."""
         name_of_node = f"{value.name}_to_{to.name.lower()}"
         node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], num_outputs=1, name=name_of_node)
         producer, graph = value.producer(), value.graph
@@ -211,7 +211,7 @@ class _Conversion:
         return result
 
     def _cast_output(self, output: ir.Value) -> None:
-        """What comes out of a float32 place is cast; the cast value has its name."""
+        """Cast the output of a float32 place; the cast value takes over its name."""
         if output in self.kept:
             return
         _set_element(output, FLOAT)
@@ -226,7 +226,7 @@ class _Conversion:
         self.singles[result] = output
 
     def _cast_input(self, node: ir.Node, index: int) -> None:
-        """What goes into a float32 place is cast, or taken from before it became float16."""
+        """Cast the input of a float32 place, or use its float32 original."""
         value = node.inputs[index]
         if value is None or value in self.kept:
             return
@@ -245,11 +245,11 @@ class _Conversion:
         self.singles[result] = value
 
     def _cast_graph_output(self, index: int) -> None:
-        """Give out float32 under the output's name; the float16 value, where it is used on, gets another."""
+        """Return float32 under the output's name; a float16 value with other uses gets another name."""
         outputs = self.model.graph.outputs
         value = outputs[index]
         if _element(value) == FLOAT:
-            return  # an input that is given out as it came
+            return  # an input that is returned unchanged
         name = str(value.name)
         single = self.singles.get(value)
         if single is None:
@@ -260,7 +260,7 @@ class _Conversion:
 
 
 def _element(value: ir.Value) -> ir.DataType | None:
-    """The dtype of a tensor, or of the tensors in a sequence."""
+    """Return the dtype of a tensor, or of the tensors in a sequence."""
     return value.dtype
 
 
@@ -271,7 +271,7 @@ def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def _angles(nodes: Sequence[ir.Node]) -> set[ir.Node]:
-    """The nodes that compute angles' cosines and sines, and those that compute the angles."""
+    """Return the Cos and Sin nodes, and the nodes that compute their angles."""
     found: set[ir.Node] = set()
     waiting = [node for node in nodes if node.op_type in ("Cos", "Sin") and node.domain == ""]
     while waiting:
@@ -283,7 +283,7 @@ def _angles(nodes: Sequence[ir.Node]) -> set[ir.Node]:
 
 
 def _takes_half(schema: onnx.defs.OpSchema, side: str, index: int) -> bool:
-    """Whether the standard lets input or output number `index` of the operator be float16."""
+    """Whether the standard allows float16 for input or output number `index` of the operator."""
     formal = list(getattr(schema, side))
     parameter = formal[min(index, len(formal) - 1)]  # the last one may be repeated
     for constraint in schema.type_constraints:

@@ -1,4 +1,4 @@
-"""FoldConstants: computes beforehand what does not depend on the inputs."""
+"""FoldConstants: precompute everything that does not depend on the inputs."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ NOT_FOLDED = RANDOM | QUANTIZED | {"Constant", "Dropout"}
 
 @dataclass(frozen=True)
 class FoldConstants(Pass):
-    """Replaces, in the graph and in the bodies of If and Loop:
+    """Replace, in the graph and in the bodies of If and Loop:
 
     1. a node whose inputs are all constants by its result, computed by onnx.reference,
     2. Shape and Size of a tensor whose shape the graph states,
     3. Identity by its input, unless its output is the graph's,
 
-    and removes nodes and initializers that nothing uses.
+    and remove unused nodes and initializers.
 
-    Results keep their names. Left: random operators, quantisation, nodes with bodies, and, with a reason, nodes of
-    other domains, a Transpose or Cast of a matrix of floating-point numbers that is used elsewhere too (a head tied to
-    the embeddings: folded, it would be stored twice, and no longer be known as tied), and results that would make the
-    model grow by more than `max_bytes` (bytes of the result less those of the constants that it makes superfluous), or
-    whose size is not known beforehand.
+    Results keep their names. Left: random operators, quantisation, nodes with bodies, and, with a reason: nodes of
+    other domains; a Transpose or Cast of a floating-point matrix with other uses (a head tied to the embeddings would
+    be stored twice and no longer recognised as tied); results that would make the model grow by more than `max_bytes`
+    (bytes of the result minus those of the constants that become unused), or whose size is unknown.
     """
 
     name: ClassVar[str] = "fold_constants"
@@ -113,12 +112,14 @@ class FoldConstants(Pass):
             with np.errstate(all="ignore"):
                 proto = ir.serde.serialize_node(node)
                 results = ReferenceEvaluator(proto, opsets=dict(model.opset_imports)).run(None, feeds)
-        except Exception as error:  # whatever an operator of the reference raises: then the node stays
+        except Exception as error:  # operators of the reference raise various exceptions: then the node stays
             counts.leave(f"{what}: constant, but onnx.reference cannot compute it ({type(error).__name__})")
             return None
         arrays = [np.asarray(result) for result in results]
         if [_described(array) for array in arrays] != [_described_type(kind) for kind in expected]:
-            counts.leave(f"{what}: constant, but onnx.reference gives another dtype or shape than the standard says")
+            counts.leave(
+                f"{what}: constant, but onnx.reference returns another dtype or shape than the standard requires"
+            )
             return None
         return arrays
 
@@ -136,7 +137,7 @@ def _copies_a_matrix(node: ir.Node) -> bool:
 
 
 def _remove_unused(model: ir.Model) -> int:
-    """Remove the nodes and initializers that nothing uses; how many there were."""
+    """Remove unused nodes and initializers; return their number."""
     sizes = [len(graph) + len(graph.initializers) for graph in all_graphs(model)]
     for node in reversed(all_nodes(model)):
         remove_if_dead(node)
@@ -146,7 +147,7 @@ def _remove_unused(model: ir.Model) -> int:
 
 
 def _bypass(node: ir.Node) -> bool:
-    """Let the users of an Identity take its input."""
+    """Connect the users of an Identity to its input; return whether it was removed."""
     source, output = node.inputs[0], node.outputs[0]
     if source is None or output.is_graph_output():
         return False
@@ -156,7 +157,7 @@ def _bypass(node: ir.Node) -> bool:
 
 
 def _static_shape(node: ir.Node) -> list[Array] | None:
-    """What Shape or Size gives, where the graph states it."""
+    """Return the output of Shape or Size, if the graph states the shape."""
     value = node.inputs[0] if node.inputs else None
     if node.op_type not in ("Shape", "Size") or node.domain != "" or value is None or value.shape is None:
         return None
@@ -170,14 +171,14 @@ def _static_shape(node: ir.Node) -> list[Array] | None:
 
 
 def _output_types(node: ir.Node, feeds: dict[str, Array], model: ir.Model) -> list[Any]:
-    """The ONNX type of every output, as the standard's shape inference has it; None where it has none."""
+    """Return the ONNX type of every output from shape inference; None where it has none."""
     proto = ir.serde.serialize_node(node)
     schema = onnx.defs.get_schema(node.op_type, opset(model), "")
     types = {
         name: onnx.helper.make_tensor_type_proto(ir.DataType.from_numpy(array.dtype), array.shape)
         for name, array in feeds.items()
     }
-    small = {  # the contents that shapes follow from: lengths, axes, repeats
+    small = {  # contents that shapes depend on: lengths, axes, repeats
         name: onnx.numpy_helper.from_array(array) for name, array in feeds.items() if array.size <= 1024
     }
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
@@ -191,7 +192,7 @@ def _output_types(node: ir.Node, feeds: dict[str, Array], model: ir.Model) -> li
 
 
 def _described_type(kind: Any) -> tuple[int, tuple[int, ...]] | None:
-    """ONNX dtype and shape of a tensor type, where all of it is known."""
+    """Return the ONNX dtype and shape of a tensor type; None unless all of it is known."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     lengths = kind.tensor_type.shape.dim
@@ -212,7 +213,7 @@ def _bytes(kind: Any) -> int | None:
 
 
 def _superfluous(node: ir.Node) -> int:
-    """Bytes of the constants that only this node uses."""
+    """Return the bytes of the constants that only this node uses."""
     return sum(
         tensor.nbytes
         for value in set(node.inputs)
@@ -222,7 +223,7 @@ def _superfluous(node: ir.Node) -> int:
 
 
 def _replace(node: ir.Node, arrays: list[Array]) -> None:
-    """Put the results in the place of the node's outputs: initializers, or Constant nodes for a graph's outputs."""
+    """Replace the node's outputs by the results: initializers, or Constant nodes for a graph's outputs."""
     assert node.graph is not None
     graph, inputs = node.graph, [value for value in node.inputs if value is not None]
     for output, array in zip(node.outputs, arrays, strict=True):

@@ -1,4 +1,4 @@
-"""What several passes do with a graph: read constants, name new values, replace and remove nodes."""
+"""Graph operations shared by passes: read constants, name new values, replace and remove nodes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Array = npt.NDArray[np.generic]
 
 
 def opset(model: ir.Model) -> int:
-    """The version of the standard operators that the graph uses; 0 when it uses none."""
+    """Return the graph's version of the standard opset; 0 if it uses none."""
     return model.opset_imports.get("", 0)
 
 
 def all_nodes(model: ir.Model) -> list[ir.Node]:
-    """The nodes of the graph and of its subgraphs (bodies of If and Loop), not of the model's functions."""
+    """Return the nodes of the graph and its subgraphs (bodies of If and Loop), not of the model's functions."""
     return list(ir.traversal.RecursiveGraphIterator(model.graph))
 
 
 def all_values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of the graph and of its subgraphs: inputs, initializers, and what nodes give."""
+    """Yield every value of the graph and its subgraphs: inputs, initializers, and outputs of nodes."""
     seen: set[ir.Value] = set()
     for graph in all_graphs(model):
         for value in (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)):
@@ -36,14 +36,14 @@ def all_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The graph and its subgraphs, outermost first."""
+    """Yield the graph and its subgraphs, outermost first."""
     yield model.graph
     for node in all_nodes(model):
         yield from _bodies(node)
 
 
 def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs that the node runs, as If, Loop and Scan do."""
+    """Yield the subgraphs of a node, such as If, Loop and Scan."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             yield attribute.as_graph()
@@ -52,12 +52,12 @@ def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def has_subgraphs(node: ir.Node) -> bool:
-    """Whether the node runs graphs of its own."""
+    """Whether the node has subgraphs."""
     return any(True for _ in _bodies(node))
 
 
 def used_values(node: ir.Node) -> list[ir.Value]:
-    """What the node takes: its inputs, and what the graphs that it runs take from around them."""
+    """Return the values that the node uses: its inputs, and the outer values used in its subgraphs."""
     used = [value for value in node.inputs if value is not None]
     for body in _bodies(node):
         inside = {*body.inputs, *body.initializers.values()}
@@ -68,9 +68,9 @@ def used_values(node: ir.Node) -> list[ir.Value]:
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of an initializer or a Constant node; None for all else.
+    """Return the tensor of an initializer or a Constant node; None for anything else.
 
-    An initializer that is also a graph input can be fed another content, so it is no constant.
+    An initializer that is also a graph input can be overridden, so it is not a constant.
     """
     if value is None or value.is_graph_input():
         return None
@@ -83,9 +83,9 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
-    """A list such as `axes`, which older opsets have as the attribute `name` and newer ones as the input `index`.
+    """Read a list such as `axes`, which is the attribute `name` in older opsets and the input `index` in newer ones.
 
-    None when the node has neither, or when the input is no constant.
+    None if the node has neither, or if the input is not a constant.
     """
     if name in node.attributes:
         return list(node.attributes[name].as_ints())
@@ -95,7 +95,7 @@ def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
 
 
 def rank(value: ir.Value) -> int | None:
-    """The number of axes, where the graph states it."""
+    """Return the number of axes, if known."""
     if value.shape is None:
         tensor = constant(value)
         return None if tensor is None else len(tensor.shape)
@@ -103,13 +103,13 @@ def rank(value: ir.Value) -> int | None:
 
 
 class Names:
-    """Gives names that no value of the model has yet."""
+    """Creates names that no value of the model has yet."""
 
     def __init__(self, model: ir.Model):
         self._taken = {value.name for value in all_values(model)}
 
     def new(self, wish: str) -> str:
-        """`wish`, or `wish` with the first number that makes it new."""
+        """Return `wish`, with a number appended if it is taken."""
         name, number = wish, 1
         while name in self._taken:
             name, number = f"{wish}_{number}", number + 1
@@ -118,7 +118,7 @@ class Names:
 
 
 def add_initializer(model: ir.Model, name: str, array: Array) -> ir.Value:
-    """A new constant of the outermost graph, which every subgraph sees too."""
+    """Add a constant to the outermost graph, visible in every subgraph."""
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
@@ -126,7 +126,7 @@ def add_initializer(model: ir.Model, name: str, array: Array) -> ir.Value:
 
 
 def add_constant_before(node: ir.Node, array: Array, name: str) -> ir.Value:
-    """The output of a new Constant node before `node`; unlike an initializer it may stand in a function too."""
+    """Insert a Constant node before `node` and return its output; unlike an initializer it works in functions too."""
     made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(array, name=name))], num_outputs=1)
     assert node.graph is not None
     node.graph.insert_before(node, made)
@@ -140,9 +140,9 @@ def add_constant_before(node: ir.Node, array: Array, name: str) -> ir.Value:
 def replace_value(
     old: ir.Value, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any]
 ) -> ir.Node:
-    """Compute `old` by a new standard node in the place of its producer; what is no longer used is removed.
+    """Replace the producer of `old` by a new standard node; remove nodes that become unused.
 
-    The new output has the name, the type and the shape of `old`, also where `old` is an output of the graph.
+    The new output has the name, the type and the shape of `old`, also if `old` is an output of the graph.
     """
     producer = old.producer()
     assert producer is not None and producer.graph is not None
@@ -156,7 +156,7 @@ def replace_value(
 
 
 def take_over(old: ir.Value, new: ir.Value) -> None:
-    """Let `new` stand wherever `old` stood, under its name and with its type; `old` is left without a name."""
+    """Replace all uses of `old` by `new`, which takes its name and type; `old` loses its name."""
     name, new.type, new.shape = old.name, old.type, old.shape
     new.metadata_props.update(old.metadata_props)
     new.meta.update(old.meta)
@@ -166,7 +166,7 @@ def take_over(old: ir.Value, new: ir.Value) -> None:
 
 
 def remove_if_dead(node: ir.Node) -> None:
-    """Remove `node` if nothing uses it, and then what it alone used: nodes and initializers."""
+    """Remove `node` if it is unused, and then the nodes and initializers that only it used."""
     pending = [node]
     while pending:
         node = pending.pop()
@@ -184,7 +184,7 @@ def remove_if_dead(node: ir.Node) -> None:
 
 
 def _release_bodies(node: ir.Node) -> list[ir.Value]:
-    """Let the nodes in the bodies of a node that is removed use nothing any more; what they used."""
+    """Disconnect the nodes in the bodies of a removed node; return the values they used."""
     used: list[ir.Value] = []
     for body in _bodies(node):
         for inner in ir.traversal.RecursiveGraphIterator(body):
@@ -196,14 +196,14 @@ def _release_bodies(node: ir.Node) -> list[ir.Value]:
 
 
 def remove_initializer_if_dead(value: ir.Value) -> None:
-    """Remove an initializer that nothing uses, and that is not an input or output of a graph."""
+    """Remove an initializer if it is unused and not an input or output of a graph."""
     unused = value.is_initializer() and not (value.uses() or value.is_graph_input() or value.is_graph_output())
     if unused and value.graph is not None and value.name is not None:
         del value.graph.initializers[value.name]
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Fill in the dtypes and shapes that follow from the graph; what cannot be inferred stays as it is."""
+    """Infer dtypes and shapes of the graph's values; those that cannot be inferred do not change."""
     infer = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
     with _quiet():
         infer(model)
@@ -212,7 +212,7 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def _infer_ranks(model: ir.Model) -> bool:
-    """The length of the shape that Reshape is given is the number of axes, which ONNX does not infer."""
+    """Infer the rank of Reshape outputs from the length of the shape input, which ONNX does not do."""
     found = False
     for node in all_nodes(model):
         if node.op_type != "Reshape" or node.domain != "" or node.outputs[0].shape is not None:
@@ -226,7 +226,7 @@ def _infer_ranks(model: ir.Model) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the inference's own log from the terminal: an operator that it does not know is no news."""
+    """Silence the log of shape inference, which warns about every custom operator."""
     log = logging.getLogger("onnx_ir.passes.common.shape_inference")
     level = log.level
     log.setLevel(logging.CRITICAL)

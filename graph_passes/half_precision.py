@@ -1,4 +1,4 @@
-"""float32 constants as float16: what becomes of numbers outside of its range."""
+"""Convert float32 constants to float16, with clamping of numbers outside its range."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import onnx_ir as ir
 
 LARGEST = np.float16(65504)
 SMALLEST = np.float16(2**-24)  # 5.96e-8, the smallest subnormal
-LAZY_ABOVE = 4096  # bytes of a tensor; larger ones are converted when they are written
+LAZY_ABOVE = 4096  # bytes; larger tensors are converted when they are written
 
 
 @dataclass
 class OutOfRange:
-    """How many numbers float16 cannot hold: too large (clamped) or too small (raised, so that they do not become 0)."""
+    """Counts of numbers outside the range of float16: too large (clamped), or too small (raised from 0)."""
 
     clamped: int = 0
     raised: int = 0
 
     def reasons(self) -> list[str]:
-        """One line for each kind that there was."""
+        """Return one line for each kind that occurred."""
         lines = []
         if self.clamped:
             lines.append(f"{_numbers(self.clamped)} beyond ±{LARGEST:.0f}, clamped to it")
@@ -35,7 +35,7 @@ def _numbers(count: int) -> str:
 
 
 def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """float16 of the same shape; finite numbers stay finite, numbers other than 0 stay so; infinities and NaN stay."""
+    """Convert to float16; finite numbers stay finite, nonzero numbers stay nonzero; infinities and NaN stay."""
     with np.errstate(over="ignore", under="ignore"):
         result = array.astype(np.float16)
     for wrong, bound in ((np.isinf(result) & np.isfinite(array), LARGEST), ((result == 0) & (array != 0), SMALLEST)):
@@ -44,17 +44,17 @@ def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 def count(array: npt.NDArray[np.float32], found: OutOfRange) -> None:
-    """Add to `found` what `convert` has to change."""
+    """Add the numbers that `convert` clamps or raises to `found`."""
     too_large = ((array > LARGEST) | (array < -LARGEST)) & np.isfinite(array)
     found.clamped += int(np.count_nonzero(too_large))
     found.raised += int(np.count_nonzero((array > -SMALLEST) & (array < SMALLEST) & (array != 0)))
 
 
 def half(tensor: ir.TensorProtocol, found: OutOfRange) -> ir.TensorProtocol:
-    """A float32 tensor as float16.
+    """Convert a float32 tensor to float16.
 
-    A large one is converted each time that it is asked for and not kept: the weights of a large model, mapped from
-    their file, are then never in memory all at once.
+    A large one is converted on every access and not cached, so the weights of a large model, which are memory-mapped,
+    are never in memory all at once.
     """
     count(tensor.numpy(), found)
     if tensor.nbytes <= LAZY_ABOVE:

@@ -1,4 +1,4 @@
-"""Inline: puts standard ONNX operators in the place of ours, so that any ONNX runtime can take the graph."""
+"""Inline: replace our operators by standard ONNX operators, so that any ONNX runtime can run the graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BODIES = {"integer": FunctionBody, "float": FloatBody}
 
 @dataclass(frozen=True)
 class Inline(Pass):
-    """Replaces every operator of ours by its body; a graph without them stays as it is.
+    """Replace every operator of ours by its function body; a graph without them does not change.
 
-    `arithmetic` is what the bodies compute in: "integer" gives the operators' integers to the bit, with MatMulInteger
-    and 64-bit arithmetic; "float" gives them nearly, with float16 products and float32 arithmetic, for runtimes that
-    lack the former (see `plugins.float_body`). Raises `GraphError` for an operator that this version does not know.
+    `arithmetic` of the bodies: "integer" is bit-identical to the operators, with MatMulInteger and 64-bit arithmetic;
+    "float" is approximate, with float16 products and float32 arithmetic, for runtimes without integer arithmetic (see
+    `plugins.float_body`). Raises `GraphError` for an operator that this version does not know.
     """
 
     name: ClassVar[str] = "inline"
@@ -38,5 +38,5 @@ class Inline(Pass):
         """Rewrite `model`."""
         counts = Counts(dict(inline(model, body=BODIES[self.arithmetic])))
         if not counts.rewritten:
-            counts.leave("the graph has none but standard operators already")
+            counts.leave("the graph has only standard operators already")
         return model, counts

@@ -1,4 +1,4 @@
-"""What the passes have in common that run the graph on calibration data."""
+"""Base of the passes that run the graph on calibration data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.graph_passes.contract import Need, Pass
 
 @dataclass(frozen=True)
 class ObservingPass(Pass):
-    """At most `samples` texts, rows of arrays, or chunks of a decoder's text are read; `batch` of them run at once."""
+    """Reads at most `samples` texts, rows of arrays, or chunks of a decoder's text; runs `batch` of them at a time."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.CALIBRATION})
     shows_progress: ClassVar[bool] = True

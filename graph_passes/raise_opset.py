@@ -1,4 +1,4 @@
-"""RaiseOpset: brings a graph from another tool to the standard operators' version that the other passes work on."""
+"""RaiseOpset: convert a graph from another tool to the opset version that the other passes expect."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Adapt = Callable[[ir.Node, Names], None]
 
 @dataclass(frozen=True)
 class RaiseOpset(Pass):
-    """Raises the standard opset of the graph, its subgraphs and its functions to `version`.
+    """Raise the standard opset of the graph, its subgraphs and its functions to `version`.
 
-    Between 11 and today most versions of an operator only added types, inputs and attributes, and the node stays as
-    it is. `CHANGES` lists the others, with what is done to a node that crosses one. Weights, names and nodes of
-    other domains are not touched. Raises `GraphError` for an older graph, or a node that has no newer form.
+    Since opset 11 most new versions of an operator only added types, inputs and attributes, and the node does not
+    change. `CHANGES` lists the others, with the conversion of a node. Weights, names and nodes of other domains are not
+    changed. Raises `GraphError` for an older graph, or a node that has no newer form.
     """
 
     name: ClassVar[str] = "raise_opset"
@@ -62,7 +62,7 @@ class RaiseOpset(Pass):
 def _raise(nodes: Iterable[ir.Node], start: int, version: int, names: Names, counts: Counts) -> None:
     if start < OLDEST:
         raise GraphError(
-            f"raise_opset: the graph has opset {start}, expected {OLDEST} or later. Export it anew with a newer one."
+            f"raise_opset: the graph has opset {start}, expected {OLDEST} or later. Re-export it with a newer one."
         )
     for node in nodes:
         if node.domain != "":
@@ -70,7 +70,7 @@ def _raise(nodes: Iterable[ir.Node], start: int, version: int, names: Names, cou
         if not onnx.defs.has(node.op_type, version, "") or onnx.defs.get_schema(node.op_type, version, "").deprecated:
             raise GraphError(
                 f"raise_opset: {node.op_type} {node.name!r} is not in opset {version}. "
-                "Export the graph anew without this operator."
+                "Re-export the graph without this operator."
             )
         for types, first, adapt, applies in CHANGES:
             if node.op_type in types and start < first <= version and applies(node):
@@ -84,12 +84,12 @@ def _refuse_references(node: ir.Node) -> None:
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise GraphError(
             f"raise_opset: {node.op_type} {node.name!r} takes its attributes from its function. "
-            "Export the graph anew with a newer opset, or without functions."
+            "Re-export the graph with a newer opset, or without functions."
         )
 
 
 def _attribute_to_input(name: str, index: int) -> Adapt:
-    """A list of integers moves from the attribute `name` to the input `index`."""
+    """Move a list of integers from the attribute `name` to the input `index`."""
 
     def adapt(node: ir.Node, names: Names) -> None:
         numbers = np.array(node.attributes.pop(name).as_ints(), np.int64)
@@ -99,7 +99,7 @@ def _attribute_to_input(name: str, index: int) -> Adapt:
 
 
 def _signal_axis(node: ir.Node, names: Names) -> None:
-    """The axis moves to an input, which has another default."""
+    """Move the axis to an input, which has another default."""
     axis = node.attributes.pop("axis").as_int() if "axis" in node.attributes else 1
     _add_input(node, 2, np.array(axis, np.int64), names.new(f"{node.outputs[0].name}_axis"))
 
@@ -110,7 +110,7 @@ def _add_input(node: ir.Node, index: int, array: npt.NDArray[np.int64], name: st
 
 
 def _softmax(node: ir.Node, names: Names) -> None:
-    """Until 12 everything from the axis (by default 1) on was one long axis; since 13 only the axis itself is."""
+    """Keep the old meaning: until 12, all axes from `axis` (default 1) on were one; since 13 only `axis` counts."""
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
     x, y = node.inputs[0], node.outputs[0]
     assert x is not None
@@ -136,34 +136,34 @@ def _split_evenly(node: ir.Node, names: Names) -> None:
 
 
 def _drop_ratio(node: ir.Node, names: Names) -> None:
-    """In inference Dropout hands its input on, whatever the ratio."""
+    """Drop the ratio: in inference Dropout returns its input."""
     node.attributes.pop("ratio")
 
 
 def _drop_training_outputs(node: ir.Node, names: Names) -> None:
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         raise GraphError(
-            f"raise_opset: BatchNormalization {node.name!r} gives out its running statistics, as in training. "
+            f"raise_opset: BatchNormalization {node.name!r} outputs its running statistics, as in training. "
             "Export the model in inference mode."
         )
     node.resize_outputs(1)
 
 
 def _name_grid_sample_mode(node: ir.Node, names: Names) -> None:
-    """The modes were renamed; the default was the first of them."""
+    """Rename the mode; the default was bilinear."""
     old = node.attributes["mode"].as_string() if "mode" in node.attributes else "bilinear"
     node.attributes.add(ir.AttrString("mode", {"bilinear": "linear", "bicubic": "cubic"}.get(old, old)))
 
 
 def _keep_region_coordinates(node: ir.Node, names: Names) -> None:
-    """The new attribute's default is half a pixel away from what the operator did."""
+    """Keep the old coordinates; the new attribute's default is shifted by half a pixel."""
     node.attributes.add(ir.AttrString("coordinate_transformation_mode", "output_half_pixel"))
 
 
 def _refuse_group_normalization(node: ir.Node, names: Names) -> None:
     raise GraphError(
         f"raise_opset: GroupNormalization {node.name!r} had one weight per group, since opset 21 one per channel. "
-        "Export the graph anew with opset 21 or later."
+        "Re-export the graph with opset 21 or later."
     )
 
 
@@ -177,8 +177,8 @@ def _always(node: ir.Node) -> bool:
 
 REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare"
 
-# The types of the nodes, the first opset with the new form, what is done to a node, and which nodes it concerns.
-# Where one operator has two lines, they are in the order of the opsets.
+# Node types, the first opset with the new form, the conversion, and the condition for it.
+# Lines of the same operator are in the order of opsets.
 CHANGES: list[tuple[set[str], int, Adapt, Callable[[ir.Node], bool]]] = [
     ({"Dropout"}, 12, _drop_ratio, _has("ratio")),
     ({"Softmax", "LogSoftmax", "Hardmax"}, 13, _softmax, _always),

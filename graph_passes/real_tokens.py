@@ -1,7 +1,7 @@
-"""Leaving out of an activation what the model computes at padding: it means nothing, and may be an outlier.
+"""Remove padding positions from an activation: their values are meaningless, and may be outliers.
 
-The attention mask, [batch, sequence] and 0 at padding, says where padding is. Which axes of an activation are the
-mask's is told by their symbolic names; an axis whose name says nothing is taken for the one that has its length.
+The attention mask, [batch, sequence], is 0 at padding. The axes of an activation are matched with the mask's by their
+symbolic names; an axis without a known name is matched by its length.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float32 | np.float64]
-Length = int | str | None  # of an axis as the graph states it: fixed, named, or not stated
+Length = int | str | None  # of an axis in the graph: fixed, named, or unknown
 
 
 class Axis(Enum):
-    """What an axis of an activation counts."""
+    """The meaning of an axis of an activation."""
 
     BATCH = "texts"
     SEQUENCE = "positions"
     TOKENS = "texts times positions"
-    OTHER = "channels, heads, or whatever has a fixed length"
+    OTHER = "channels, heads, or anything of a fixed length"
 
 
 def axes_of(
     array: Array, stated: Sequence[Length] | None, mask: npt.NDArray[np.bool_], names: Sequence[Length]
 ) -> list[Axis]:
-    """What each axis of `array` counts, by its `stated` length.
+    """Return the meaning of each axis of `array`, from its `stated` length.
 
-    `mask`: [batch, sequence]; `names`: how the graph calls the mask's two axes.
+    `mask`: [batch, sequence]; `names`: the graph's names of the mask's two axes.
     """
     batch, sequence = mask.shape
     axes: list[Axis] = []
@@ -52,10 +52,9 @@ def axes_of(
 
 
 def real_parts(array: Array, axes: Sequence[Axis], mask: npt.NDArray[np.bool_]) -> Iterator[Array]:
-    """`array` without padding, in parts of the same rank: one per text, or one for all.
+    """Yield `array` without padding, in parts of the same rank: one per text, or one for all.
 
-    An array without an axis for the texts counts once for each of them, so that its statistics do not depend on how
-    the texts were batched.
+    An array without a batch axis is yielded once per text, so that its statistics do not depend on the batching.
     """
     if Axis.TOKENS in axes:
         yield array.compress(mask.reshape(-1), axes.index(Axis.TOKENS))

@@ -1,4 +1,4 @@
-"""The passes by name, and recipes: the ordered lists of passes."""
+"""The passes by name, and the recipes, which are ordered lists of passes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ INT8_ONLY: list[Pass] = [
     FuseProjections(),
 ]
 
-# INT8 products between floating-point GELU, softmax and normalisation: what TensorRT fuses by itself.
+# INT8 products between floating-point GELU, softmax and normalisation, which TensorRT fuses itself.
 INT8_QDQ: list[Pass] = [
     *CANONICAL,
     Calibrate(),
@@ -151,18 +151,18 @@ RECIPES: dict[str, list[Pass]] = {
 
 
 def load_recipe(recipe: str | Path, options: Mapping[str, Any] | None = None) -> tuple[str, list[Pass]]:
-    """The name and the passes of a recipe: one of `RECIPES`, or a YAML file.
+    """Load a recipe, one of `RECIPES` or a YAML file; return its name and passes.
 
-    `options` hold for every pass that has an option of such a name; those that are None count as not given.
+    `options` override the options of these names in every pass that has them; None means not given.
 
-    A file lists passes by name, with their options where they differ from the defaults:
+    A file lists passes by name, with options that differ from the defaults:
 
         passes:
           - canonicalize
           - float16: {keep: [Softmax]}
           - surgeon: my_changes:rewrite
 
-    Raises `GraphError` with one line for whatever is wrong with it, `UsageError` for an option that no pass has.
+    Raises `GraphError` for an invalid recipe, `UsageError` for an option that no pass has.
     """
     name, passes = str(recipe), _passes(recipe)
     for option, value in (options or {}).items():
@@ -183,11 +183,11 @@ def _passes(recipe: str | Path) -> list[Pass]:
 
 
 def _with_option(recipe: str, passes: Sequence[Pass], option: str, value: Any) -> list[Pass]:
-    """The passes of `recipe`, those that have `option` with this value of it."""
+    """Set `option` in every pass that has it."""
     if not any(_has(each, option) for each in passes):
         names = ", ".join(name for name, listed in RECIPES.items() if any(_has(each, option) for each in listed))
         flag = f"--{option.replace('_', '-')}"
-        raise UsageError(f"{flag} {value}: no pass of recipe {recipe} takes it. Recipes that do: {names}.")
+        raise UsageError(f"{flag} {value}: no pass of recipe {recipe} has this option. Recipes that do: {names}.")
     return [dataclasses.replace(each, **{option: value}) if _has(each, option) else each for each in passes]
 
 
@@ -204,7 +204,7 @@ def _read(path: Path) -> list[Any]:
         raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
     except GraphError:
         raise
-    except Exception as error:  # the library raises whatever Python does for odd numbers and dates
+    except Exception as error:  # the library raises various exceptions for odd numbers and dates
         reason = one_line(error, 200)
         raise GraphError(f"recipe {path}: not YAML ({reason}). Write it as `passes: [canonicalize]`.") from error
     passes = content.get("passes") if isinstance(content, dict) else None
@@ -216,18 +216,18 @@ def _read(path: Path) -> list[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Without aliases, with which a few lines can stand for more than memory holds."""
+    """A YAML loader without aliases, with which a few lines can expand to more than fits into memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """What the library calls for every node."""
+        """Compose a node; the library calls this for each one."""
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias")
+            raise yaml.YAMLError("aliases are not allowed")
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
 
 def _parse_pass(entry: Any, where: str) -> Pass:
-    """A pass from `name`, `{name: {option: value}}`, or `{name: value}` for one that has a main option."""
+    """Parse a pass from `name`, `{name: {option: value}}`, or `{name: value}` if it has a main option."""
     if isinstance(entry, dict) and len(entry) == 1:
         ((name, options),) = entry.items()
     else:
@@ -254,7 +254,7 @@ def _parse_pass(entry: Any, where: str) -> Pass:
 
 
 def _expected(kind: type, said: str) -> str:
-    """The values that the option named in the message may have, where they can be listed."""
+    """Return the allowed values of the option named in the message, if they can be listed."""
     for option, hint in get_type_hints(kind).items():
         choices: list[Any] = list(get_args(hint)) if get_origin(hint) is Literal else []
         if isinstance(hint, type) and issubclass(hint, Enum):

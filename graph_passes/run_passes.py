@@ -1,4 +1,4 @@
-"""Running the passes of a recipe over a graph, one after the other."""
+"""Run the passes of a recipe on a graph, one after the other."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from intaglio.version import __version__
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A graph after the passes, what each of them did, and how much of its weights is compressed.
+    """A graph after the passes, the record of each pass, and the compressed fraction of the weights.
 
-    `share` is None where no pass compresses weights.
+    `share` is None if no pass compresses weights.
     """
 
     model: ir.Model
@@ -35,10 +35,10 @@ class Rewritten:
 
 
 def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, threads: int | None = None) -> Rewritten:
-    """Rewrite `model` by each of `passes`, in order, and check what they left.
+    """Run `passes` on `model`, in order, and check the result.
 
-    `inputs` has what any of them needs; `threads`: the most that they take. Raises what they raise, and `GraphError`
-    for a graph that ONNX's checker refuses.
+    `inputs` has everything that any of them needs; `threads`: maximum number of threads. Raises what they raise, and
+    `GraphError` for a graph that ONNX's checker rejects.
     """
     for graph_pass in passes:
         graph_pass.prepare(inputs)
@@ -50,15 +50,15 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
             records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
             asked |= counts.asked
             if graph_pass.compresses_weights:
-                share = weight_share(model, asked)  # before a later pass writes operators out in others
+                share = weight_share(model, asked)  # before a later pass inlines the operators
     with step("checking"):
         infer_shapes(model)
-        check(model, "the passes left", "Leave a pass out.")
+        check(model, "the passes produced", "Leave a pass out.")
     return Rewritten(model, records, share)
 
 
 def manifest_after(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manifest:
-    """The manifest of the rewritten graph."""
+    """Return the manifest of the rewritten graph."""
     values = {value.name for value in all_values(model)}
     return msgspec.structs.replace(
         old,
@@ -75,7 +75,7 @@ def manifest_after(old: Manifest, model: ir.Model, records: list[PassRecord]) ->
 
 
 def _weight_dtype(model: ir.Model) -> str | None:
-    """The dtype that most of the weights have, by number of elements: a floating-point one, or int8."""
+    """Return the most frequent dtype of the weights, by number of elements: a floating-point one, or int8."""
     elements: Counter[str] = Counter()
     for value in model.graph.initializers.values():
         tensor = value.const_value

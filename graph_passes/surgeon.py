@@ -1,4 +1,4 @@
-"""Surgeon: a function of the user's own over `onnx_graphsurgeon`, checked and recorded as any pass is."""
+"""Surgeon: run the user's own function on an `onnx_graphsurgeon` graph, checked and recorded as any pass."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from intaglio.graph_passes.graphs import all_graphs, all_nodes, all_values
 from intaglio.graph_passes.user_code import UserFunction, split
 
 LIBRARY = "onnx_graphsurgeon"
-LARGEST = (1 << 31) - 1  # bytes of weights: what an ONNX message, which the library works on, can hold
+LARGEST = (1 << 31) - 1  # maximum bytes of weights in an ONNX protobuf message, which the library works on
 
 
 @dataclass(frozen=True)
 class Surgeon(Pass):
-    """`function` (`module:function` of `user_code.py`) changes the graph: it takes a `onnx_graphsurgeon.Graph`.
+    """Call `function` (`module:function` of `user_code.py`) with an `onnx_graphsurgeon.Graph`, which it changes.
 
-    1. It changes the graph in place and returns None, or returns the graph that takes its place.
-    2. The result has to pass ONNX's checker and its shape inference, and to have the inputs and outputs, their order,
-       dtypes and shapes, that the graph had. Counted are nodes added, removed and changed, and weights.
-    3. `effect` is what it does to the numbers, as its author says; unless they do, the most that there is. The manifest
-       records it with the function's name and the SHA-256 of its source.
-    4. What `calibrate` observed before it is forgotten, since it need not hold any more.
+    1. It changes the graph in place and returns None, or returns a new graph.
+    2. The result must pass ONNX's checker and its shape inference, and keep the graph's inputs and outputs with their
+       order, dtypes and shapes. Nodes and weights that were added, removed and changed are counted.
+    3. `effect` is how the function changes the numbers, declared by its author; by default the strongest effect. The
+       manifest records it with the function's name and the SHA-256 of its source.
+    4. Statistics of an earlier `calibrate` are dropped, as they may no longer be valid.
 
-    Raises `UsageError` for a function that is missing, fails or returns something else, `GraphError` for a result that
-    is refused and for weights of more than 2 GB, `MissingExtraError` without the library.
+    Raises `UsageError` for a function that is missing, fails or returns something else, `GraphError` for an invalid
+    result and for weights of more than 2 GB, `MissingExtraError` without the library.
     """
 
     name: ClassVar[str] = "surgeon"
@@ -51,22 +51,22 @@ class Surgeon(Pass):
         split(self.function)
 
     def prepare(self, inputs: PassInputs) -> None:
-        """Look for the library and the function."""
+        """Load the library and the function."""
         load_library(LIBRARY)
         inputs.code.function(self.function)
 
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Another model, that the function made of `model`."""
+        """Return the model that the function made from `model`."""
         function = inputs.code.function(self.function)
         counts = Counts(facts={"sha256": function.sha256})
         made = _changed(model, function)
-        check(made, f"{self.function} left", "Fix the function; let a shape that does not hold any more be None.", True)
+        check(made, f"{self.function} produced", "Fix the function; set a shape that is no longer valid to None.", True)
         _check_interface(self.function, model, made)
         counts.rewritten = differences(model, made)
         if not counts.rewritten:
             counts.leave(f"{self.function} changed nothing")
         if any(value.meta for value in all_values(model)):
-            counts.leave("what was observed of activations before is forgotten: calibrate after this pass")
+            counts.leave("earlier statistics of activations were dropped: calibrate after this pass")
         _keep_unchanged_weights(model, made)
         made.meta.update(model.meta)
         made.metadata_props.update(model.metadata_props)
@@ -74,35 +74,35 @@ class Surgeon(Pass):
 
 
 def _changed(model: ir.Model, function: UserFunction) -> ir.Model:
-    """What `function` makes of a copy of `model`."""
+    """Apply `function` to a copy of `model` and return the result."""
     surgeon = load_library(LIBRARY)
     size = sum(tensor.nbytes for tensor in weights(model).values())
     if size > LARGEST:
         raise GraphError(
-            f"{function.name}: the weights take {size / 1e9:.1f} GB, expected at most {LARGEST / 1e9:.1f}, which "
-            "onnx-graphsurgeon can take. Put it after a pass that stores them in fewer bits."
+            f"{function.name}: the weights take {size / 1e9:.1f} GB, expected at most {LARGEST / 1e9:.1f}, the limit "
+            "of onnx-graphsurgeon. Put it after a pass that stores them in fewer bits."
         )
     message = ir.serde.serialize_model(_in_memory(model))
-    with redirect_stdout(StringIO()):  # its log, which says again what its exceptions do
+    with redirect_stdout(StringIO()):  # drop its log, which repeats its exceptions
         graph = surgeon.import_onnx(message)
     returned = function(graph)
     if returned is not None and not isinstance(returned, surgeon.Graph):
         raise UsageError(
-            f"{function.name}: returned {type(returned).__name__}, expected an onnx_graphsurgeon.Graph, or None where "
-            "it changed the one it was given. Return the graph."
+            f"{function.name}: returned {type(returned).__name__}, expected an onnx_graphsurgeon.Graph, or None if it "
+            "changed its argument in place. Return the graph."
         )
     try:
         with redirect_stdout(StringIO()):
             exported: Any = surgeon.export_onnx(graph if returned is None else returned)
         return ir.serde.deserialize_model(exported)
-    except Exception as error:  # whatever a graph that makes no sense can come to
+    except Exception as error:  # an invalid graph can raise anything
         raise GraphError(
-            f"{function.name}: left a graph that cannot be written ({one_line(error, 200)}). Fix the function."
+            f"{function.name}: produced a graph that cannot be exported ({one_line(error, 200)}). Fix the function."
         ) from error
 
 
 def _in_memory(model: ir.Model) -> ir.Model:
-    """A copy of `model` without tensors that lie in files, which the library does not find."""
+    """Copy `model` with external tensors loaded into memory, as the library does not find their files."""
     copy = model.clone()
     for graph in all_graphs(copy):
         for value in graph.initializers.values():
@@ -124,7 +124,7 @@ def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _keep_unchanged_weights(before: ir.Model, after: ir.Model) -> None:
-    """Let weights that are the same be those of `before`, which may lie in a file."""
+    """Reuse the tensors of `before` for unchanged weights, as they may be memory-mapped."""
     known = weights(before)
     for graph in all_graphs(after):
         for value in graph.initializers.values():
@@ -134,7 +134,7 @@ def _keep_unchanged_weights(before: ir.Model, after: ir.Model) -> None:
 
 
 def _check_interface(name: str, before: ir.Model, after: ir.Model) -> None:
-    """Raise `GraphError` where the graph's inputs or outputs are others."""
+    """Raise `GraphError` if the graph's inputs or outputs differ."""
     sides = [("inputs", _inputs(before), _inputs(after))]
     sides.append(("outputs", list(map(tensor_spec, before.graph.outputs)), list(map(tensor_spec, after.graph.outputs))))
     for what, expected, got in sides:

@@ -1,4 +1,4 @@
-"""From an activation's statistics to its clipping threshold: the largest magnitude that the integers will hold.
+"""Choose the clipping threshold of an activation from its statistics: the largest magnitude of the integers.
 
 With b bits and the threshold t, a number x becomes round(x / d) clipped to ±(2^(b-1) - 1), for the step
 d = t / (2^(b-1) - 1).
@@ -15,24 +15,24 @@ from intaglio.graph_passes.activation_statistics import Histogram, Statistics
 
 Method = Literal["absmax", "percentile", "mse", "entropy"]
 
-FEW_BITS = 8  # up to here clipping pays; beyond, steps are so fine that the whole range and a margin are kept
-MARGIN = 1.125  # of the range above what was seen, at more bits: other texts go a little further
+FEW_BITS = 8  # up to here clipping helps; with more bits, steps are fine enough to keep the whole range with a margin
+MARGIN = 1.125  # factor on the observed range, at more bits: other texts go a little further
 CANDIDATES = 128  # thresholds that `mse` and `entropy` try, evenly spaced
 
 Numbers = npt.NDArray[np.float64]
 
 
 def threshold(statistics: Statistics, bits: int) -> float:
-    """The threshold for signed integers of `bits` (2 or more), by the method that the statistics were made for.
+    """Return the threshold for signed integers of `bits` (2 or more), by the method of the statistics.
 
     Up to 8 bits:
 
     - `absmax`: the absolute maximum;
-    - `percentile`: what `percentile` per cent of the magnitudes do not exceed;
+    - `percentile`: the value that `percentile` per cent of the magnitudes do not exceed;
     - `mse`: the least mean squared error, clipping and rounding together;
     - `entropy`: the least Kullback-Leibler divergence between the distributions before and after.
 
-    Beyond 8 bits: the absolute maximum and a margin of one eighth. 0 where nothing but zeros was seen.
+    Beyond 8 bits: the absolute maximum plus a margin of one eighth. 0 if all numbers were 0.
     """
     if statistics.absmax == 0:
         return 0.0
@@ -51,7 +51,7 @@ def threshold(statistics: Statistics, bits: int) -> float:
 
 
 def _percentile(histogram: Histogram, percentile: float) -> float:
-    """The magnitude below which so many per cent lie, taken as evenly spread within a bin."""
+    """Return the percentile of the magnitudes, assumed to be evenly spread within a bin."""
     cumulative = np.concatenate([[0], np.cumsum(histogram.counts)])
     wanted = percentile / 100 * cumulative[-1]
     place = int(np.searchsorted(cumulative[1:], wanted))
@@ -61,7 +61,7 @@ def _percentile(histogram: Histogram, percentile: float) -> float:
 
 
 def _least_squared_error(histogram: Histogram, levels: int, absmax: float) -> float:
-    """The best of `CANDIDATES`, with magnitudes taken as evenly spread within a bin.
+    """Return the best of `CANDIDATES`, assuming magnitudes to be evenly spread within a bin.
 
     The squared error of one magnitude x is (x - n·d)² with n = min(round(x / d), levels). Each step before x
     contributes d³/12 to its integral from 0 to x, and the last, unfinished one (x - n·d)³/3; clipped magnitudes too.
@@ -82,13 +82,13 @@ def _squared_error(edges: Numbers, density: Numbers, levels: int, candidate: flo
 
 
 def _least_divergence(histogram: Histogram, levels: int) -> float:
-    """Try thresholds at bins' ends, from `levels` bins to all that were used.
+    """Return the best threshold at the end of a bin, from `levels` bins to all used bins.
 
-    As in S. Migacz, "8-bit inference with TensorRT" (GTC 2017): the reference keeps what is clipped in its last bin,
-    the quantised distribution spreads each level's count over those of its bins that were not empty.
+    As in S. Migacz, "8-bit inference with TensorRT" (GTC 2017): the reference counts clipped numbers in its last bin;
+    the quantised distribution spreads each level's count over its non-empty bins.
     """
     counts = histogram.counts.astype(np.float64)
-    counts[0] = counts[1]  # zeros lose nothing at any threshold; ReLU's and softmax's would decide alone
+    counts[0] = counts[1]  # zeros are exact at any threshold; those of ReLU and softmax would dominate
     used = int(np.flatnonzero(histogram.counts)[-1]) + 1
     if used <= levels:
         return float(histogram.edges[used])
@@ -98,7 +98,7 @@ def _least_divergence(histogram: Histogram, levels: int) -> float:
 
 
 def _divergence(counts: Numbers, tried: int, levels: int) -> float:
-    """The Kullback-Leibler divergence, in nats, of clipping after `tried` bins and rounding to `levels`."""
+    """Return the Kullback-Leibler divergence, in nats, of clipping after `tried` bins and rounding to `levels`."""
     kept = counts[:tried]
     reference = kept.copy()
     reference[-1] += counts[tried:].sum()
@@ -107,7 +107,7 @@ def _divergence(counts: Numbers, tried: int, levels: int) -> float:
     spread = (np.bincount(level, kept, levels) / np.maximum(np.bincount(level, occupied, levels), 1))[level]
     quantised = np.where(occupied, spread, 0)
     if reference[-1] > 0:
-        quantised[-1] = max(quantised[-1], 1)  # what is clipped into an empty bin costs much, not infinitely much
+        quantised[-1] = max(quantised[-1], 1)  # clipping into an empty bin costs much, but not infinitely much
     total, quantised_total = reference.sum(), quantised.sum()
     if total == 0:
         return 0.0

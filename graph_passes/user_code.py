@@ -1,7 +1,7 @@
-"""Functions of the user's own that a recipe names as `module:function`: found, loaded, and run with errors of one line.
+"""Find, load and run the user's own functions that a recipe names as `module:function`, with one-line errors.
 
-They are programs: whoever runs a recipe has to allow them. The module is a .py file beside the recipe, or below its
-folder (`folder.module`), and is not looked for outside of it; where there is none, a module of the Python path.
+They are arbitrary code, so the user must allow them. The module is a .py file next to the recipe, or below its folder
+(`folder.module`), and not outside of it; if there is none, a module on the Python path.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from intaglio.errors import GraphError, IntaglioError, UsageError, one_line
 
-LOADED_AS = "_intaglio_recipe"  # what the module of a file is called, so that it stands for no other module
+LOADED_AS = "_intaglio_recipe"  # prefix of the module's name, so that it does not shadow another module
 LONGEST = 200  # characters of an exception's message
 
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function with where it comes from. `sha256` is that of the module's source."""
+    """A function with its origin. `sha256` is the hash of the module's source."""
 
     name: str
     file: Path
@@ -35,21 +35,21 @@ class UserFunction:
     function: Callable[..., Any]
 
     def __call__(self, argument: Any) -> Any:
-        """What the function returns; what it prints goes to standard error. Raises `UsageError` for its exceptions."""
+        """Call the function; its prints go to standard error. Raises `UsageError` for its exceptions."""
         with _one_line_errors(self.name, self.file):
             return self.function(argument)
 
 
 class UserCode:
-    """The functions that a recipe may name. A module is loaded once."""
+    """The user's functions of a recipe. A module is loaded once."""
 
     def __init__(self, folder: Path):
-        """`folder`: that of the recipe."""
+        """`folder`: the folder of the recipe."""
         self._folder = folder
         self._modules: dict[str, tuple[ModuleType, Path, str]] = {}
 
     def function(self, name: str) -> UserFunction:
-        """The function `module:function`. Raises `UsageError` where there is none, or its module fails."""
+        """Return the function `module:function`. Raises `UsageError` if it does not exist or its module fails."""
         module_name, function_name = split(name)
         if module_name not in self._modules:
             self._modules[module_name] = self._load(name, module_name)
@@ -71,7 +71,7 @@ class UserCode:
 
 
 def split(name: str) -> tuple[str, str]:
-    """The module and the function of `module:function`. Raises `GraphError` for anything else."""
+    """Split `module:function` into its parts. Raises `GraphError` for anything else."""
     module, separator, function = name.partition(":")
     parts = [*module.split("."), function]
     if not separator or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
@@ -80,19 +80,19 @@ def split(name: str) -> tuple[str, str]:
 
 
 def _from_file(name: str, file: Path) -> tuple[ModuleType, Path, str]:
-    """The module of a file: what is hashed is what runs, so no compiled copy of it is read or written."""
+    """Load the module of a file; the hashed source is what runs, so compiled copies are neither read nor written."""
     with _one_line_errors(name, file):
         source = file.read_bytes()
         module = ModuleType(f"{LOADED_AS}_{file.stem}")
         module.__file__ = str(file)
-        sys.modules[module.__name__] = module  # dataclasses look their module up
+        sys.modules[module.__name__] = module  # dataclasses look up their module
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)  # noqa: S102
     return module, file, sha256(source).hexdigest()
 
 
 def _from_path(name: str, module: str, beside: Path) -> tuple[ModuleType, Path, str]:
-    """A module that Python finds; `beside` is where else it was looked for."""
-    with _one_line_errors(name, beside):  # the packages that it is in are run
+    """Load a module from the Python path; `beside` is the file that was searched before."""
+    with _one_line_errors(name, beside):  # its parent packages are run
         try:
             spec = importlib.util.find_spec(module)
         except (ModuleNotFoundError, ValueError):
@@ -108,7 +108,7 @@ def _from_path(name: str, module: str, beside: Path) -> tuple[ModuleType, Path, 
 
 @contextmanager
 def _one_line_errors(name: str, file: Path) -> Iterator[None]:
-    """Turn whatever the user's code raises into a `UsageError` with its line; let it print to standard error only."""
+    """Convert exceptions of the user's code to a `UsageError` with the line; redirect its prints to standard error."""
     try:
         with redirect_stdout(sys.stderr):
             yield

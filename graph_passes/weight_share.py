@@ -1,4 +1,4 @@
-"""How much of a model's weights is compressed, read off its graph."""
+"""The compressed fraction of a model's weights, computed from its graph."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from intaglio.graph_passes.weights.linear_layers import all_layers, layer_name, 
 from intaglio.plugins import DOMAIN, OPS
 
 INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4}
-# Standard operator -> which of its inputs is a linear layer's weight
+# Standard operator -> index of the input that is a linear layer's weight
 FACTORS = {"MatMul": 1, "Gemm": 1, "MatMulInteger": 1, "QLinearMatMul": 3}
 
 
 class LeftWeight(msgspec.Struct, frozen=True):
-    """A weight that is stored in floating point: of a linear layer, perhaps tied to a table, or a table of embeddings.
+    """A weight stored in floating point: of a linear layer, possibly tied to a table, or an embedding table.
 
-    `asked`: it was left because the recipe's options say so.
+    `asked`: it was left because of the recipe's options.
     """
 
     name: str
@@ -32,9 +32,9 @@ class LeftWeight(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WeightShare:
-    """Numbers of elements: those of compressed linear layers and tables, and the weights that are left, largest first.
+    """Numbers of elements of compressed linear layers and tables, and the uncompressed weights, largest first.
 
-    A weight that several layers share, or a layer and a table, counts once.
+    A weight shared by several layers, or by a layer and a table, counts once.
     """
 
     layers: int
@@ -43,24 +43,24 @@ class WeightShare:
 
     @property
     def compressed(self) -> float:
-        """The part of all weights that is compressed; 0 of none."""
+        """The compressed fraction of all weights; 0 without weights."""
         done = self.layers + self.tables
         return done / max(done + sum(weight.elements for weight in self.left), 1)
 
     @property
     def left_unasked(self) -> float:
-        """The part of the linear layers' weights that is left although no option says so."""
+        """The fraction of the linear layers' weights that is left although no option asked for it."""
         left = [weight for weight in self.left if weight.kind != "table"]
         unasked = sum(weight.elements for weight in left if not weight.asked)
         return unasked / max(self.layers + sum(weight.elements for weight in left), 1)
 
 
 def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
-    """What is compressed of the linear layers and the embedding tables of `model`; `asked`: layers left as asked for.
+    """Count the compressed linear layers and embedding tables of `model`; `asked`: layers left because of options.
 
-    1. Linear layers: those of `linear_layers`, and what stands for them: LutMatMul, GroupMatMul, IntLinear, and
-       products by integers of at most 8 bits, directly or behind a DequantizeLinear.
-    2. Tables: two axes, whose rows a Gather takes.
+    1. Linear layers: those of `linear_layers`, and their replacements: LutMatMul, GroupMatMul, IntLinear, and products
+       with integers of at most 8 bits, directly or behind a DequantizeLinear.
+    2. Tables: 2-D tensors whose rows a Gather reads.
     """
     left: dict[ir.Value, LeftWeight] = {}
     done: dict[ir.Value, int] = {}
@@ -85,7 +85,7 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
 
 
 def _own(node: ir.Node) -> dict[ir.Value, int]:
-    """The weight of an operator of ours, and its elements; empty of one without a weight."""
+    """Return the weight of one of our operators and its number of elements; empty without a weight."""
     inputs = OPS[node.op_type].inputs if node.op_type in OPS else ()
     weight = next((value for spec, value in zip(inputs, node.inputs, strict=False) if spec.weight), None)
     if "K" not in node.attributes:
@@ -96,7 +96,7 @@ def _own(node: ir.Node) -> dict[ir.Value, int]:
 
 
 def _integers(value: ir.Value | None) -> dict[ir.Value, int]:
-    """The initializer of integers that `value` is made of, and its elements; empty if it is made of none."""
+    """Return the integer initializer that `value` is computed from and its elements; empty if there is none."""
     while value is not None and (producer := value.producer()) is not None:
         if producer.domain != "" or producer.op_type not in ("DequantizeLinear", "Transpose", "Cast", "Identity"):
             return {}

@@ -1,7 +1,7 @@
-"""The verb `compress`: a bundle and a recipe become a new bundle.
+"""The verb `compress`: apply a recipe to a bundle and write a new bundle.
 
-It stands above the stages `graph_passes`, which has the passes, and `training`, which has the sensitivities that some
-of them go by. `intaglio.compress` and `intaglio.graph_passes.compress` are this function.
+It is above the stages `graph_passes`, which has the passes, and `training`, which computes the sensitivities that some
+of them need. `intaglio.compress` and `intaglio.graph_passes.compress` are this function.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ALLOW_CODE = "--allow-code"
 
 
 class Compressed(msgspec.Struct):
-    """What `compress` did: the passes with their counts, and the bytes of graphs and weights before and after.
+    """The result of `compress`: the passes with their counts, and the bytes of graphs and weights before and after.
 
-    `untouched` are the graphs that the recipe left as they are: the encoder of an encoder-decoder.
+    `untouched` are the graphs that the recipe does not apply to: the encoder of an encoder-decoder.
 
-    Of the graph that the recipe went over, `share_compressed` is the part of the elements of its linear layers' weights
-    and its embedding tables that is compressed, `left` what is not, and `left_unasked` the part of the linear layers'
-    weights alone that is not although no option of a pass says so. None for recipes that compress no weights.
+    For the rewritten graph, `share_compressed` is the compressed fraction of the elements of linear layers' weights and
+    embedding tables, `left` lists the uncompressed ones, and `left_unasked` is the fraction of the linear layers'
+    weights that is uncompressed although no option of a pass asked for it. None for recipes that compress no weights.
     """
 
     bundle: str
@@ -71,15 +71,15 @@ def compress(
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
-    The tokenizer's files and the manifest are taken over; engines and reports are not, being of the old graph. Of an
-    encoder-decoder the passes go over the decoder, and its encoder is taken over as it is.
-    `calibration` is what passes observe activations on: a UTF-8 file with one text per line, or an .npz file of
-    arrays by input name. `sensitivity` is the file that `intaglio.training.sensitivity` made of this bundle, or of
-    another one of the same checkpoint; where a pass needs one and none is given, it is made from `calibration`, a text.
-    Each must be given if and only if a pass of the recipe needs it. `allow_float` leaves what an integer-only recipe
-    cannot make integer in floating point, instead of stopping there. `bits` and `group_size` stand for the options of
-    these names of every pass that has them. `threads`: the most that the passes take, by default all processors that
-    this process may use. `allow_code` lets a recipe run the functions of the user's own that it names.
+    The tokenizer's files and the manifest are copied; engines and reports are not, as they belong to the old graph. For
+    an encoder-decoder the passes apply to the decoder, and the encoder is copied unchanged.
+    `calibration`: real inputs to observe activations on, a UTF-8 file with one text per line or an .npz file of arrays
+    by input name. `sensitivity`: the file that `intaglio.training.sensitivity` made for this bundle, or for another one
+    of the same checkpoint; if a pass needs it and it is not given, it is computed from `calibration`, a text. Each must
+    be given if and only if a pass of the recipe needs it. `allow_float`: keep in floating point what an integer-only
+    recipe cannot convert, instead of raising. `bits` and `group_size`: override these options in every pass that has
+    them. `threads`: maximum number of threads, by default all processors that this process may use. `allow_code`: let
+    the recipe run the user's own functions that it names.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})
@@ -95,7 +95,7 @@ def compress(
     with _sensitivities(source, Path(output), needs, calibration, sensitivity, threads) as weighting:
         with step("reading"):
             model = load(source.model_path, mapped=True)
-            check(model, f"{source.model_path} holds")
+            check(model, f"{source.model_path} contains")
             before = _model_bytes(source.graph_paths)
         code = UserCode(Path(recipe).parent) if Need.CODE in needs else None
         done = run_passes(passes, model, PassInputs(source.manifest, data, weighting, code), threads)
@@ -113,31 +113,31 @@ def compress(
 
 
 def _allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
-    """The passes, where the one that proves a graph integer-only only reports. Raises `UsageError` without one."""
+    """Make the pass that audits an integer-only graph report instead of raise. Raises `UsageError` without one."""
     if not any(isinstance(graph_pass, AuditIntegerOnly) for graph_pass in passes):
-        raise UsageError(f"--allow-float: recipe {recipe} is not integer-only anyway. Leave the option out.")
+        raise UsageError(f"--allow-float: recipe {recipe} is not integer-only. Leave the option out.")
     return [
         dataclasses.replace(each, allow_float=True) if isinstance(each, AuditIntegerOnly) else each for each in passes
     ]
 
 
 def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:
-    """Raise `UsageError` for code of the recipe's own that was not allowed, and for leave to run none."""
+    """Raise `UsageError` if the recipe runs its own code without permission, or has permission without code."""
     running = [graph_pass for graph_pass in passes if Need.CODE in graph_pass.needs]
     if running and not allow_code:
         names = ", ".join(str(getattr(graph_pass, "function", graph_pass.name)) for graph_pass in running)
         raise UsageError(
-            f"recipe {recipe}: runs code that is not part of intaglio: {names}. Read it, and if you trust it give "
+            f"recipe {recipe}: runs code that is not part of intaglio: {names}. Read it, and if you trust it, add "
             f"{ALLOW_CODE} (in Python allow_code=True)."
         )
     if allow_code and not running:
-        raise UsageError(f"{ALLOW_CODE}: recipe {recipe} runs no code of its own. Leave the option out.")
+        raise UsageError(f"{ALLOW_CODE}: recipe {recipe} contains no code of its own. Leave the option out.")
 
 
 def _check_data(
     recipe: str, passes: Sequence[Pass], calibration: str | Path | None, sensitivity: str | Path | None
 ) -> None:
-    """Raise `UsageError` where a pass lacks data, or no pass takes those that were given."""
+    """Raise `UsageError` if a pass lacks data, or if no pass needs the given data."""
     observing = [graph_pass.name for graph_pass in passes if Need.CALIBRATION in graph_pass.needs]
     weighting = [graph_pass.name for graph_pass in passes if Need.SENSITIVITY in graph_pass.needs]
     if observing and calibration is None:
@@ -146,8 +146,8 @@ def _check_data(
         )
     if weighting and calibration is None and sensitivity is None:
         raise UsageError(
-            f"recipe {recipe}: pass {weighting[0]} needs to know how sensitive the loss is to each weight. Give "
-            f"{CALIBRATION} FILE, a text to measure it on, or {SENSITIVITY} FILE, a file of intaglio sensitivity."
+            f"recipe {recipe}: pass {weighting[0]} needs the sensitivity of the loss to each weight. Give "
+            f"{CALIBRATION} FILE, a text to measure it on, or {SENSITIVITY} FILE, made by intaglio sensitivity."
         )
     if calibration is not None and not observing and not (weighting and sensitivity is None):
         raise UsageError(f"{CALIBRATION} {calibration}: no pass of recipe {recipe} needs it. Leave it out.")
@@ -164,7 +164,7 @@ def _sensitivities(
     given: str | Path | None,
     threads: int | None,
 ) -> Iterator[Sensitivities | None]:
-    """How sensitive the loss is to each weight, where a pass needs it: as given, or computed for as long as the block.
+    """Yield the sensitivities if a pass needs them: the given file, or a computed one that is deleted afterwards.
 
     Raises `UsageError` for a file of another model.
     """
@@ -182,6 +182,6 @@ def _sensitivities(
 
 
 def _model_bytes(paths: Sequence[Path]) -> int:
-    """The size of the ONNX files of one folder with their external data."""
+    """Return the size in bytes of the ONNX files of one folder with their external data."""
     files = {name for path in paths for name in (path.name, *external_data_files(outline(path)))}
     return sum((paths[0].parent / name).stat().st_size for name in files)

@@ -54,9 +54,9 @@ class TunedDecoding(msgspec.Struct):
     texts: int
     metric: str
     reference: str  # "the file", or "the large model" if the file has no references
-    loss: float
+    loss: float  # maximum quality drop that was asked for, in points
     settings: list[Setting]
-    best: Setting  # the fastest that loses at most `loss`
+    best: Setting  # the fastest with a quality drop of at most `loss`
     options: str  # options of `intaglio generate` for the best setting
 
 
@@ -70,33 +70,33 @@ def tune_decoding(
     bundle: str | Path,
     draft: str | Path | None,
     data: str | Path,
-    loss: float = 0.0,
+    max_quality_drop: float = 0.0,
     metric: str = "bleu",
     fallbacks: Sequence[float] = FALLBACKS,
     rollbacks: Sequence[float] = ROLLBACKS,
     max_draft: int = 10,
     max_new_tokens: int = 128,
-    texts: int | None = None,
+    max_samples: int | None = None,
     target: str = "ort-cpu",
     threads: int | None = None,
 ) -> TunedDecoding:
-    """Write the texts of `data` with every pair of thresholds, and pick the fastest that loses at most `loss`.
+    """Generate for `data` with every pair of thresholds; pick the fastest that loses at most `max_quality_drop`.
 
     `draft`: the smaller decoder; None: the early exit of `bundle` itself. `data`: JSON lines with "prompt" and
-    "reference", of which the first `texts` are taken; without references the large model's own texts are what the
-    others are measured by. `loss`: points of `metric`, 0 to 100, that may be lost against the plain large model. Every
-    text is written in all ways in turn, so that all of them meet the machine in the same moods. Raises `UsageError`
-    for a file without prompts and for thresholds out of range.
+    "reference", of which the first `max_samples` are used; without references the large model's own texts are the
+    references. `max_quality_drop`: maximum drop of `metric` against the plain large model, in points, 0 to 100. All
+    settings take turns on each text, so that changes in the machine's load affect them alike. Raises `UsageError` for a
+    file without prompts and for thresholds out of range.
     """
     if metric not in METRICS:
         raise UsageError(f"metric {metric!r}: expected one of {', '.join(METRICS)}.")
-    if not 0 <= loss <= 100:
-        raise UsageError(f"loss {loss}: expected 0 to 100 points.")
-    if texts is not None and texts < 1:
-        raise UsageError(f"texts {texts}: expected at least 1.")
+    if not 0 <= max_quality_drop <= 100:
+        raise UsageError(f"max quality drop {max_quality_drop}: expected 0 to 100 points.")
+    if max_samples is not None and max_samples < 1:
+        raise UsageError(f"max samples {max_samples}: expected at least 1.")
     if not fallbacks or not rollbacks:
         raise UsageError("no thresholds to try. Give at least one fallback and one rollback threshold.")
-    examples = read_examples(Path(data), "--data")[:texts]
+    examples = read_examples(Path(data), "--data")[:max_samples]
     thresholds = list(itertools.product(fallbacks, rollbacks))
     tried = [_Tried(Plain()), _Tried(Speculative())]
     tried += [_Tried(BigLittleDecoder(fallback, rollback, max_draft)) for fallback, rollback in thresholds]
@@ -126,23 +126,23 @@ def tune_decoding(
         work = decoding_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)
         seconds = sum(result.seconds for result in tried[0].results)
         settings = [_setting(each, expected, seconds, work) for each in tried]
-    best = fastest(settings, metric, loss)
+    best = fastest(settings, metric, max_quality_drop)
     return TunedDecoding(
         bundle=str(bundle),
         draft=str(draft) if draft else None,
         texts=len(examples),
         metric=metric,
         reference="the large model" if examples[0].reference is None else "the file",
-        loss=loss,
+        loss=max_quality_drop,
         settings=settings,
         best=best,
         options=_options(best, draft, max_draft, target, threads),
     )
 
 
-def fastest(settings: Sequence[Setting], metric: str, loss: float) -> Setting:
-    """Of `settings` the fastest that loses at most `loss` points of `metric` against the first."""
-    least = getattr(settings[0].quality, metric) - loss
+def fastest(settings: Sequence[Setting], metric: str, max_quality_drop: float) -> Setting:
+    """Return the fastest of `settings` whose `metric` is at most `max_quality_drop` points below the first one's."""
+    least = getattr(settings[0].quality, metric) - max_quality_drop
     return min((each for each in settings if getattr(each.quality, metric) >= least), key=lambda each: each.seconds)
 
 

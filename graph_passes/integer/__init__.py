@@ -1,1 +1,1 @@
-"""The passes of integer-only inference (I-BERT): from a float encoder, through Q/DQ, to integer operators."""
+"""Passes for integer-only inference (I-BERT): from a float encoder, through Q/DQ, to integer operators."""

@@ -1,4 +1,4 @@
-"""AuditIntegerOnly: proves that no floating-point tensor lies between the embedding and the head, or names those."""
+"""AuditIntegerOnly: verify that there is no floating-point tensor between the embedding and the head."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHOWN = 3  # nodes that an error names
 
 @dataclass(frozen=True)
 class AuditIntegerOnly(Pass):
-    """Looks at the dtype of every tensor that the encoder computes; rewrites nothing.
+    """Check the dtype of every tensor that the encoder computes; rewrite nothing.
 
-    1. The encoder reaches from the embedding tables to the last normalisation; a DequantizeLinear after that is where
-       the floating-point head begins.
-    2. Raises `GraphError` naming the nodes that make floating-point tensors, or tensors whose dtype is not known (not
-       the DequantizeLinear before such a node); with `allow_float` they are named in the counts instead.
-    3. Raises `GraphError` for a graph that is no encoder, see `encoder_region`.
+    1. The encoder is the part from the embedding tables to the last normalisation; the floating-point head begins with
+       a DequantizeLinear after it.
+    2. Raises `GraphError` with the names of nodes whose outputs are floating-point or of unknown dtype (not the
+       DequantizeLinear before such a node); with `allow_float` they are named in the counts instead.
+    3. Raises `GraphError` for a graph that is not an encoder, see `encoder_region`.
     """
 
     name: ClassVar[str] = "audit_integer_only"
@@ -50,7 +50,7 @@ class AuditIntegerOnly(Pass):
             more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
             raise GraphError(
                 f"the encoder is not integer-only: {names}{more} compute in floating point. "
-                "Leave them so with --allow-float, or use the recipe int8-qdq."
+                "Allow them with --allow-float, or use the recipe int8-qdq."
             )
         return model, counts
 

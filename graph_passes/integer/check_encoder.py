@@ -1,4 +1,4 @@
-"""CheckEncoder: refuses, before anything is calibrated, a model that cannot become integer-only."""
+"""CheckEncoder: reject a model that cannot become integer-only, before calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intaglio.runtime.sessions.step import PAST
 
 @dataclass(frozen=True)
 class CheckEncoder(Pass):
-    """Looks for an encoder of token ids; rewrites nothing. Raises as `encoder_region` does."""
+    """Check that the model is an encoder of token ids; rewrite nothing. Raises as `encoder_region` does."""
 
     name: ClassVar[str] = "check_encoder"
     effect: ClassVar[Effect] = Effect.EXACT
@@ -30,12 +30,12 @@ class CheckEncoder(Pass):
 
 
 def encoder_region(model: ir.Model) -> list[ir.Node]:
-    """`model_region` of an encoder of token ids, which the integer operators were made for.
+    """Return `model_region` of an encoder of token ids, for which the integer operators are designed.
 
-    Raises `GraphError`, with the recipes that fit, for
+    Raises `GraphError`, with the recipes to use instead, for
 
     1. a decoder, whose key-value caches (inputs `past_...`, or TensorScatter) have no integer form;
-    2. a graph without an embedding table, as of images or sound;
+    2. a graph without an embedding table, such as for images or sound;
     3. a graph without a normalisation after one.
     """
     if found := _cache(model):
@@ -56,7 +56,7 @@ def encoder_region(model: ir.Model) -> list[ir.Node]:
 
 
 def _cache(model: ir.Model) -> str | None:
-    """What of the graph is there only in a decoder."""
+    """Return the part of the graph that only a decoder has, if any."""
     for value in model.graph.inputs:
         if str(value.name).startswith(PAST):
             return f"the input {value.name}"

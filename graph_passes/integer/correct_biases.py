@@ -1,4 +1,4 @@
-"""CorrectBiases: takes the mean error of integer linear layers, as measured on real text, out of their biases."""
+"""CorrectBiases: subtract the mean error of integer linear layers, measured on real text, from their biases."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from intaglio.graph_passes.observing import ObservingPass
 from intaglio.progress import track
 
 KEY = "float_means"  # in `ir.Node.meta` of an IntLinear
-LIMIT = 2**30  # of a bias
+LIMIT = 2**30  # maximum magnitude of a bias
 
 
 @dataclass(frozen=True)
 class FloatMeans:
-    """What an IntLinear has to be right about on average."""
+    """The floating-point mean that an IntLinear must match."""
 
     mean: npt.NDArray[np.float64]  # [N], of the floating-point layer over the calibration's tokens, bias included
     unit: npt.NDArray[np.float64]  # [N], the real value of one unit of the accumulator
@@ -32,14 +32,14 @@ class FloatMeans:
 
 @dataclass(frozen=True)
 class CorrectBiases(ObservingPass):
-    """Shifts the bias of every IntLinear so that its outputs are right on average, channel by channel.
+    """Shift the bias of every IntLinear so that the mean of each output channel is correct.
 
-    Rounding, clipping and i-GELU are a little off in one direction; what that adds to a layer's output on average can
-    be measured, and a bias can take it away, at no run-time cost. A layer's error depends on those before it, so they
-    are corrected one after the other, each with the layers before it right already; `samples` texts are read for each.
+    Rounding, clipping and i-GELU have a small systematic error; its mean at a layer's output can be measured, and
+    subtracted from the bias at no run-time cost. A layer's error depends on the preceding layers, so layers are
+    corrected in order, each after those before it; `samples` texts are run for each.
 
     1. Corrected: IntLinear nodes that integer_linear made from calibrated layers in the same recipe.
-    2. Left: those whose floating-point means are not known, or whose bias other nodes share.
+    2. Left: nodes whose floating-point means are unknown, or whose bias is shared.
     """
 
     name: ClassVar[str] = "correct_biases"
@@ -71,14 +71,14 @@ def _correctable(node: ir.Node, counts: Counts) -> bool:
     if KEY not in node.meta:
         counts.leave(f"{node.name}: its floating-point means are not known")
     elif bias is None or constant(bias) is None or len(bias.uses()) != 1:
-        counts.leave(f"{node.name}: its bias is shared, or no constant")
+        counts.leave(f"{node.name}: its bias is shared, or not a constant")
     else:
         return True
     return False
 
 
 def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
-    """The nodes in the graph's order, those with the same input together: none of them depends on another."""
+    """Group the nodes by input, in the graph's order; nodes of a group do not depend on each other."""
     levels: dict[ir.Value | None, list[ir.Node]] = {}
     for node in nodes:
         levels.setdefault(node.inputs[0], []).append(node)
@@ -86,13 +86,13 @@ def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
 
 
 def _probes(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """For each node one beside it that gives its accumulator."""
+    """Add, for each node, a parallel node that returns its accumulator."""
     writer = Writer(model)
     return [writer.integer(node, "IntLinear", node.inputs[:3], node.outputs[0], bits=32) for node in nodes]
 
 
 def _shift(node: ir.Node, accumulator: npt.NDArray[np.float64]) -> None:
-    """Let the mean of the accumulator become that of the floating-point layer."""
+    """Shift the mean of the accumulator to that of the floating-point layer."""
     known: FloatMeans = node.meta[KEY]
     bias = node.inputs[2]
     assert bias is not None and bias.const_value is not None

@@ -1,4 +1,4 @@
-"""Putting one of our operators where a float operator stood, for all the QuantizeLinear nodes that took its result."""
+"""Replace a float operator by one of our operators, for all QuantizeLinear nodes that use its output."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def emit(
     takers: Sequence[Quantizer],
     **attributes: Any,
 ) -> ir.Node:
-    """An operator whose integers at `scale` (one, or one per channel) are requantised for what takes its result.
+    """Emit an operator whose integers at `scale` (one, or one per channel) are requantised for its users.
 
-    `inputs` are those before `multiplier` and `shift`. With several takers it makes 16 bits, which a Requantize each
-    brings to the others.
+    `inputs` are those before `multiplier` and `shift`. With several users it outputs 16 bits, which a Requantize per
+    user converts.
     """
     takers = sorted(takers, key=lambda taker: taker.bits, reverse=True)
     first = takers[0]
@@ -43,7 +43,7 @@ def share(
     takers: Sequence[Quantizer],
     like: ir.Value,
 ) -> None:
-    """Give `integers`, at the scale of `made_for`, to all takers: as they are, or requantised."""
+    """Connect `integers`, at the scale of `made_for`, to all users: directly, or requantised."""
     for taker in takers:
         if taker.bits == made_for.bits and np.array_equal(taker.scale, made_for.scale):
             give(integers, [taker])
@@ -57,7 +57,7 @@ def share(
 def emit_gelu(
     writer: Writer, gelu: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], taker: Quantizer, **attributes: Any
 ) -> ir.Node:
-    """An operator that ends in i-GELU to 8 bits: one scale for all, or a factor per channel at the end."""
+    """Emit an operator that ends in i-GELU to 8 bits: with one scale, or with a factor per channel at the end."""
     out_scale = float(np.float32(taker.scale.max()))
     ratio = gelu_inner_scale(out_scale) / taker.scale
     factors = writer.dyadics(ratio, f"{gelu.outputs[0].name}.requantize", SHORT)

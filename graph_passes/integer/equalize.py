@@ -1,4 +1,4 @@
-"""Equalize: moves the outliers of activations into the weights that they are multiplied with (as SmoothQuant does)."""
+"""Equalize: move outliers of activations into the weights that they are multiplied with (as in SmoothQuant)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Floats = npt.NDArray[np.float64]
 class Equalize(Pass):
     """x·W = (x / s)·(s·W), with s per channel so that x / s has no channel much larger than the others.
 
-    1. Every activation that MatMuls in the encoder multiply with constant weights [channels, outputs] gets one Mul
+    1. Every activation that the encoder's MatMuls multiply with constant weights [channels, outputs] gets one Mul
        before them; the weights take the factors in. s = max|x|^strength / max|W|^(1 - strength), over the channel.
-    2. Left: activations that were not calibrated, and channels (s = 1) that are 0 in all texts or weights.
+    2. Left: activations without calibration, and channels (s = 1) that are 0 in all texts or weights.
 
     The Mul costs nothing in integer form: the requantisation before it has one factor per channel anyway.
     """
@@ -34,7 +34,7 @@ class Equalize(Pass):
     name: ClassVar[str] = "equalize"
     effect: ClassVar[Effect] = Effect.EXACT
     strength: float = 0.8
-    after_gelu: float = 0.9  # the strength there, where single channels reach ten times the others
+    after_gelu: float = 0.9  # strength after a GELU, where single channels are up to ten times larger than the others
 
     def __post_init__(self) -> None:
         for option in ("strength", "after_gelu"):
@@ -60,7 +60,7 @@ class Equalize(Pass):
 
 
 def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strength: float) -> Floats:
-    """s [channels]: max|x|^strength / max|W|^(1 - strength)."""
+    """Return s [channels]: max|x|^strength / max|W|^(1 - strength)."""
     weight = np.max([np.abs(each).max(axis=1) for each in weights], axis=0).astype(np.float64)
     usable = (activation > 0) & (weight > 0)
     safe = np.where(usable, activation, 1.0), np.where(usable, weight, 1.0)
@@ -69,7 +69,7 @@ def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strengt
 
 
 def linear_inputs(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
-    """The activations of the encoder that MatMuls multiply with constant weights, each with those MatMuls."""
+    """Return the activations of the encoder that MatMuls multiply with constant weights, each with its MatMuls."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in model_region(model):
         if node.op_type == "MatMul" and node.inputs[0] is not None and constant(node.inputs[0]) is None:
@@ -80,7 +80,7 @@ def linear_inputs(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
 
 
 def weight_of(product: ir.Node) -> npt.NDArray[np.float32]:
-    """The constant weight [channels, outputs] of a MatMul."""
+    """Return the constant weight [channels, outputs] of a MatMul."""
     weight = constant(product.inputs[1])
     assert weight is not None
     return weight.numpy().astype(np.float32)

@@ -1,4 +1,4 @@
-"""FuseProjections: the linear layers that make an attention's query, key and value, to one."""
+"""FuseProjections: fuse the linear layers of an attention's query, key and value into one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONSTANTS = ("weight", "bias", "multiplier", "shift")  # of an IntLinear, its in
 
 @dataclass(frozen=True)
 class FuseProjections(Pass):
-    """Three IntLinear → IntAttention become one IntLinear, as wide as the three → IntAttention, which reads its thirds.
+    """Three IntLinear → IntAttention become one IntLinear of three times the width → IntAttention, which reads thirds.
 
-    The integers are the same to the bit. One product instead of three reads its input once, divides better among
-    threads, and is one kernel's start instead of three.
+    The result is bit-identical. One product instead of three reads its input once, is better distributed over threads,
+    and needs one kernel launch instead of three.
 
-    1. The three have one input and equal attributes, no activation, and constants; nothing else takes their results.
-    2. Left, with the reason: all other IntAttention nodes that are not packed yet.
+    1. The three have the same input and attributes, no activation, and constants; their outputs have no other users.
+    2. Left, with the reason: all other IntAttention nodes that are not fused yet.
     """
 
     name: ClassVar[str] = "fuse_projections"
@@ -51,18 +51,18 @@ class FuseProjections(Pass):
 
 
 def _obstacle(projections: Sequence[ir.Node | None]) -> str | None:
-    """Why these stay three."""
+    """Return the reason why these cannot be fused."""
     linear = [each for each in projections if each is not None and (each.domain, each.op_type) == (DOMAIN, "IntLinear")]
     if len(linear) < PROJECTIONS:
-        return "not all of its inputs are made by an IntLinear"
+        return "not all of its inputs are outputs of an IntLinear"
     if len({each.inputs[0] for each in linear}) > 1:
-        return "its query, key and value are made from different inputs"
+        return "its query, key and value are computed from different inputs"
     if any(len(each.outputs[0].uses()) > 1 or each.outputs[0].is_graph_output() for each in linear):
-        return "not only it takes its query, key and value"
+        return "its query, key and value have other users"
     if any(each.attributes.get_int("bits", 8) != 8 or each.attributes.get_string("activation", "") for each in linear):
         return "its query, key and value are not linear"
     if any(constant(value) is None for each in linear for value in each.inputs[1 : 1 + len(CONSTANTS)]):
-        return "weights, biases or factors of its query, key and value are no constants"
+        return "weights, biases or factors of its query, key and value are not constants"
     shapes = {tuple(each.inputs[1].shape) for each in linear if each.inputs[1] is not None and each.inputs[1].shape}
     if len(shapes) > 1:
         return f"its query, key and value have weights of different shapes, {shapes}"
@@ -90,7 +90,7 @@ def _fuse(writer: Writer, attention: ir.Node, projections: Sequence[ir.Node]) ->
 
 
 def _side_by_side(projections: Sequence[ir.Node], index: int) -> npt.NDArray[np.generic]:
-    """One constant of all projections; a factor that stands for all columns of one is repeated."""
+    """Concatenate a constant of all projections; a factor for all columns of one projection is repeated."""
     arrays = [(_array(each, index), _columns(each)) for each in projections]
     return np.concatenate([np.broadcast_to(array, (*array.shape[:-1], columns)) for array, columns in arrays], axis=-1)
 

@@ -1,4 +1,4 @@
-"""FuseResidual: residual sums into the IntLayerNorm that takes them."""
+"""FuseResidual: fuse residual sums into the IntLayerNorm that uses them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RESIDUAL = 5  # the first of IntLayerNorm's inputs that a residual needs
 
 @dataclass(frozen=True)
 class FuseResidual(Pass):
-    """IntAdd → IntLayerNorm becomes one IntLayerNorm with a residual, which computes the same to the bit.
+    """IntAdd → IntLayerNorm becomes one IntLayerNorm with a residual, which is bit-identical.
 
-    1. The sum has one factor for each term, and nothing but the normalisation takes it; both terms have the same shape,
-       and one of them is int32.
-    2. Left, with the reason: all other sums that an IntLayerNorm takes.
+    1. The sum has one factor per term, and the normalisation is its only user; both terms have the same shape, and one
+       of them is int32.
+    2. Left, with the reason: all other sums that are inputs of an IntLayerNorm.
     """
 
     name: ClassVar[str] = "fuse_residual"
@@ -48,13 +48,13 @@ class FuseResidual(Pass):
 
 
 def _obstacle(node: ir.Node, total: ir.Node) -> str | None:
-    """Why this sum stays on its own."""
+    """Return the reason why this sum cannot be fused."""
     result = total.outputs[0]
     shapes = [None if term is None else lengths(term) for term in total.inputs[:FACTORS]]
     if len(node.inputs) > RESIDUAL:
-        return "what takes it has a residual already"
+        return "its IntLayerNorm has a residual already"
     if len(result.uses()) > 1 or result.is_graph_output():
-        return "not only an IntLayerNorm takes it"
+        return "it has other users than an IntLayerNorm"
     if any(factor is None or factor.shape != (1,) for factor in total.inputs[FACTORS:]):
         return "its factors are per channel"
     if shapes[0] is None or shapes[0] != shapes[1] or None in shapes[0]:

@@ -13,14 +13,14 @@ from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, take_over
 from intaglio.graph_passes.integer.quantized import Writer
 
-SLOPE = 1.702  # of the sigmoid that is close to the error function, I-BERT equation 2.5
+SLOPE = 1.702  # slope of the sigmoid that approximates the error function, I-BERT equation 2.5
 
 
 @dataclass(frozen=True)
 class HGelu(Pass):
-    """Gelu(x) becomes x·min(max(1.702·x + 3, 0), 6) / 6, in floating point.
+    """Replace Gelu(x) by x·min(max(1.702·x + 3, 0), 6) / 6, in floating point.
 
-    1. Every Gelu of the graph of float32, of either form.
+    1. Every float32 Gelu of the graph, exact or tanh.
     2. Left: Gelus of another dtype, and those inside the bodies of If, Loop and Scan.
     """
 

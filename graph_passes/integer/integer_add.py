@@ -1,4 +1,4 @@
-"""IntegerAdd: sums of two activations (residuals, embeddings) to IntAdd."""
+"""IntegerAdd: replace sums of two activations (residuals, embeddings) by IntAdd."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from intaglio.graph_passes.integer.region import model_region
 class IntegerAdd(Pass):
     """Add(DQ(x), DQ(y)) → Q becomes IntAdd.
 
-    1. x and y have one scale or one per channel, 8 or 16 bits, and broadcast as they did.
-    2. Left, with the reason: an input or a result that is not in Q/DQ form.
+    1. x and y have one scale or one per channel, and 8 or 16 bits; they are broadcast as before.
+    2. Left, with the reason: inputs or outputs that are not in Q/DQ form.
     """
 
     name: ClassVar[str] = "integer_add"
@@ -37,7 +37,7 @@ class IntegerAdd(Pass):
             terms = [quantized(value) for value in node.inputs]
             takers = quantizers(node.outputs[0])
             if terms[0] is None or terms[1] is None:
-                counts.leave(f"{node.outputs[0].name}: not both of its inputs are in integers")
+                counts.leave(f"{node.outputs[0].name}: not both of its inputs are integers")
             elif isinstance(takers, str):
                 counts.leave(takers)
             else:
@@ -58,7 +58,7 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, takers: 
 
 
 def multipliers(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Integers x_multiplier, y_multiplier and a common shift for two factors (one, or one per channel each).
+    """Compute integers x_multiplier, y_multiplier and a common shift for two factors (one, or one per channel each).
 
     The larger one has 30 bits, so both stay below 2^30.
     """

@@ -1,4 +1,4 @@
-"""IntegerAttention: the scores, Softmax and values of multi-head attention, to one IntAttention."""
+"""IntegerAttention: replace scores, Softmax and values of multi-head attention by one IntAttention."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class IntegerAttention(Pass):
     """Softmax(factor·q·kᵀ + mask)·v → Q becomes IntAttention.
 
     1. q, k, v are int8 with one scale each, split into heads by Reshape and Transpose, and joined the same way.
-    2. A factor stands at the scores, or at q or k. The mask is 0 or very low; its booleans are taken.
-    3. The probabilities are not rounded to 8 bits, as those of a Softmax on its own are: their Q/DQ pair goes.
-    4. Left, with the reason: everything else, which integer_softmax may take.
+    2. A factor is applied to the scores, or to q or k. The mask is 0 or very low, and is replaced by its booleans.
+    3. The probabilities are not rounded to 8 bits, unlike those of a separate Softmax: their Q/DQ pair is removed.
+    4. Left, with the reason: everything else, which integer_softmax may convert.
     """
 
     name: ClassVar[str] = "integer_attention"
@@ -47,13 +47,13 @@ class IntegerAttention(Pass):
 
 
 def _replace(writer: Writer, softmax: ir.Node) -> str | None:
-    """Put the IntAttention in place; or why not."""
+    """Insert the IntAttention, or return the reason why not."""
     scores = scores_of(softmax, writer)
     if isinstance(scores, str):
         return scores
     product = _product_of_probabilities(softmax)
     if product is None:
-        return f"{softmax.outputs[0].name}: not taken by one matrix product"
+        return f"{softmax.outputs[0].name}: is not used by exactly one matrix product"
     sides = [operand(scores.product.inputs[0]), operand(scores.product.inputs[1]), operand(product.inputs[1])]
     for side in sides:
         if isinstance(side, str):
@@ -71,7 +71,7 @@ def _replace(writer: Writer, softmax: ir.Node) -> str | None:
         return takers
     first = next((taker for taker in takers if taker.bits == 8), None)
     if first is None:
-        return f"{joined.name}: not taken in 8 bits"
+        return f"{joined.name}: is not used in 8 bits"
     before = joined.producer()
     assert before is not None
     factors = writer.dyadics(value.factor / 2**AVERAGE_FRACTION / first.scale, f"{joined.name}.requantize")
@@ -88,7 +88,7 @@ def _replace(writer: Writer, softmax: ir.Node) -> str | None:
 
 
 def _product_of_probabilities(softmax: ir.Node) -> ir.Node | None:
-    """The MatMul that multiplies the probabilities, perhaps through a Q/DQ pair, with values."""
+    """Return the MatMul that multiplies the probabilities, optionally through a Q/DQ pair, with values."""
     value = softmax.outputs[0]
     while True:
         users = [user for user, _ in value.uses()]
@@ -102,7 +102,7 @@ def _product_of_probabilities(softmax: ir.Node) -> ir.Node | None:
 
 
 def _heads(side: Operand) -> tuple[int, tuple[int, ...]] | None:
-    """The number of heads that the channels are split into, and how the four axes lie then."""
+    """Return the number of heads that the channels are split into, and the order of the four axes."""
     heads: int | None = None
     order: tuple[int, ...] = (0, 1, 2, 3)
     for node in side.layout:
@@ -123,7 +123,7 @@ def _heads(side: Operand) -> tuple[int, tuple[int, ...]] | None:
 
 
 def _joined(product: ir.Node) -> ir.Value | None:
-    """The values with their heads joined again, [batch, length, heads·depth]."""
+    """Return the values with joined heads, [batch, length, heads·depth]."""
     value = product.outputs[0]
     order: tuple[int, ...] = (0, 1, 2, 3)
     while len(users := [user for user, _ in value.uses()]) == 1 and users[0].op_type in LAYOUT:

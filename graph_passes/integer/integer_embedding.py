@@ -1,4 +1,4 @@
-"""IntegerEmbedding: embedding tables to 8 bits, with one scale per channel."""
+"""IntegerEmbedding: quantise embedding tables to 8 bits, with one scale per channel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from intaglio.graph_passes.integer.region import is_embedding, model_region
 
 @dataclass(frozen=True)
 class IntegerEmbedding(Pass):
-    """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)), so that only rows that are read are scaled.
+    """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)), so only the rows read are scaled.
 
-    1. `where="encoder"`: every Gather from a constant float32 table of two axes that the encoder begins with. A table
-       that something else uses too (a head tied to the words) is stored twice then, and named in the counts.
-    2. `where="everywhere"`: every Gather from a constant float32 or float16 table of two axes. Left, with the reason:
-       a table that something else uses too.
+    1. `where="encoder"`: every Gather from a constant 2-D float32 table at the beginning of the encoder. A table with
+       other uses (a head tied to the embeddings) is then stored twice, and named in the counts.
+    2. `where="everywhere"`: every Gather from a constant 2-D float32 or float16 table. Left, with the reason: tables
+       with other uses.
     """
 
     name: ClassVar[str] = "integer_embedding"
@@ -55,7 +55,7 @@ class IntegerEmbedding(Pass):
 
 
 def _replace(writer: Writer, node: ir.Node, integers: ir.Value, scales: ir.Value) -> None:
-    """Take rows of `integers` [rows, channels], dequantised with `scales` [channels], in the place of `node`."""
+    """Replace `node` by rows of `integers` [rows, channels], dequantised with `scales` [channels]."""
     old = node.outputs[0]
     rows = writer.node(node, "Gather", [integers, node.inputs[1]], f"{old.name}_int8", axis=0).outputs[0]
     rows.dtype, rows.shape = ir.DataType.INT8, old.shape

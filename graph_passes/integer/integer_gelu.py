@@ -1,4 +1,4 @@
-"""IntegerGelu: GELUs that no IntLinear took in, to IntGelu."""
+"""IntegerGelu: replace GELUs that were not fused into an IntLinear by IntGelu."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from intaglio.graph_passes.integer.region import model_region
 
 @dataclass(frozen=True)
 class IntegerGelu(Pass):
-    """DQ → Gelu → Q becomes IntGelu; both forms of Gelu do, as i-GELU is as close to either.
+    """DQ → Gelu → Q becomes IntGelu, for both forms of Gelu, as i-GELU approximates both equally well.
 
     1. The input has one scale and 8 or 16 bits.
-    2. A result that is taken at several scales is made for the coarsest, then requantised.
-    3. Left, with the reason: an input or a result that is not in Q/DQ form.
+    2. An output used at several scales is computed at the coarsest, then requantised.
+    3. Left, with the reason: inputs or outputs that are not in Q/DQ form.
     """
 
     name: ClassVar[str] = "integer_gelu"
@@ -36,7 +36,7 @@ class IntegerGelu(Pass):
                 continue
             x, takers = quantized(node.inputs[0]), quantizers(node.outputs[0])
             if x is None or x.per_tensor is None:
-                counts.leave(f"{node.outputs[0].name}: its input is not in integers with one scale")
+                counts.leave(f"{node.outputs[0].name}: its input is not integers with one scale")
             elif isinstance(takers, str):
                 counts.leave(takers)
             else:

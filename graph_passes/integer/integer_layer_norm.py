@@ -1,4 +1,4 @@
-"""IntegerLayerNorm: LayerNormalization over the last axis to IntLayerNorm."""
+"""IntegerLayerNorm: replace LayerNormalization over the last axis by IntLayerNorm."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BIAS_BITS = 24
 
 @dataclass(frozen=True)
 class IntegerLayerNorm(Pass):
-    """DQ → LayerNormalization → Q's becomes one IntLayerNorm, with an 8-bit and a 16-bit result.
+    """DQ → LayerNormalization → Qs becomes one IntLayerNorm, with an 8-bit and a 16-bit output.
 
     1. The input has one scale; weight and bias are constants of one axis (a missing bias is 0).
-    2. One 8-bit taker and one 16-bit taker are served by the operator itself, each at its own scale or, for 8 bits,
-       with a scale per channel; further ones are requantised from the 16 bits.
-    3. Left, with the reason: an axis that is not the last, an input or a result that is not in Q/DQ form.
+    2. One 8-bit user and one 16-bit user are served by the operator itself, each at its own scale or, for 8 bits, with
+       a scale per channel; further users get the 16-bit output requantised.
+    3. Left, with the reason: normalisation over another axis, inputs or outputs that are not in Q/DQ form.
     """
 
     name: ClassVar[str] = "integer_layer_norm"
@@ -49,7 +49,7 @@ class IntegerLayerNorm(Pass):
 
 
 def _replace(writer: Writer, node: ir.Node) -> str | None:
-    """Put the IntLayerNorm in place; or why not."""
+    """Insert the IntLayerNorm, or return the reason why not."""
     result = node.outputs[0]
     x, takers = quantized(node.inputs[0]), quantizers(result)
     weight, bias = constant(node.inputs[1]), constant(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -57,11 +57,11 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
     if axis != -1 and (axes is None or axis != axes - 1):
         return f"{result.name}: normalises over axis {axis}, expected the last one"
     if x is None or x.per_tensor is None:
-        return f"{result.name}: its input is not in integers with one scale"
+        return f"{result.name}: its input is not integers with one scale"
     if isinstance(takers, str):
         return takers
     if weight is None or len(weight.shape) != 1 or any(len(output.uses()) for output in node.outputs[1:]):
-        return f"{result.name}: its weight is no constant, or its mean is used"
+        return f"{result.name}: its weight is not a constant, or its mean is used"
     narrow = next((taker for taker in takers if taker.bits == 8), None)
     wide = next((taker for taker in takers if taker.bits == 16), None)
     real_weight = weight.numpy().astype(np.float64)
@@ -99,15 +99,15 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
 
 
 def _one(taker: Quantizer | None) -> float:
-    """The largest scale of a 16-bit taker."""
+    """Return the largest scale of a 16-bit user."""
     assert taker is not None
     return float(taker.scale.max())
 
 
 def _fixed_point(real: npt.NDArray[np.float64], bits: int, unit: float) -> tuple[npt.NDArray[np.int32], float]:
-    """Integers below 2^bits and the scale that makes them real: `unit` times a power of two.
+    """Return integers below 2^bits and their scale, which is `unit` times a power of two.
 
-    Weights at such a scale of the 16-bit result need but a shift, and no second product.
+    With weights at such a scale, the 16-bit output needs only a shift, not a second product.
     """
     largest = float(np.abs(real).max(initial=0)) or 1.0
     _, exponent = math.frexp(largest / (unit * (2**bits - 1)))

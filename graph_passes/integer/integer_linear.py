@@ -1,4 +1,4 @@
-"""IntegerLinear: matrix products with constant weights, their bias and a GELU after them, to IntLinear."""
+"""IntegerLinear: replace matrix products with constant weights, with bias and a following GELU, by IntLinear."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class IntegerLinear(Pass):
 
     1. W is a constant int8 [inputs, outputs] with a scale per column or one for all; x has one scale.
     2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W.
-    3. Left, with the reason: an x or a result that is not in Q/DQ form.
+    3. Left, with the reason: x or outputs that are not in Q/DQ form.
     """
 
     name: ClassVar[str] = "integer_linear"
@@ -53,7 +53,7 @@ class IntegerLinear(Pass):
 
 
 def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, counts: Counts) -> str | None:
-    """Put the IntLinear in place; what it was, or None when the node was left."""
+    """Insert the IntLinear; return its kind, or None if the node was left."""
     assert x.per_tensor is not None
     result, bias = _bias(node)
     columns = weight.integers.shape
@@ -82,13 +82,13 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
 
 
 def _remember(node: ir.Node, means: Floats | None, accumulator: Floats) -> None:
-    """Note on the node what it has to be right about on average, for correct_biases."""
+    """Record on the node the mean that it must match, for correct_biases."""
     if means is not None:
         node.meta[KEY] = FloatMeans(means, accumulator)
 
 
 def _bias(node: ir.Node) -> tuple[ir.Value, Floats]:
-    """The product with its bias, and the bias; zeros where none follows."""
+    """Return the product with its bias, and the bias; zeros if there is none."""
     product = node.outputs[0]
     users = [user for user, _ in product.uses()]
     if len(users) == 1 and users[0].op_type == "Add" and not product.is_graph_output():
@@ -105,7 +105,7 @@ def _last(node: ir.Node, result: ir.Value) -> ir.Node:
 
 
 def _gelu(value: ir.Value) -> ir.Node | None:
-    """The Gelu that alone uses the value, through one Q/DQ pair."""
+    """Return the Gelu that is the only user of the value, through one Q/DQ pair."""
     users = [user for user, _ in value.uses()]
     for op_type in ("QuantizeLinear", "DequantizeLinear", "Gelu"):
         if len(users) != 1 or users[0].op_type != op_type:

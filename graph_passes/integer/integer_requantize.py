@@ -1,4 +1,4 @@
-"""IntegerRequantize: integers that are taken at another scale than they were made at, to Requantize."""
+"""IntegerRequantize: insert Requantize where integers are used at another scale than they were computed at."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from intaglio.graph_passes.integer.region import model_region
 
 @dataclass(frozen=True)
 class IntegerRequantize(Pass):
-    """DQ(x) → Q becomes Requantize(x), with a factor per channel where either scale has one.
+    """DQ(x) → Q becomes Requantize(x), with a factor per channel if either scale has one.
 
-    1. Every DequantizeLinear in the encoder that only QuantizeLinear nodes take.
+    1. Every DequantizeLinear in the encoder that only QuantizeLinear nodes use.
     """
 
     name: ClassVar[str] = "integer_requantize"

@@ -1,4 +1,4 @@
-"""IntegerSoftmax: attentions that IntAttention does not fit, to IntMatMul, IntSoftmax and IntMatMul."""
+"""IntegerSoftmax: replace attentions that do not fit IntAttention by IntMatMul, IntSoftmax and IntMatMul."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from intaglio.graph_passes.integer.scores import scores_of
 
 @dataclass(frozen=True)
 class IntegerSoftmax(Pass):
-    """Matrix products of two activations, and Softmax, each by an operator of its own.
+    """Replace matrix products of two activations, and Softmax, by one operator each.
 
-    1. Layout nodes and products with one number after a DequantizeLinear go before it, so they move integers.
+    1. Layout nodes and products with a scalar are moved before the DequantizeLinear, so they work on integers.
     2. DQ(a)·DQ(b) → factor → mask → Softmax → Q becomes IntMatMul (exact scores) and IntSoftmax.
     3. DQ(a)·DQ(b) → Q becomes IntMatMul.
-    4. Left, with the reason: an input or a result that is not in Q/DQ form.
+    4. Left, with the reason: inputs or outputs that are not in Q/DQ form.
     """
 
     name: ClassVar[str] = "integer_softmax"
@@ -59,7 +59,7 @@ def _integers(value: ir.Value | None) -> ir.Value | None:
 
 
 def _sink(writer: Writer, node: ir.Node) -> None:
-    """Let a layout node move integers instead of the real numbers that they stand for."""
+    """Apply a layout node to the integers instead of the dequantised values."""
     factor = scalar_factor(node) if node.op_type in ("Mul", "Div") else None
     if node.domain != "" or (node.op_type not in LAYOUT and factor is None):
         return
@@ -83,7 +83,7 @@ def _sink(writer: Writer, node: ir.Node) -> None:
 
 
 def _factors(product: ir.Node) -> tuple[list[ir.Value], float] | None:
-    """The 8-bit integers that a MatMul multiplies, and the real value of one unit of their product."""
+    """Return the 8-bit integers that a MatMul multiplies, and the real value of one unit of their product."""
     a, b = (quantized(value) for value in product.inputs)
     if a is None or b is None or a.per_tensor is None or b.per_tensor is None or {a.bits, b.bits} != {8}:
         return None
@@ -91,7 +91,7 @@ def _factors(product: ir.Node) -> tuple[list[ir.Value], float] | None:
 
 
 def _softmax(writer: Writer, node: ir.Node) -> str | None:
-    """Put IntMatMul and IntSoftmax in place; or why not."""
+    """Insert IntMatMul and IntSoftmax, or return the reason why not."""
     scores, takers = scores_of(node, writer), quantizers(node.outputs[0])
     if isinstance(scores, str):
         return scores
@@ -112,7 +112,7 @@ def _softmax(writer: Writer, node: ir.Node) -> str | None:
 
 
 def _matmul(writer: Writer, node: ir.Node) -> str | None:
-    """Put an IntMatMul in place; or why not."""
+    """Insert an IntMatMul, or return the reason why not."""
     factors = _factors(node)
     if factors is None:
         return f"{node.outputs[0].name}: not a product of 8-bit integers"

@@ -1,4 +1,4 @@
-"""QuantizeActivations: rounds the activations of an encoder to calibrated integers (Q/DQ form)."""
+"""QuantizeActivations: round the activations of an encoder to calibrated integers (Q/DQ form)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from intaglio.plugins.integer_math import gelu_inner_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
-EXACT = {"Softmax", "QuantizeLinear", "DequantizeLinear", *LAYOUT}  # what takes its input as it is
+EXACT = {"Softmax", "QuantizeLinear", "DequantizeLinear", *LAYOUT}  # operators that use their input without rounding
 
 
 @dataclass(frozen=True)
 class QuantizeActivations(Pass):
-    """Puts QuantizeLinear → DequantizeLinear, with static symmetric scales, on the activations of the encoder.
+    """Insert QuantizeLinear → DequantizeLinear, with static symmetric scales, at the activations of the encoder.
 
     1. 8 bits before every matrix product, on both sides where both are activations.
     2. `where="everything"`: 16 bits before every other operator (sums of two activations, Gelu, LayerNormalization,
-       and what no integer operator stands for, so that it alone stays in floating point), and on what leaves the
+       and operators without an integer form, so that only these stay in floating point), and on the outputs of the
        encoder. `where="products"`: nothing else (Q/DQ INT8 for TensorRT).
-    3. Reshape, Transpose and a product with one number do not change what integers an activation has, so the nodes
-       stand before those. What stands in Q/DQ form already (embeddings) stays, but for an operator other than Add it
-       is rounded again where its channels have scales of their own.
-    4. Not touched: adding a bias, a factor per channel (which becomes part of the scale after it), and the scores of
+    3. Reshape, Transpose and a product with a scalar do not change the integers of an activation, so the nodes are
+       inserted before them. Activations already in Q/DQ form (embeddings) stay, but for an operator other than Add
+       they are rounded again if their channels have separate scales.
+    4. Not changed: adding a bias, a factor per channel (which becomes part of the following scale), and the scores of
        an attention, which stay exact between two products.
 
     Raises `GraphError` for an activation that was not calibrated.
@@ -94,7 +94,7 @@ def is_mask_add(node: ir.Node) -> bool:
 
 
 def _wanted(node: ir.Node) -> list[tuple[int, int]]:
-    """Which inputs of a node are to be rounded, and to how many bits."""
+    """Return which inputs of a node to round, and to how many bits."""
     activations = [index for index, value in enumerate(node.inputs) if value is not None and _is_activation(value)]
     if node.op_type in PRODUCTS:
         return [(index, 8) for index in activations]
@@ -113,9 +113,9 @@ def _is_activation(value: ir.Value) -> bool:
 
 
 def _root(value: ir.Value, user: ir.Node) -> tuple[ir.Value, ir.Node]:
-    """Where the integers of `value` are made, behind layout nodes and products with one number, and who uses that.
+    """Return where to quantise `value`, before layout nodes and products with a scalar, and the users of that value.
 
-    The values of an attention are made integer where their heads are joined again, and have channels.
+    The values of an attention are quantised after their heads are joined, where they have channels.
     """
     root, taker = value, user
     producer = root.producer()
@@ -135,7 +135,7 @@ def is_scalar_product(node: ir.Node) -> bool:
 
 
 def scalar_factor(node: ir.Node) -> float | None:
-    """The positive number that a Mul or Div with one constant of one element multiplies with."""
+    """Return the positive factor of a Mul or Div with a constant of one element."""
     for index in (1,) if node.op_type == "Div" else (0, 1):
         tensor = constant(node.inputs[index])
         if tensor is not None and tensor.size == 1 and (number := float(tensor.numpy().reshape(-1)[0])) > 0:
@@ -150,7 +150,7 @@ def _rewire(user: ir.Node, old: ir.Value, new: ir.Value) -> None:
 
 
 def _rewire_head(value: ir.Value, new: ir.Value, region: set[ir.Node]) -> None:
-    """Let the nodes after the encoder, and the graph's outputs, take `new`, under the name that `value` had."""
+    """Connect the nodes after the encoder, and the graph's outputs, to `new`, which takes the name of `value`."""
     for user, index in list(value.uses()):
         if user not in region and user.op_type != "QuantizeLinear":
             user.replace_input_with(index, new)
@@ -164,7 +164,7 @@ def _rewire_head(value: ir.Value, new: ir.Value, region: set[ir.Node]) -> None:
 
 
 def _leaving(region: list[ir.Node]) -> list[ir.Value]:
-    """The values of the encoder that something after it uses, floating point only."""
+    """Return the floating-point values of the encoder that are used after it."""
     inside = set(region)
     return [
         value
@@ -180,7 +180,7 @@ def _leaving(region: list[ir.Node]) -> list[ir.Value]:
 
 
 def _scale(value: ir.Value, bits: int) -> npt.NDArray[np.float32]:
-    """The scale of a value at `bits`."""
+    """Return the scale of a value at `bits`."""
     if bits == 16 and (gelu := _only_gelu(value)) is not None:
         # i-GELU computes at this scale; values that come at it need no rounding of their own.
         return np.asarray(gelu_inner_scale(gelu_out_scale(gelu)), np.float32)
@@ -196,7 +196,7 @@ def _only_gelu(value: ir.Value) -> ir.Node | None:
 
 
 def gelu_out_scale(gelu: ir.Node) -> float:
-    """The scale of one step at the output of a Gelu: so that 8 bits hold the largest that calibration saw."""
+    """Return the scale at the output of a Gelu, so that 8 bits cover the calibrated maximum."""
     seen = statistics_of(gelu.outputs[0])
     if seen is None:
         raise GraphError(f"{gelu.outputs[0].name} was not calibrated. Put the pass calibrate before this one.")

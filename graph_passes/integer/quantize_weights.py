@@ -1,4 +1,4 @@
-"""QuantizeWeights: constant weights of MatMuls to 8 bits, with one scale per output channel."""
+"""QuantizeWeights: quantise constant weights of MatMuls to 8 bits, with one scale per output channel."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class QuantizeWeights(Pass):
     """MatMul(x, W) becomes MatMul(x, DequantizeLinear(integers, scales)), W of shape [inputs, outputs].
 
     1. `where="encoder"`: the weights from the embedding tables to the last normalisation; "everywhere": all.
-    2. `smallest` is the least number of elements of a weight that is worth it.
+    2. `smallest` is the minimum number of elements of a weight to quantise.
     3. The scales have the weight's dtype.
-    4. Left: weights that are no constants, not of two axes, or neither float32 nor float16.
+    4. Left: weights that are not constants, not 2-D, or neither float32 nor float16.
     """
 
     name: ClassVar[str] = "quantize_weights"
@@ -63,12 +63,12 @@ class QuantizeWeights(Pass):
 
 
 def quantize_columns(name: str, weight: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """The constant `name` [rows, columns] as int8, and one scale per column, its absolute maximum over 127.
+    """Quantise the constant `name` [rows, columns] to int8, with one scale per column, its absolute maximum / 127.
 
     The scales have the dtype of `weight`. Raises `GraphError` for NaN and infinities.
     """
     if not np.isfinite(weight).all():
-        raise GraphError(f"{name}: holds NaN or infinity, expected finite weights. Fix the checkpoint.")
+        raise GraphError(f"{name}: contains NaN or infinity, expected finite weights. Fix the checkpoint.")
     largest = np.abs(weight).max(axis=0, initial=0).astype(np.float32)
     least = np.finfo(weight.dtype).smallest_subnormal  # float16 would round a smaller one to 0
     scales = np.maximum(np.where(largest > 0, largest, 1) / LIMIT, least).astype(weight.dtype)

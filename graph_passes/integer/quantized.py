@@ -1,8 +1,8 @@
-"""Reading and writing graphs in Q/DQ form, where each integer tensor stands as QuantizeLinear → DequantizeLinear.
+"""Read and write graphs in Q/DQ form, where each integer tensor is represented as QuantizeLinear → DequantizeLinear.
 
-A pass that makes an operator integer looks at the DequantizeLinear nodes before it and the QuantizeLinear nodes after
-it, computes the integer factors from their scales, and puts one integer node in the place of all three.
-Tensors of 8 bits are int8. Values of 16 bits are int16 between Q and DQ, and int32 once an operator of ours makes them.
+A pass that converts an operator to integers reads the DequantizeLinear nodes before it and the QuantizeLinear nodes
+after it, computes the integer factors from their scales, and replaces all three by one integer node.
+Tensors of 8 bits are int8. Values of 16 bits are int16 between Q and DQ, and int32 as outputs of our operators.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Scale = npt.NDArray[np.float64]  # one number, or one per channel of the last ax
 
 BITS = {ir.DataType.INT8: 8, ir.DataType.INT16: 16, ir.DataType.INT32: 16}
 DTYPES = {8: ir.DataType.INT8, 16: ir.DataType.INT16}
-SHORT = 15  # bits of a multiplier for 16-bit values: their product stays within 32 bits, which kernels make use of
+SHORT = 15  # bits of a multiplier for 16-bit values: their product fits into 32 bits, which kernels rely on
 LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """An integer tensor and the scale that makes it real: what a DequantizeLinear reads."""
+    """An integer tensor and its scale: the inputs of a DequantizeLinear."""
 
     integers: ir.Value
     scale: Scale
@@ -40,13 +40,13 @@ class Quantized:
 
     @property
     def per_tensor(self) -> float | None:
-        """The one scale; None where channels have their own."""
+        """The single scale; None with one scale per channel."""
         return float(self.scale.reshape(-1)[0]) if self.scale.size == 1 else None
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A QuantizeLinear of some value, with the scale that it has as seen from there."""
+    """A QuantizeLinear that uses a value, with its scale relative to that value."""
 
     node: ir.Node
     scale: Scale
@@ -54,14 +54,14 @@ class Quantizer:
 
 
 class Writer:
-    """Adds nodes and constants to a model, with names that say what they are for."""
+    """Adds nodes and constants with descriptive names to a model."""
 
     def __init__(self, model: ir.Model):
         self.model = model
         self.names = Names(model)
 
     def constant(self, array: npt.NDArray[Any], name: str) -> ir.Value:
-        """A new initializer."""
+        """Add an initializer."""
         return add_initializer(self.model, self.names.new(name), array)
 
     def node(
@@ -74,7 +74,7 @@ class Writer:
         outputs: int = 1,
         **attributes: Any,
     ) -> ir.Node:
-        """A new node before another one; its first output has its name, the others are named after it."""
+        """Insert a node before another one; its first output has its name, the others are named after it."""
         made = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
         node = ir.Node(domain, op_type, inputs, made, num_outputs=outputs, name=self.names.new(name))
         for index, output in enumerate(node.outputs):
@@ -86,7 +86,7 @@ class Writer:
     def integer(
         self, before: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
     ) -> ir.Node:
-        """An operator of ours before `before`, named after the value that it stands for, which gives its shape."""
+        """Insert one of our operators before `before`, with the name and shape of the value that it replaces."""
         self.model.graph.opset_imports[DOMAIN] = VERSION
         operator = OPS[op_type]
         inputs = list(inputs)
@@ -105,13 +105,13 @@ class Writer:
         return node
 
     def dyadics(self, real: npt.ArrayLike, name: str, bits: int = 31) -> tuple[ir.Value, ir.Value]:
-        """Constants `multiplier`, of `bits`, and `shift` for factors, one or one per channel. Raises `GraphError`."""
+        """Add constants `multiplier`, of `bits`, and `shift` for one factor or one per channel. Raises `GraphError`."""
         pairs = [dyadic(float(factor), bits) for factor in np.asarray(real, np.float64).reshape(-1)]
         multiplier, shift = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
         return self.constant(multiplier, f"{name}.multiplier"), self.constant(shift, f"{name}.shift")
 
     def int32(self, value: ir.Value, before: ir.Node) -> ir.Value:
-        """`value` as int32, by a Cast where it is not: 16-bit values that QuantizeLinear made are int16."""
+        """Return `value` as int32, with a Cast if needed: 16-bit outputs of QuantizeLinear are int16."""
         if value.dtype == ir.DataType.INT32:
             return value
         cast = self.node(before, "Cast", [value], f"{value.name}_int32", to=ir.DataType.INT32).outputs[0]
@@ -119,7 +119,7 @@ class Writer:
         return cast
 
     def quantize_dequantize(self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int) -> ir.Value:
-        """The value after it was rounded to integers of `bits`, by two new nodes right behind where it comes from."""
+        """Round a value to integers of `bits`, by two new nodes right after its producer; return the result."""
         name = f"{value.name}_int{bits}"
         scales = self.constant(scale, f"{name}.scale")
         axis = {"axis": -1} if scale.ndim else {}
@@ -152,7 +152,7 @@ class Writer:
 
 
 def quantized(value: ir.Value | None) -> Quantized | None:
-    """What a value is the real form of, where a DequantizeLinear without zero point makes it."""
+    """Return the integers of a value, if it is the output of a DequantizeLinear without zero point."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.domain != "" or len(node.inputs) > 2:
         return None
@@ -163,7 +163,7 @@ def quantized(value: ir.Value | None) -> Quantized | None:
 
 
 def quantizers(value: ir.Value) -> list[Quantizer] | str:
-    """Every QuantizeLinear that takes the value, directly or after a Mul with constants; or why there is another use.
+    """Return every QuantizeLinear that uses the value, directly or after a Mul with constants; or the reason why not.
 
     round(x·m / s) is round(x / (s/m)), so a factor per channel before a QuantizeLinear becomes part of its scale.
     """
@@ -187,7 +187,7 @@ def quantizers(value: ir.Value) -> list[Quantizer] | str:
 
 
 def channel_factors(node: ir.Node, value: ir.Value) -> Scale | None:
-    """The constants, one per channel and all positive, that a Mul multiplies `value` with; None for all else."""
+    """Return the constants, one per channel and all positive, that a Mul multiplies `value` with; None otherwise."""
     if node.op_type != "Mul" or node.domain != "":
         return None
     other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
@@ -198,7 +198,7 @@ def channel_factors(node: ir.Node, value: ir.Value) -> Scale | None:
 
 
 def give(integers: ir.Value, takers: Sequence[Quantizer]) -> None:
-    """Let `integers` stand for what these QuantizeLinear nodes made, and remove what is dead then."""
+    """Replace the outputs of these QuantizeLinear nodes by `integers`, and remove unused nodes."""
     for taker in takers:
         taker.node.outputs[0].replace_all_uses_with(integers)
         remove_if_dead(taker.node)

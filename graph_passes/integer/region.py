@@ -1,4 +1,4 @@
-"""Which part of a model the integer passes look at: from its embedding tables to its last normalisation."""
+"""The part of a model that the integer passes rewrite: from its embedding tables to its last normalisation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NORMALIZATIONS = {("", "LayerNormalization"), ("", "RMSNormalization"), (DOMAIN,
 
 
 def model_region(model: ir.Model) -> list[ir.Node]:
-    """The nodes, in the graph's order, that compute with embeddings and that a normalisation depends on.
+    """Return the nodes, in the graph's order, that depend on embeddings and that a normalisation depends on.
 
     1. They begin with the Gathers from constant tables of two axes (words, positions, types), and what follows them;
-       in a graph without such tables, as of images or sound, with its floating-point inputs.
+       in a graph without such tables, such as for images or sound, with its floating-point inputs.
     2. They end with the last normalisation; a pooler, a classifier or a language model's head comes after it. In a
-       graph without normalisations they end with its outputs.
+       graph without normalisations they end with the outputs.
 
-    Integer arithmetic on indices and masks that goes on beside them is no part of it.
+    Integer arithmetic on indices and masks is not included.
     """
     following = set() if any(map(is_embedding, model.graph)) else set(filter(_is_float, model.graph.inputs))
     for node in model.graph:
@@ -37,7 +37,7 @@ def model_region(model: ir.Model) -> list[ir.Node]:
 
 
 def is_embedding(node: ir.Node) -> bool:
-    """Whether the node takes rows of a constant table."""
+    """Whether the node reads rows of a constant table."""
     if node.op_type != "Gather" or node.domain != "" or node.attributes.get_int("axis", 0) != 0:
         return False
     table = constant(node.inputs[0])
@@ -55,5 +55,5 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _gives_structure(node: ir.Node) -> bool:
-    """Whether the node tells about shapes only, so that nothing of the numbers goes through it."""
+    """Whether the node's output depends only on shapes."""
     return node.domain == "" and node.op_type in ("Shape", "Size")

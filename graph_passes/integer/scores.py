@@ -1,4 +1,4 @@
-"""Recognising the scores of an attention: MatMul, one factor, a mask, Softmax."""
+"""Recognise the scores of an attention: MatMul, one factor, a mask, Softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.quantize_activations import scalar_factor
 from intaglio.graph_passes.integer.quantized import LAYOUT, Quantized, Writer, quantized
 
-LOWEST = -1e4  # a mask adds this or less where nothing is to be seen
+LOWEST = -1e4  # a mask adds this or less at masked positions
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Operand:
 
     integers: Quantized
     factor: float  # scale and constant factors together
-    layout: list[ir.Node]  # from the integers on
+    layout: list[ir.Node]  # in order, starting at the integers
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a Softmax is taken of: factor·(a·b), where the mask keeps it."""
+    """The input of a Softmax: factor·(a·b), with a mask."""
 
     product: ir.Node
     factor: float
-    mask: ir.Value | None  # what is added, floating point
+    mask: ir.Value | None  # the additive mask, floating point
     keep: ir.Value | None  # bool, True where the scores count
 
 
 def operand(value: ir.Value | None) -> Operand | str:
-    """The integers behind `value`; or why there are none."""
+    """Return the integers behind `value`, or the reason why there are none."""
     layout: list[ir.Node] = []
     factor = 1.0
     while value is not None and quantized(value) is None:
@@ -54,7 +54,7 @@ def operand(value: ir.Value | None) -> Operand | str:
 
 
 def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
-    """The scores that a Softmax over the last axis takes; or why they are none."""
+    """Return the scores of a Softmax over the last axis, or the reason why they do not match."""
     value = softmax.inputs[0]
     axis, shape = softmax.attributes.get_int("axis", -1), None if value is None else value.shape
     if value is None or (axis != -1 and (shape is None or axis != len(shape) - 1)):
@@ -67,7 +67,7 @@ def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
             sides = [(node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])]
             found = next(((rest, side, kept) for rest, side in sides if (kept := keep_mask(side, node, writer))), None)
             if found is None:
-                return f"{node.outputs[0].name}: what is added to the scores is no mask of 0 and {LOWEST:g} or less"
+                return f"{node.outputs[0].name}: the term added to the scores is not a mask of 0 and {LOWEST:g} or less"
             value, mask, keep = found
         elif number is not None:
             factor *= number
@@ -76,14 +76,14 @@ def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
             return f"{node.outputs[0].name}: {node.op_type} in the scores with more than one number"
         node = None if value is None else value.producer()
     if node is None or node.op_type != "MatMul":
-        return f"{softmax.outputs[0].name}: its scores are no matrix product"
+        return f"{softmax.outputs[0].name}: its scores are not a matrix product"
     return Scores(node, factor, mask, keep)
 
 
 def keep_mask(added: ir.Value | None, before: ir.Node, writer: Writer) -> ir.Value | None:
-    """The booleans, True where an additive mask is 0; None for what is no mask.
+    """Return the booleans of an additive mask, True where it is 0; None if it is not a mask.
 
-    1. Where(keep, 0, low), and Where(hide, low, 0), whose condition is turned around.
+    1. Where(keep, 0, low), and Where(hide, low, 0), whose condition is negated.
     2. (1 - Cast(keep))·low, as older exporters write it.
     """
     node = None if added is None else added.producer()
@@ -112,7 +112,7 @@ def keep_mask(added: ir.Value | None, before: ir.Node, writer: Writer) -> ir.Val
 def _bool(
     writer: Writer, before: ir.Node, op_type: str, inputs: list[ir.Value], like: ir.Value, **attributes: Any
 ) -> ir.Value:
-    """A new node of booleans, one for all attentions that share the mask."""
+    """Add a node of booleans, one for all attentions that share the mask."""
     name = f"{like.name}_keep"
     for user, _ in inputs[0].uses():
         if user.op_type == op_type and str(user.name) == name:

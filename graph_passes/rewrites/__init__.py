@@ -1,1 +1,1 @@
-"""Formulas that many nodes spell out and one standard operator computes: one file for each."""
+"""Rewrites of formulas made of many nodes to one standard operator: one file each."""

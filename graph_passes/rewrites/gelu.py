@@ -27,13 +27,13 @@ from intaglio.graph_passes.algebra import (
 )
 from intaglio.graph_passes.rewrites.rewrite import Found, Match, Rewrite
 
-EXACT = {1: math.sqrt(0.5)}  # what erf is taken of: the coefficients by degree in x
+EXACT = {1: math.sqrt(0.5)}  # the argument of erf: coefficients by degree in x
 TANH = {1: math.sqrt(2 / math.pi), 3: math.sqrt(2 / math.pi) * 0.044715}
 FORMS = {"Erf": (EXACT, "none"), "Tanh": (TANH, "tanh")}
 
 
 def find(node: ir.Node) -> Found:
-    """A Gelu around this Erf or Tanh."""
+    """Find the Gelu around this Erf or Tanh."""
     expected, approximate = FORMS[node.op_type]
     curve, inner = node.outputs[0], node.inputs[0]
     if inner is None:
@@ -54,7 +54,7 @@ def find(node: ir.Node) -> Found:
 
 
 def _around(curve: ir.Value, x: ir.Value, sign: float, approximate: str) -> Found:
-    """The value above `curve` that is x/2 + x/2 · curve, up to the curve's sign."""
+    """Find the value above `curve` that is x/2 + x/2 · curve, up to the curve's sign."""
     alone, bent = monomial(x), monomial(x, curve)
     near: Expression | None = None
     for output, expression in above(curve, Expansion([x, curve])):
@@ -65,7 +65,7 @@ def _around(curve: ir.Value, x: ir.Value, sign: float, approximate: str) -> Foun
             continue
         source = spelled(x, output.dtype, output)
         if source is None or (output.dtype is not None and output.dtype not in FLOATS):
-            return Found(reasons=[f"{output.name}: has another dtype than the input of its Gelu, {x.name}"])
+            return Found(reasons=[f"{output.name}: its dtype differs from that of its Gelu's input, {x.name}"])
         return Found(Match(output, "Gelu", (source,), {"approximate": approximate}))
     if near is None:
         return Found()

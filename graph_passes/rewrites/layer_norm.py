@@ -1,12 +1,12 @@
 """LayerNormalization: (x - mean(x)) / √(mean((x - mean(x))²) + epsilon) · weight + bias over the last axis.
 
-Both ways of writing it expand to the same sum, with r = (variance + epsilon)^-½:
+Both forms expand to the same sum, with r = (variance + epsilon)^-½:
 
     normalised first       (x - mean) · r · weight + bias
     as batch norm (TF)     x · (weight · r) + (bias - mean · (weight · r))
 
-With the operator's default `stash_type`, mean and variance are computed in float32 and what follows in the dtype of
-x, so the casts that float16 exports put around the variance are part of what is replaced.
+With the operator's default `stash_type`, mean and variance are computed in float32 and the rest in the dtype of x, so
+the casts around the variance in float16 exports are replaced too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TWO, INVERSE_ROOT = Fraction(2), Fraction(-1, 2)
 
 @dataclass(frozen=True)
 class Normalised:
-    """A value that is the normalised x times `scale`, and times `weight` plus `bias` where there are such."""
+    """A value that is the normalised x times `scale`, optionally times `weight` plus `bias`."""
 
     output: ir.Value
     scale: float
@@ -47,7 +47,7 @@ class Normalised:
 
 
 def find(node: ir.Node) -> Found:
-    """A LayerNormalization that begins with this ReduceMean of x."""
+    """Find the LayerNormalization that begins with this ReduceMean of x."""
     mean = node.outputs[0]
     if node.inputs[0] is None or (variance := _variance(plain(node.inputs[0]), mean)) is None:
         return Found()
@@ -65,7 +65,7 @@ def find(node: ir.Node) -> Found:
 
 
 def _variance(x: ir.Value, mean: ir.Value) -> ir.Node | None:
-    """The ReduceMean of (x - mean)²."""
+    """Return the ReduceMean of (x - mean)²."""
     square = {monomial((x, TWO)): 1.0, monomial(x, mean): -2.0, monomial((mean, TWO)): 1.0}
     for value, expression in above(mean, Expansion([x, mean])):
         if expression == square:
@@ -76,7 +76,7 @@ def _variance(x: ir.Value, mean: ir.Value) -> ir.Node | None:
 
 
 def _shifted(variance: ir.Value) -> tuple[ir.Value, float] | None:
-    """variance + epsilon, and epsilon."""
+    """Return variance + epsilon, and epsilon."""
     alone = monomial(variance)
     for value, expression in above(variance, Expansion([variance])):
         if set(expression) == {alone, NUMBER} and expression[alone] == 1.0 and expression[NUMBER] > 0:
@@ -85,7 +85,7 @@ def _shifted(variance: ir.Value) -> tuple[ir.Value, float] | None:
 
 
 def _normalised(x: ir.Value, mean: ir.Value, shifted: ir.Value) -> list[Normalised]:
-    """The values above `shifted` that have the form of the formula, nearest first."""
+    """Return the values above `shifted` that have the form of the formula, nearest first."""
     expansion = Expansion([x, mean, shifted], positive=[shifted], arrays=True)
     found = (_parts(output, terms, x, mean, shifted) for output, terms in above(shifted, expansion))
     return [candidate for candidate in found if candidate is not None]
@@ -111,20 +111,20 @@ def _parts(
 
 
 def _pop_term(terms: Expression, value: ir.Value, shifted: ir.Value) -> tuple[float, Monomial] | None:
-    """Take the one term `value · shifted^-½ · rest` out of `terms`; its coefficient and the rest."""
+    """Remove the one term `value · shifted^-½ · rest` from `terms`; return its coefficient and the rest."""
     stem = monomial(value, (shifted, INVERSE_ROOT))
     found = [factors for factors in terms if stem <= factors]
     return (terms.pop(found[0]), found[0] - stem) if len(found) == 1 else None
 
 
 def _single_constant(factors: Monomial) -> ir.Value | None:
-    """The constant array that a monomial consists of."""
+    """Return the constant array that a monomial consists of."""
     values = [value for value, exponent in factors if exponent == 1 and constant(value) is not None]
     return values[0] if len(values) == 1 == len(factors) else None
 
 
 def _best(candidates: list[Normalised], x: ir.Value, width: int, epsilon: float, shifted: ir.Value) -> Found:
-    """The candidate that takes in the most, of those that the operator can express."""
+    """Return the largest candidate that the operator can express."""
     problems = [_problem(candidate, x, width) for candidate in candidates]
     usable = [candidate for candidate, problem in zip(candidates, problems, strict=True) if problem is None]
     best = max(usable, key=_extent, default=None)  # the first of equals
@@ -150,12 +150,12 @@ def _extent(candidate: Normalised) -> int:
 
 
 def _problem(candidate: Normalised, x: ir.Value, width: int) -> str | None:
-    """Why the operator cannot express `candidate`."""
+    """Return the reason why the operator cannot express `candidate`."""
     output = candidate.output
     if not close(candidate.scale, 1.0, output.dtype):
         return f"{output.name}: the normalised {x.name} is scaled by {candidate.scale:.6g}, expected 1"
     if (output.dtype is not None and output.dtype not in FLOATS) or spelled(x, output.dtype, output) is None:
-        return f"{output.name}: has another dtype than the input of its LayerNormalization, {x.name}"
+        return f"{output.name}: its dtype differs from that of its LayerNormalization's input, {x.name}"
     for role, value in (("weight", candidate.weight), ("bias", candidate.bias)):
         tensor = constant(value)
         if value is None or tensor is None:
@@ -169,7 +169,7 @@ def _problem(candidate: Normalised, x: ir.Value, width: int) -> str | None:
 
 
 def _vector(value: ir.Value, output: ir.Value, width: int) -> ir.Value | NewConstant:
-    """The constant as [width] in the dtype of `output`: itself, or a copy."""
+    """Return the constant as [width] in the dtype of `output`: itself, or a copy."""
     tensor = constant(value)
     assert tensor is not None
     dtype = output.dtype or tensor.dtype

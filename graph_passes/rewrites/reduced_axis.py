@@ -8,9 +8,9 @@ from intaglio.graph_passes.graphs import integers, rank
 
 
 def reduced_axis(node: ir.Node) -> int | None:
-    """The one axis that a Reduce node reduces and keeps with length 1: -1 for the last, else from 0.
+    """Return the axis that a Reduce node reduces and keeps with length 1: -1 for the last, else from 0.
 
-    None when it reduces several axes or drops them, or when they are not known.
+    None if it reduces several axes or drops them, or if they are unknown.
     """
     keeps = "keepdims" not in node.attributes or node.attributes["keepdims"].as_int() == 1
     axes = integers(node, "axes", 1)

@@ -1,4 +1,4 @@
-"""What a rewrite is: where it looks, and what it finds there. It changes nothing; `Canonicalize` does."""
+"""The contract of a rewrite: its anchors and its matches. It does not change the graph; `Canonicalize` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 @dataclass(frozen=True)
 class NewConstant:
-    """A constant that the graph does not have yet; `name` is a wish."""
+    """A constant that is not in the graph yet; `name` is a suggestion."""
 
     name: str
     array: npt.NDArray[np.generic]
@@ -21,7 +21,7 @@ class NewConstant:
 
 @dataclass(frozen=True)
 class Match:
-    """`output` equals one node: its operator, its inputs and its attributes."""
+    """`output` can be computed by one node with this operator, inputs and attributes."""
 
     output: ir.Value
     op_type: str
@@ -31,7 +31,7 @@ class Match:
 
 @dataclass
 class Found:
-    """What was found at a node: a match, and reasons why a candidate there was left, in whole or in part."""
+    """The result at a node: a match, and the reasons why candidates were left, completely or partly."""
 
     match: Match | None = None
     reasons: list[str] = field(default_factory=list)
@@ -39,9 +39,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One formula and the operator that stands for it."""
+    """A formula and the operator that replaces it."""
 
     name: str
-    anchors: tuple[str, ...]  # the types of the nodes at which `find` looks
-    opset: int  # the first that has the operator
+    anchors: tuple[str, ...]  # the types of the nodes that `find` is called with
+    opset: int  # the first opset with the operator
     find: Callable[[ir.Node], Found]

@@ -1,7 +1,7 @@
 """Softmax: exp(x - max(x)) / sum(exp(x - max(x))) along one axis, with or without the maximum.
 
-Softmax is the same with any number subtracted from all of x along the axis, so a difference that is not the
-maximum's stays as Softmax's input.
+Subtracting any number from x along the axis does not change Softmax, so a difference from anything but the maximum
+stays as Softmax's input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from intaglio.graph_passes.rewrites.rewrite import Found, Match, Rewrite
 
 
 def find(node: ir.Node) -> Found:
-    """A Softmax whose denominator is this ReduceSum."""
+    """Find the Softmax whose denominator is this ReduceSum."""
     total = node.outputs[0]
     exponential = None if node.inputs[0] is None else plain(node.inputs[0])
     producer = None if exponential is None else exponential.producer()
@@ -38,12 +38,12 @@ def _match(output: ir.Value, exp: ir.Node, axis: int) -> Found:
     x = _without_maximum(inner, axis)
     source = spelled(x, output.dtype, inner)
     if source is None or (output.dtype is not None and output.dtype not in FLOATS):
-        return Found(reasons=[f"{output.name}: has another dtype than the input of its Softmax, {x.name}"])
+        return Found(reasons=[f"{output.name}: its dtype differs from that of its Softmax's input, {x.name}"])
     return Found(Match(output, "Softmax", (source,), {"axis": axis}))
 
 
 def _without_maximum(inner: ir.Value, axis: int) -> ir.Value:
-    """x where `inner` is x - max(x) along `axis`, else `inner`."""
+    """Return x if `inner` is x - max(x) along `axis`, else `inner`."""
     for value in below(inner):
         node = value.producer()
         if node is None or node.op_type != "ReduceMax" or node.domain != "" or node.inputs[0] is None:

@@ -1,1 +1,1 @@
-"""Weights of linear layers in few bits, or fewer of them, while activations stay in floating point."""
+"""Compression of linear layers' weights, by fewer bits or pruning; activations stay in floating point."""

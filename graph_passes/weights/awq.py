@@ -1,4 +1,4 @@
-"""Awq: weights in uniform groups, after those that meet large activations were scaled up."""
+"""Awq: quantise weights in uniform groups, after scaling up those that are multiplied with large activations."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.progress import track
 from intaglio.threads import in_parallel
 
-SAMPLE = 512  # tokens that errors are measured on
-ROWS = 1024  # outputs of a layer that they are measured on: factors are common to all of them
-SMALLEST = 1e-4  # of a factor, as in the published code: channels that are almost never used
+SAMPLE = 512  # tokens to measure errors on
+ROWS = 1024  # outputs of a layer to measure errors on; the factors are the same for all outputs
+SMALLEST = 1e-4  # minimum of a factor, as in the published code: for channels that are almost never used
 
 
 @dataclass(frozen=True)
 class Awq(GroupPass, ObservingPass):
-    """x·Wᵀ = (x / s)·(W·s)ᵀ, with s for each input channel so that W·s loses least when it is rounded to groups.
+    """x·Wᵀ = (x / s)·(W·s)ᵀ, with s for each input channel so that rounding W·s to groups loses least.
 
     Lin et al., "AWQ: Activation-aware Weight Quantization" (arXiv:2306.00978), section 3.2: s = mean|x|^a, with a of
-    `steps` values from 0 (no scaling) to below 1, chosen by the error of what the layers that share x give. W·s is then
-    rounded as rtn does, in groups of the same sizes; x / s costs nothing, because what makes x takes 1 / s in (`fold`).
+    `steps` values from 0 (no scaling) to below 1, chosen by the output error of the layers that share x. W·s is then
+    rounded as in rtn, with the same group sizes; x / s costs nothing, because 1 / s is folded into the producer of x
+    (`fold`).
 
-    1. Scaled: layers whose input a normalisation, a product or another linear layer gives that is used for nothing
-       else. The others are rounded as they are, and the reason is noted.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
+    1. Scaled: layers whose input is the output of a normalisation, a product or another linear layer without other
+       uses. The others are rounded without scaling, and the reason is noted.
+    2. Left: layers that match a pattern of `skip`, those whose rows are not a multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
     Raises `GraphError` for weights or activations that are NaN or infinite, `UsageError` for too little text.
@@ -67,7 +68,7 @@ class Awq(GroupPass, ObservingPass):
                 fold = find_fold(level[0].x, layers)
                 if isinstance(fold, str):
                     names = ", ".join(layer.name for layer in level)
-                    counts.leave(f"{names}: rounded without factors; of its input, {fold}")
+                    counts.leave(f"{names}: rounded without factors; its input: {fold}")
                     continue
                 means, sample = _observe(stream.rows(level[0].x), len(batches))
                 found.append((fold, level, self._search(level, means, sample)))
@@ -91,7 +92,7 @@ class Awq(GroupPass, ObservingPass):
         return model, counts
 
     def _search(self, level: Sequence[LinearLayer], means: Floats, sample: Floats) -> Floats:
-        """The factors [channels] with the least error of what the layers give for `sample` [tokens, channels]."""
+        """Return the factors [channels] with the least output error of the layers for `sample` [tokens, channels]."""
         candidates = [channel_factors(means, step / self.steps) for step in range(self.steps)]
         errors = np.zeros(len(candidates))
         for layer in level:
@@ -109,14 +110,14 @@ class Awq(GroupPass, ObservingPass):
 
 
 def channel_factors(means: Floats, exponent: float) -> Floats:
-    """mean|x|^exponent for each channel, with the geometric mean of the smallest and the largest brought to 1."""
+    """Return mean|x|^exponent per channel, normalised so that the geometric mean of minimum and maximum is 1."""
     factors = np.maximum(means, np.float32(1e-30)) ** np.float32(exponent)
     factors = np.maximum(factors, np.float32(SMALLEST))
     return np.asarray(factors / np.sqrt(factors.max() * factors.min()), np.float32)
 
 
 def _observe(batches: Iterable[Floats], number: int) -> tuple[Floats, Floats]:
-    """mean|x| [channels] over all tokens, and about `SAMPLE` tokens [tokens, channels] from all batches."""
+    """Return mean|x| [channels] over all tokens, and about `SAMPLE` tokens [tokens, channels] from all batches."""
     total, sums, sample = 0, np.float32(0), []
     for rows in batches:
         total += len(rows)

@@ -1,4 +1,4 @@
-"""The calibration batches of the passes that choose weights by the activations they are multiplied with."""
+"""Calibration batches for the passes that choose weights by their input activations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from intaglio.graph_passes.calibration import OPTION, CalibrationData, count_tok
 from intaglio.graph_passes.contract import Counts
 from intaglio.runtime.engines.engine import Array
 
-LEAST_TOKENS = 64  # fewer say nothing about a layer of hundreds of inputs
+LEAST_TOKENS = 64  # fewer are meaningless for a layer with hundreds of inputs
 FEW_TOKENS = 4096
 
 
 def load_batches(
     name: str, data: CalibrationData, samples: int, batch_size: int, counts: Counts
 ) -> tuple[list[dict[str, Array]], Calibration]:
-    """The batches of feeds for the pass `name`, and what the manifest says of them.
+    """Load the batches of feeds for the pass `name`, and their record for the manifest.
 
-    Raises `UsageError` for less text than can be learnt from.
+    Raises `UsageError` if there is too little text.
     """
     batches, used = data.load(samples, batch_size)
     tokens = count_tokens(batches)

@@ -1,8 +1,8 @@
-"""Indices into tables chosen by GPTQ: each error made good by the columns that are not assigned yet.
+"""Choose indices into tables by GPTQ: each error is compensated by the columns that are not assigned yet.
 
-The nearest centroid is best for each weight alone. But the errors of a row add up in its output, by how the inputs of
-the layer go together: what the diagonal of the Fisher information leaves out. GPTQ (arXiv:2210.17323) takes it from
-the inputs' second moments H, and works with any set of numbers that a row may be made of, so with tables too.
+The nearest centroid is best for each weight alone. But the errors of a row add up in its output, depending on the
+correlation of the layer's inputs, which the diagonal of the Fisher information ignores. GPTQ (arXiv:2210.17323) uses
+the inputs' second moments H, and works with any set of values, so with tables too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Floats = npt.NDArray[np.float32]
 
 
 class Compensation:
-    """What is known of the inputs x of a layer: H = Σ xᵀ·x [K, K] over calibration text."""
+    """Second moments of the inputs x of a layer: H = Σ xᵀ·x [K, K] over calibration text."""
 
     def __init__(self, hessian: Floats):
         self._solver = Solver(hessian)
         self._hessian = hessian / max(float(np.trace(hessian, dtype=np.float64)), 1e-30)
 
     def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
-        """Indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; and exact numbers.
+        """Return indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; exact numbers.
 
-        The latter are those of the weights at `places` [nnz] of the flattened matrix, which need not be in the table:
-        they take up all of the errors before them. Their indices mean nothing.
+        The exact numbers are those of the weights at `places` [nnz] of the flattened matrix, which need not be in the
+        table: they compensate all errors before them. Their indices are meaningless.
         """
         indices = np.empty(matrix.shape, np.uint8)
         exact = np.empty(len(places), np.float32)
@@ -63,10 +63,10 @@ class Compensation:
         return indices.T, exact
 
     def error(self, differences: Floats, sensitivities: Floats) -> float:
-        """What `differences` [rows, K] from the weight cost: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
+        """Return the cost of `differences` [rows, K] from the weight: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
 
-        F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information where a gradient's
-        parts by output and by input are independent, with H in place of the diagonal alone.
+        F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information if the gradient's
+        factors by output and by input are independent, with H instead of its diagonal.
         """
         costs = np.einsum("nk,nk->n", differences @ self._hessian, differences, dtype=np.float64)
         return float(costs @ sensitivities.sum(axis=1, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""The hidden channels of feed-forward networks: where they are made, what happens to each alone, where they end."""
+"""Find the hidden channels of feed-forward networks: their producers, elementwise operators, and consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELEMENTWISE = {
 
 @dataclass
 class FeedForward:
-    """A layer that takes hidden channels in, and the layers that make them: one, or the gate and the up of SwiGLU."""
+    """A layer whose inputs are hidden channels, and the layers that compute them: one, or gate and up of SwiGLU."""
 
     down: LinearLayer
     ups: list[LinearLayer] = field(default_factory=list)
@@ -33,7 +33,7 @@ class FeedForward:
 
     @property
     def channels(self) -> int:
-        """The hidden channels."""
+        """The number of hidden channels."""
         return self.down.shape[1]
 
     @property
@@ -42,7 +42,7 @@ class FeedForward:
         return " and ".join(layer.name for layer in self.ups)
 
     def keep(self, places: Places) -> None:
-        """Remove all hidden channels but those at `places`, ascending: the shapes of weights and values shrink."""
+        """Keep only the hidden channels at `places`, ascending: the shapes of weights and values shrink."""
         for layer in self.ups:
             set_weight(layer, layer.matrix()[places])
         set_weight(self.down, self.down.matrix()[:, places])
@@ -57,30 +57,29 @@ class FeedForward:
 
 
 def find_feed_forward(down: LinearLayer, layers: Mapping[ir.Node, LinearLayer]) -> FeedForward | str:
-    """The feed-forward network that ends in `down`, or the reason why it is none whose channels can be removed.
+    """Return the feed-forward network that ends in `down`, or the reason why its channels cannot be removed.
 
-    1. Its input comes from `layers` through elementwise operators alone, and constants that are one number or one for
-       each channel.
-    2. What is on the way is used for nothing else, and no weight is shared.
+    1. Its input is computed from `layers` by elementwise operators only, with constants that are scalar or per channel.
+    2. Intermediate values have no other uses, and no weight is shared.
     """
     found = FeedForward(down)
     reason = _own(down) or _walk(down.x, found, layers) or _used_outside(found)
     if reason is None and any(layer.shape[0] != found.channels for layer in found.ups):
-        reason = "the layers before it give another number of channels"
+        reason = "the layers before it have another number of channels"
     if reason is None and not found.ups:
-        reason = "no linear layer gives its input"
+        reason = "its input is not computed by a linear layer"
     return reason or found
 
 
 def _walk(value: ir.Value, found: FeedForward, layers: Mapping[ir.Node, LinearLayer]) -> str | None:
-    """Take in what `value` is made of; the reason where it cannot be."""
+    """Add the producers of `value` to the network; return the reason if that is impossible."""
     if value in found.between:
         return None
     if constant(value) is not None:
         return _take_constant(value, found)
     node = value.producer()
     if node is None:
-        return "an input of the graph leads to its input"
+        return "its input depends on an input of the graph"
     if value.is_graph_output():
         return f"{value.name} is an output of the graph"
     if node in layers:
@@ -90,7 +89,7 @@ def _walk(value: ir.Value, found: FeedForward, layers: Mapping[ir.Node, LinearLa
         bias = layers[node].bias
         return reason or (None if bias is None else _take_constant(bias, found))
     if node.domain != "" or node.op_type not in ELEMENTWISE or len(node.outputs) != 1:
-        return f"{node.op_type} leads to its input"
+        return f"its input is computed by {node.op_type}"
     found.between.append(value)
     for each in node.inputs:
         if each is not None and (reason := _walk(each, found, layers)):
@@ -101,18 +100,18 @@ def _walk(value: ir.Value, found: FeedForward, layers: Mapping[ir.Node, LinearLa
 def _take_constant(value: ir.Value, found: FeedForward) -> str | None:
     tensor = constant(value)
     if tensor is None:
-        return f"{value.name} is no constant"
+        return f"{value.name} is not a constant"
     if tensor.size == 1:
         return None
     shape = tensor.shape.numpy()
     if not value.is_initializer() or len(value.uses()) != 1 or shape[-1] != found.channels:
-        return f"the constant {value.name} {list(shape)} is shared, or not one number for each channel"
+        return f"the constant {value.name} {list(shape)} is shared, or not one number per channel"
     found.vectors.append(value)
     return None
 
 
 def _own(layer: LinearLayer) -> str | None:
-    """The reason where another node uses the layer's weight too, as it is stored or transposed."""
+    """Return the reason if another node uses the layer's weight too, as stored or transposed."""
     factor = layer.node.inputs[1]
     while factor is not None and len(factor.uses()) == 1 and factor is not layer.weight:
         producer = factor.producer()
@@ -122,7 +121,7 @@ def _own(layer: LinearLayer) -> str | None:
 
 
 def _used_outside(found: FeedForward) -> str | None:
-    """The reason where something outside of the network uses a value inside."""
+    """Return the reason if a value inside the network is used outside of it."""
     for value in found.between:
         for node, _ in value.uses():
             if node is not found.down.node and not any(output in found.between for output in node.outputs):

@@ -1,4 +1,4 @@
-"""Dividing an activation's channels by constants at no cost: what makes the activation takes them in."""
+"""Divide an activation's channels by constants at no cost, by folding them into the producer of the activation."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from intaglio.graph_passes.weights.linear_layers import LinearLayer
 from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.plugins.nodes import lengths
 
-NORMALIZATIONS = {"LayerNormalization", "RMSNormalization"}  # their last factors are constants for each channel
+NORMALIZATIONS = {"LayerNormalization", "RMSNormalization"}  # their last factors are constants per channel
 PASSED_THROUGH = {"Identity", "Cast", "Relu"}  # f(x / s) = f(x) / s for s > 0
 
 
 @dataclass
 class Fold:
-    """What has to be divided by s [channels] for an activation to be divided by it."""
+    """The tensors to divide by s [channels] so that an activation is divided by it."""
 
     vectors: list[ir.Value] = field(default_factory=list)  # initializers whose last axis is the channels
     layers: list[LinearLayer] = field(default_factory=list)  # whose outputs are the channels
 
     def apply(self, factors: Floats, row_factors: dict[ir.Node, Floats]) -> None:
-        """Divide the vectors by `factors`, and note in `row_factors` what the rows of layers are multiplied with."""
+        """Divide the vectors by `factors`, and record the factors of the layers' rows in `row_factors`."""
         for value in self.vectors:
             tensor = value.const_value
             assert tensor is not None
@@ -36,15 +36,15 @@ class Fold:
 
 
 def find_fold(x: ir.Value, layers: Mapping[ir.Node, LinearLayer]) -> Fold | str:
-    """How `x` can be divided by positive factors, one for each channel; or the reason why it cannot.
+    """Find how to divide `x` by positive factors, one per channel; or return the reason why that is impossible.
 
-    1. Everything that uses x is among `layers`, whose weights can be multiplied by the factors.
-    2. x is made by a normalisation, or a product, with constants for each channel, which take the factors in; by one of
-       `layers`, perhaps with a constant added; or by an elementwise product with such a thing, as in SwiGLU.
-    3. Relu, Cast, Identity and a GatherND of whole tokens may stand between; a GELU may not.
+    1. All users of x are among `layers`, whose weights can be multiplied by the factors.
+    2. x is the output of a normalisation or a product with constants per channel, which absorb the factors; of one of
+       `layers`, optionally with a constant added; or of an elementwise product with one of these, as in SwiGLU.
+    3. Relu, Cast, Identity and a GatherND of whole tokens may be in between; a GELU may not.
     """
     if x.is_graph_output() or any(node not in layers for node, _ in x.uses()):
-        return "it is used by more than linear layers in groups"
+        return "it is not only used by group-quantised linear layers"
     width = next(iter(layers[node].shape[1] for node, _ in x.uses()))
     return _fold(x, width, layers)
 
@@ -66,11 +66,11 @@ def _fold(value: ir.Value, width: int, layers: Mapping[ir.Node, LinearLayer]) ->
         return _inner(inputs[0], width, layers)
     elif node.domain == "" and node.op_type in ("Add", "Mul"):
         return _fold_pair(node.op_type, inputs, width, layers)
-    return f"{node.op_type} does not let factors through"
+    return f"factors do not commute with {node.op_type}"
 
 
 def _fold_pair(op_type: str, inputs: list[ir.Value], width: int, layers: Mapping[ir.Node, LinearLayer]) -> Fold | str:
-    """A product of which one factor can take them in, or a sum of a constant and what can."""
+    """Handle a product, one factor of which can absorb the factors, or a sum with a constant."""
     vectors = [each for each in inputs if _is_own_vector(each, width)]
     others = [each for each in inputs if constant(each) is None]
     if op_type == "Mul" and vectors:
@@ -81,18 +81,18 @@ def _fold_pair(op_type: str, inputs: list[ir.Value], width: int, layers: Mapping
     if op_type == "Mul" and len(others) == 2:
         found = [_inner(each, width, layers) for each in others]
         return next((each for each in found if isinstance(each, Fold)), found[0])
-    return f"{op_type} does not let factors through"
+    return f"factors do not commute with {op_type}"
 
 
 def _inner(value: ir.Value, width: int, layers: Mapping[ir.Node, LinearLayer]) -> Fold | str:
-    """The same of a value on the way, which nothing else may use."""
+    """Handle an intermediate value, which must have no other uses."""
     if value.is_graph_output() or len(value.uses()) != 1:
         return f"{value.name} is used elsewhere too"
     return _fold(value, width, layers)
 
 
 def _picks_tokens(node: ir.Node) -> bool:
-    """Whether a GatherND leaves the last axis, the channels, as it is."""
+    """Whether a GatherND keeps the last axis, the channels, unchanged."""
     if node.op_type != "GatherND" or node.inputs[0] is None or node.inputs[1] is None:
         return False
     data, indices = lengths(node.inputs[0]), lengths(node.inputs[1])

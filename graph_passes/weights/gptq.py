@@ -1,4 +1,4 @@
-"""Gptq: weights of linear layers in uniform groups, rounded so that what the layers give changes least."""
+"""Gptq: quantise weights in uniform groups, rounded so that the layers' outputs change least."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ COLUMNS = 256  # of a block of second moments
 class Gptq(GroupPass, ObservingPass):
     """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
 
-    Grids are those of rtn; which of their numbers a weight becomes is chosen by GPTQ (`gptq_solver`) from the inputs
-    that a layer gets on calibration text, with the layers before it rounded already. With `act_order` the columns are
-    rounded in the order of their inputs' sizes; that costs nothing at run time, the groups staying where they are.
+    Grids are those of rtn; GPTQ (`gptq_solver`) chooses the grid point of each weight from the layer's inputs on
+    calibration text, with the preceding layers rounded already. With `act_order` the columns are rounded in the order
+    of their inputs' magnitudes; that costs nothing at run time, as the groups do not change.
 
-    1. Layers are taken by their inputs, those that share one together, in the order of the graph.
-    2. Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, heads tied to
+    1. Layers are processed in the order of the graph, those that share an input together.
+    2. Left: layers that match a pattern of `skip`, those whose rows are not a multiple of 32, heads tied to
        the embeddings unless `tied`, and layers that share their weight.
 
-    `damping`: of the Hessian, as a part of the mean of its diagonal. Raises `GraphError` for weights or activations
+    `damping`: of the Hessian, as a fraction of the mean of its diagonal. Raises `GraphError` for weights or activations
     that are NaN or infinite, `UsageError` for too little text.
     """
 
@@ -79,7 +79,7 @@ class Gptq(GroupPass, ObservingPass):
         return model, counts
 
     def _round(self, layer: LinearLayer, solver: Solver, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
-        """The layer's codes; its weight becomes what they stand for, unless it is a table of embeddings too."""
+        """Return the layer's codes; its weight becomes their values, unless it is an embedding table too."""
         matrix = layer.matrix()
         grid = self.grid(matrix)
         codes = solver.round(matrix, grid)
@@ -94,12 +94,14 @@ class Gptq(GroupPass, ObservingPass):
 
 
 def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
-    """The sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
+    """Return the sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
     sums = np.zeros((channels, channels), np.float32)
     starts = range(0, channels, COLUMNS)
     for part in rows:
 
-        def add(start: int, part: Floats = part) -> None:  # what lies to the left of the block is what lies above it
+        def add(
+            start: int, part: Floats = part
+        ) -> None:  # the matrix is symmetric: left of the block is the same as above it
             block = slice(start, start + COLUMNS)
             sums[block, start:] += part[:, block].T @ part[:, start:]
 

@@ -1,10 +1,10 @@
-"""GPTQ's rounding: column by column, each error made good by the columns not rounded yet.
+"""GPTQ's rounding: column by column, each error is compensated by the columns not rounded yet.
 
 Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (arXiv:2210.17323),
-algorithm 1. With activation ordering, columns are taken in the order of falling diagonal entries of the Hessian. The
-groups keep their places and their grids: both are fixed from the original weights before the first column is rounded
-("static groups"), so that the codes are stored in the order of the matrix and an operator has no scales to look up by
-permuted indices, which is what makes activation ordering slow elsewhere (SqueezeLLM, table 3.3).
+algorithm 1. With activation ordering, columns are rounded in the order of decreasing diagonal entries of the Hessian.
+The groups keep their places and their grids: both are fixed from the original weights before the first column is
+rounded ("static groups"). So the codes are stored in the order of the matrix, and the operator does not look up scales
+by permuted indices, which makes activation ordering slow elsewhere (SqueezeLLM, table 3.3).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from intaglio.threads import in_parallel
 
 Doubles = npt.NDArray[np.float64]
 
-BLOCK = 128  # columns whose errors reach the columns after them in one product (GPTQ, section 3.3, step 2)
-SMALL = 64  # rows of a matrix that is factored at once
-ROWS = 256  # of a product that a thread takes at a time
-MORE_DAMPING = 10.0  # times as much, where the Hessian has no Cholesky factor yet
+BLOCK = 128  # columns whose errors are propagated to later columns in one product (GPTQ, section 3.3, step 2)
+SMALL = 64  # rows of a matrix that is factored without splitting
+ROWS = 256  # rows of a product per task of a thread
+MORE_DAMPING = 10.0  # factor on the damping if the Hessian has no Cholesky factor
 
 
 class Solver:
     """Rounds the weights of layers that share an input x, given the sum of xᵀ·x over calibration text."""
 
     def __init__(self, hessian: Floats, damping: float = 0.01, act_order: bool = True):
-        """`hessian` [K, K] stays as it is; `damping`: what is added to its diagonal, as a part of its mean."""
+        """`hessian` [K, K] is not modified; `damping`: added to its diagonal, as a fraction of its mean."""
         diagonal = np.diag(hessian)
         self._order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(len(diagonal))
         self._factor = inverse_factor(hessian[np.ix_(self._order, self._order)], damping)
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
-        """The codes [N, K] on `grid` for `weight` [N, K], which stays, that change x·Wᵀ little."""
+        """Return codes [N, K] on `grid` for `weight` [N, K], which is not modified, that change x·Wᵀ little."""
         codes = np.empty(weight.shape, np.uint8)
 
         def work(part: slice) -> None:
@@ -66,13 +66,13 @@ class Solver:
         return codes.T
 
     def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> None:
-        """Take the columns of `weight` [N, K], which stays, one after the other.
+        """Round the columns of `weight` [N, K], which is not modified, one after the other.
 
-        `rounded` gets the number of a column, and the column [N] with the errors before it made good; it gives what is
-        to stand for it.
+        `rounded` gets the index of a column, and the column [N] with the preceding errors compensated; it returns the
+        rounded column.
         """
         order, factor = self._order, self._factor
-        columns = np.ascontiguousarray(weight.T[order])  # [K, N], one after the other in memory: the loop's speed
+        columns = np.ascontiguousarray(weight.T[order])  # [K, N], contiguous columns for speed
         for start in range(0, len(order), BLOCK):
             stop = min(start + BLOCK, len(order))
             errors = np.empty((stop - start, columns.shape[1]), np.float32)
@@ -87,9 +87,9 @@ class Solver:
 def inverse_factor(hessian: Floats, damping: float) -> Floats:
     """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
 
-    The inverse itself is never made: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its rows
-    and columns reversed; then U is the inverse of R, which is that of L with its rows and columns reversed. Columns
-    that were 0 in all of the text stand for themselves.
+    The inverse itself is never computed: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its
+    rows and columns reversed; then U is the inverse of R, which is that of L with its rows and columns reversed.
+    Columns that were 0 in the whole text are independent of the others.
     """
     diagonal = np.diag(hessian).astype(np.float64)
     mean = diagonal.mean() or 1.0
@@ -104,7 +104,7 @@ def inverse_factor(hessian: Floats, damping: float) -> Floats:
 
 
 def inverse_of_cholesky(matrix: Doubles) -> Doubles:
-    """The inverse of the lower Cholesky factor of `matrix`, by halves: almost all of the work is products.
+    """Return the inverse of the lower Cholesky factor of `matrix`, recursively by halves: mostly matrix products.
 
     Raises `LinAlgError` for a matrix that is not positive definite.
     """
@@ -122,7 +122,7 @@ def inverse_of_cholesky(matrix: Doubles) -> Doubles:
 
 
 def _product(left: Doubles, right: Doubles) -> Doubles:
-    """left @ right, on as many threads as there are."""
+    """Compute left @ right on all threads."""
     product = np.empty((len(left), right.shape[1]))
 
     def work(start: int) -> None:

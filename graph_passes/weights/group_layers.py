@@ -1,4 +1,4 @@
-"""Linear layers in uniform groups: the operator GroupMatMul in the place of a MatMul or Gemm."""
+"""Linear layers in uniform groups: replace a MatMul or Gemm by the operator GroupMatMul."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from intaglio.progress import track
 def grouped_layers(
     model: ir.Model, counts: Counts, skip: Sequence[str], group_size: int, tied: bool, branches: bool = False
 ) -> list[LinearLayer]:
-    """The layers whose rows divide into groups: of a multiple of 32 weights, at most `group_size` (0: whole rows).
+    """Return the layers whose rows divide into groups: a multiple of 32 weights, at most `group_size` (0: whole rows).
 
-    How many layers get smaller groups than asked for is noted in `counts`. Rows that are no multiple of 32 stay as
-    they are: filled up with zeros they would need every input filled up too, a copy of it at each run of the layer.
-    `branches`: as of `linear_layers`.
+    `counts` notes how many layers get smaller groups than `group_size`. Layers whose rows are not a multiple of 32 are
+    left: padding them with zeros would require padding every input too, a copy at each run of the layer.
+    `branches`: as for `linear_layers`.
     """
     layers = linear_layers(model, counts, skip, WORD, tied, branches)
     inputs = [layer.shape[1] for layer in layers]
@@ -40,11 +40,11 @@ def grouped_layers(
 
 
 def own_weights(layers: Sequence[LinearLayer], counts: Counts) -> list[LinearLayer]:
-    """The layers that share their weight with no other: a weight can be chosen for one input only."""
+    """Return the layers that do not share their weight: a weight can only be optimised for one input."""
     groups = by_weight(layers)
     for group in groups:
         if len(group) > 1:
-            counts.leave(f"{group[0].name}: {len(group)} layers use its weight, with inputs of their own")
+            counts.leave(f"{group[0].name}: {len(group)} layers use its weight, with different inputs")
     return [group[0] for group in groups if len(group) == 1]
 
 
@@ -56,7 +56,7 @@ def round_to_nearest(
     counts: Counts,
     description: str,
 ) -> None:
-    """Store each weight [N, K] on its grid, one after the other, while a bar with `description` shows how many are."""
+    """Store each weight [N, K] on its grid, one after the other, with a progress bar named `description`."""
     writer = LayerWriter(model)
     groups = by_weight(layers)
     for group in track(groups, description, total=len(groups)):
@@ -69,10 +69,10 @@ def round_to_nearest(
 
 
 def emit(writer: LayerWriter, layers: Sequence[LinearLayer], codes: Codes, grid: Grid, activation_bits: int) -> None:
-    """Put GroupMatMuls with these weights in the place of `layers`, which have one weight.
+    """Replace `layers`, which share one weight, by GroupMatMul nodes with these codes.
 
-    packed: int32 [N, K·bits/32], the codes; scales: float32 [N, groups]; zero_points: uint8 [N, groups], left out
-    where all are 2**(bits - 1).
+    packed: int32 [N, K·bits/32], the codes; scales: float32 [N, groups]; zero_points: uint8 [N, groups], omitted if
+    all are 2**(bits - 1).
     """
     name, length = layers[0].name, codes.shape[1]
     constants: list[ir.Value | None] = [
@@ -88,7 +88,7 @@ def emit(writer: LayerWriter, layers: Sequence[LinearLayer], codes: Codes, grid:
 
 
 def count(counts: Counts, layer: LinearLayer, matrix: Floats, codes: Codes, grid: Grid) -> None:
-    """Note one more weight: the bytes that it now takes, its bits per weight, and what rounding did to `matrix`.
+    """Record one more weight: its compressed bytes, its bits per weight, and the rounding error of `matrix`.
 
     The error is Σ (weight - rounded)² / Σ weight².
     """
@@ -104,12 +104,12 @@ def count(counts: Counts, layer: LinearLayer, matrix: Floats, codes: Codes, grid
 
 
 def set_weight(layer: LinearLayer, matrix: npt.NDArray[Any]) -> None:
-    """Give `layer` another weight, perhaps of another shape, kept in the dtype and the order of the old one [N, K]."""
+    """Replace the weight of `layer` by `matrix` [N, K], possibly of another shape, in the old dtype and layout."""
     stored = matrix if layer.transposed else matrix.T
     made = ir.tensor(np.ascontiguousarray(stored, layer.dtype), name=layer.weight.name)
     layer.weight.const_value, layer.weight.shape = made, ir.Shape(stored.shape)
     factor = layer.node.inputs[1]
-    while factor is not None and factor is not layer.weight:  # what transposes or casts it follows
+    while factor is not None and factor is not layer.weight:  # a Transpose or Cast of the weight
         producer = factor.producer()
         assert producer is not None
         factor.shape = None

@@ -1,6 +1,6 @@
-"""The values of all calibration batches at one place of a graph, in files: those of one batch are in memory at a time.
+"""Store the values of all calibration batches at one place of a graph in files, with one batch in memory at a time.
 
-A hundred texts' activations would take more memory than the weights of the models that they are run through.
+The activations of a hundred texts would take more memory than the model's weights.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from intaglio.temporary import scratch_directory
 
 
 class HeldValues:
-    """Values by name for each of `batches`, whose own arrays stay where they are; to be closed."""
+    """Values by name for each of `batches`, whose own arrays are not copied. Close it after use."""
 
     def __init__(self, batches: Sequence[Mapping[str, Array]]) -> None:
         self._batches = batches
-        self._numbers: dict[str, int] = {}  # of the files of a name, which may hold what no path may
+        self._numbers: dict[
+            str, int
+        ] = {}  # name -> number of its files, as names may contain characters that paths may not
         self._kept: list[set[str]] = [set() for _ in batches]
         self._open = ExitStack()
         self._directory = self._open.enter_context(scratch_directory("values"))
@@ -37,20 +39,20 @@ class HeldValues:
         return name in self._batches[0] or name in self._kept[0]
 
     def read(self, batch: int, name: str) -> Array:
-        """The value of a batch."""
+        """Return the value of a batch."""
         if name in self._kept[batch]:
             found: Array = np.load(self._path(batch, name), allow_pickle=False)
             return found
         return self._batches[batch][name]
 
     def rank(self, name: str) -> int:
-        """The number of axes of a value, without reading it."""
+        """Return the number of axes of a value, without reading it."""
         if name in self._kept[0]:
             return int(np.load(self._path(0, name), mmap_mode="r", allow_pickle=False).ndim)
         return self._batches[0][name].ndim
 
     def replace(self, batch: int, values: Mapping[str, Array], needed: Iterable[str]) -> None:
-        """Take in `values` of a batch, and let go of those that are not `needed`. Raises `StorageError`."""
+        """Add `values` of a batch, and delete those that are not `needed`. Raises `StorageError`."""
         wanted = set(needed)
         with storage_errors(self._directory):
             for name in self._kept[batch] - wanted:

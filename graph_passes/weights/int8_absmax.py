@@ -1,4 +1,4 @@
-"""Int8Absmax: weights of linear layers in 8 bits, scaled by the largest magnitude to -127 to 127."""
+"""Int8Absmax: quantise weights to 8 bits, with the largest magnitude at 127."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LIMIT = 127  # of "Exploring Methods for Efficient Large Language Model Inferenc
 class Int8Absmax(Int8Pass):
     """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·q with scale = max|W| / 127 and q of -127 to 127.
 
-    The study has one scale for all of a layer, `per="tensor"`. Left: layers that a pattern of `skip` names, those whose
-    rows are no multiple of 32, and heads tied to the embeddings unless `tied`.
+    The study uses one scale per layer, `per="tensor"`. Left: layers that match a pattern of `skip`, those whose
+    rows are not a multiple of 32, and heads tied to the embeddings unless `tied`.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """
@@ -39,7 +39,7 @@ class Int8Absmax(Int8Pass):
 
 
 def absmax_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
-    """The grid of `matrix` [N, K]: scales [N, 1], zero point 128."""
+    """Return the grid of `matrix` [N, K]: scales [N, 1], zero point 128."""
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     if per == "tensor":
         largest = np.full_like(largest, largest.max())

@@ -1,4 +1,4 @@
-"""Int8ZeroPoint: weights of linear layers in 8 bits, from their smallest to their largest number."""
+"""Int8ZeroPoint: quantise weights to 8 bits over the range from minimum to maximum."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from intaglio.graph_passes.weights.uniform import Floats, Grid, asymmetric
 class Int8ZeroPoint(Int8Pass):
     """x·Wᵀ becomes GroupMatMul of 8 bits: W = scale·(q - zero_point) with scale = (max W - min W) / 255.
 
-    The range takes in 0, so that the zero point is one of the 256 numbers ("Exploring Methods for Efficient Large
+    The range includes 0, so that the zero point is one of the 256 numbers ("Exploring Methods for Efficient Large
     Language Model Inference", section 2.1 and figure 2).
 
-    A zero point goes with each scale. Left: layers that a pattern of `skip` names, those whose rows are no multiple of
+    A zero point goes with each scale. Left: layers that match a pattern of `skip`, those whose rows are no multiple of
     32, and heads tied to the embeddings unless `tied`.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
@@ -40,7 +40,7 @@ class Int8ZeroPoint(Int8Pass):
 
 
 def zero_point_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
-    """The grid of `matrix` [N, K]: scales and zero points [N, 1]."""
+    """Return the grid of `matrix` [N, K]: scales and zero points [N, 1]."""
     lowest, highest = matrix.min(axis=1, keepdims=True), matrix.max(axis=1, keepdims=True)
     if per == "tensor":
         lowest, highest = np.full_like(lowest, lowest.min()), np.full_like(highest, highest.max())

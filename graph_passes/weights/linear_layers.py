@@ -1,4 +1,4 @@
-"""The linear layers of a graph: x·Wᵀ with a constant W, in the forms that exporters write it."""
+"""Find the linear layers of a graph: x·Wᵀ with a constant W, in the forms that exporters produce."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LinearLayer:
 
     @property
     def bias(self) -> ir.Value | None:
-        """What a Gemm adds; the bias of a MatMul is an Add of its own, which stays."""
+        """The bias of a Gemm; that of a MatMul is a separate Add, which stays."""
         return self.node.inputs[2] if self.node.op_type == "Gemm" and len(self.node.inputs) == 3 else None
 
     @property
@@ -60,26 +60,26 @@ class LinearLayer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the weight as it is stored."""
+        """The dtype of the stored weight."""
         return _tensor(self.weight).dtype.numpy()
 
     def matrix(self) -> npt.NDArray[np.float32]:
-        """W [N, K] in float32, in memory of its own, row after row. Raises `GraphError` for NaN and infinities."""
+        """Return a copy of W [N, K] in float32, row-major. Raises `GraphError` for NaN and infinities."""
         tensor = _tensor(self.weight)
         stored = tensor.numpy()
         array = np.array(stored if self.transposed else stored.T, np.float32, order="C")
-        del stored  # a view of the file, which cannot be closed as long as there is one
+        del stored  # a view of the file, which cannot be closed while a view exists
         release(tensor)
         if not np.isfinite(array).all():
             raise GraphError(
-                f"{self.weight.name}: holds NaN or infinity, expected finite weights. Mend the checkpoint."
+                f"{self.weight.name}: contains NaN or infinity, expected finite weights. Fix the checkpoint."
             )
         return array
 
     def replace(self, writer: Writer, product: ir.Value) -> None:
-        """Let `product`, the output of a node that now computes x·Wᵀ before `node`, stand for this layer.
+        """Replace this layer by `product`, the output of a new node that computes x·Wᵀ before `node`.
 
-        A Gemm's bias is added to it; what nothing uses any more is removed, and the weight let go of.
+        A Gemm's bias is added to it; unused nodes are removed, and the weight is released.
         """
         if self.bias is not None:
             product = writer.node(self.node, "Add", [product, self.bias], f"{self.name}_biased").outputs[0]
@@ -95,9 +95,9 @@ class LayerWriter(Writer):
     def product(
         self, layer: LinearLayer, op_type: str, inputs: Sequence[ir.Value | None], **attributes: int
     ) -> ir.Value:
-        """The output of a new node of ours before the layer's: with the dtype of x and the shape of the layer's output.
+        """Insert a custom node before the layer's; return its output, with the dtype of x and the layer's shape.
 
-        `inputs`: those of the operator, from `layer.x` on.
+        `inputs`: the operator's inputs, starting with `layer.x`.
         """
         self.model.graph.opset_imports[DOMAIN] = VERSION
         output = self.node(layer.node, op_type, inputs, f"{layer.name}.{op_type}", DOMAIN, **attributes).outputs[0]
@@ -113,15 +113,15 @@ def linear_layers(
     tied: bool = False,
     branches: bool = False,
 ) -> list[LinearLayer]:
-    """The layers that a pass may compress, in the order of the graph; the others are left in `counts` with a reason.
+    """Return the layers that a pass may compress, in the order of the graph; note the others in `counts`.
 
     1. MatMul(x, W), Gemm(x, W, bias) with alpha = beta = 1; W an initializer of two axes, float32 or float16,
        directly or behind a Transpose, a Cast to another of the two, or an Identity.
-    2. Left: layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`), K that is no multiple of
+    2. Left: layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`), layers with K not a multiple of
        `multiple_of`, without `tied` layers whose weight is an embedding table too, and without `branches` those in
        the bodies of If and Loop, whose inputs cannot be observed.
 
-    A pattern that no layer's name matches raises `GraphError`: it is misspelt.
+    Raises `GraphError` for a pattern that matches no layer's name.
     """
     found = list(all_layers(model))
     for pattern in skip:
@@ -134,11 +134,11 @@ def linear_layers(
         if any(fnmatchcase(layer.name, pattern) for pattern in skip):
             counts.leave_as_asked(layer.name, "skipped as asked")
         elif inputs % multiple_of:
-            counts.leave(f"{layer.name}: {inputs} inputs are no multiple of {multiple_of}")
+            counts.leave(f"{layer.name}: {inputs} inputs are not a multiple of {multiple_of}")
         elif layer.tied and not tied:
             counts.leave(f"{layer.name}: its weight is an embedding table too, left without tied: true")
         elif not branches and layer.node.graph is not model.graph:
-            counts.leave(f"{layer.name}: stands in a branch, where this pass cannot observe its inputs")
+            counts.leave(f"{layer.name}: is in a branch, where this pass cannot observe its inputs")
         else:
             layers.append(layer)
     if not found:
@@ -147,7 +147,7 @@ def linear_layers(
 
 
 def by_weight(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
-    """The layers, those together that multiply by the same matrix."""
+    """Group the layers that multiply by the same matrix."""
     groups: dict[tuple[ir.Value, bool], list[LinearLayer]] = {}
     for layer in layers:
         groups.setdefault((layer.weight, layer.transposed), []).append(layer)
@@ -155,18 +155,18 @@ def by_weight(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
 
 
 def release(tensor: ir.TensorProtocol) -> None:
-    """Let go of the pages of a file that a tensor was read from; reading it again maps them again."""
+    """Release the memory-mapped pages of a tensor; reading it again maps them again."""
     if isinstance(tensor, ir.ExternalTensor):
         tensor.release()
 
 
 def layer_name(weight: ir.Value) -> str:
-    """The path in the checkpoint of what `weight` belongs to."""
+    """Return the path of the module of `weight` in the checkpoint."""
     return str(weight.name).removesuffix("_transposed").removesuffix(".weight")
 
 
 def all_layers(model: ir.Model) -> Iterator[LinearLayer]:
-    """Every layer of the graph and of its branches, in the order of the graph."""
+    """Return every layer of the graph and its branches, in the order of the graph."""
     for node in all_nodes(model):
         if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
             continue
@@ -182,15 +182,15 @@ def all_layers(model: ir.Model) -> Iterator[LinearLayer]:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a Gemm is nothing but x·W + bias."""
+    """Whether a Gemm is exactly x·W + bias."""
     given = {name: attribute.value for name, attribute in node.attributes.items()}
     return not given.get("transA") and given.get("alpha", 1.0) == 1.0 and given.get("beta", 1.0) == 1.0
 
 
 def stored(factor: ir.Value | None) -> tuple[ir.Value | None, bool]:
-    """The matrix of floating-point numbers that `factor` is made of, an initializer, and whether it is transposed.
+    """Return the floating-point initializer, 2-D, that `factor` is computed from, and whether it is transposed.
 
-    None where it is made of anything else; Transpose, Cast to another floating-point dtype and Identity may follow it.
+    Only Transpose, Cast to another floating-point dtype and Identity may be in between; None for anything else.
     """
     transposed = False
     while factor is not None and not factor.is_initializer():
@@ -206,7 +206,7 @@ def stored(factor: ir.Value | None) -> tuple[ir.Value | None, bool]:
 
 
 def _keeps_numbers(node: ir.Node) -> bool:
-    """Whether a node gives a matrix's numbers as they are, perhaps transposed or in another floating-point dtype."""
+    """Whether a node only transposes a matrix or casts it to another floating-point dtype."""
     if node.domain != "":
         return False
     if node.op_type == "Transpose":
@@ -215,7 +215,7 @@ def _keeps_numbers(node: ir.Node) -> bool:
 
 
 def _has_other_uses(weight: ir.Value) -> bool:
-    """Whether anything but linear layers uses the numbers."""
+    """Whether the weight has uses other than linear layers."""
     if weight.is_graph_output():
         return True
     for node, index in weight.uses():

@@ -1,4 +1,4 @@
-"""Lut: linear layers as indices of 2, 3 or 4 bits into a table per output row, placed where the loss is sensitive."""
+"""Lut: store weights as 2-, 3- or 4-bit indices into a table per output row, weighted by sensitivity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lut(TablePass):
     1. The tables are the exact optimum of Σ sensitivity·(weight - centroid)² of each row (SqueezeLLM, eq. 3.5), then
        rounded to `table_bits`.
     2. `unweighted`: every weight counts the same; no file of sensitivities is needed then.
-    3. Left: layers whose name matches a pattern of `skip`, whose inputs are no multiple of 32, or whose weight is an
+    3. Left: layers whose name matches a pattern of `skip`, whose inputs are not a multiple of 32, or whose weight is an
        embedding table too, unless `tied`.
 
     One layer is in memory at a time, in float32, with its sensitivities.
@@ -36,7 +36,7 @@ class Lut(TablePass):
 
     @property
     def effect(self) -> Effect:
-        """What storing weights in so many bits does to the numbers."""
+        """The effect of storing weights in `bits` bits."""
         return Effect.of_bits(self.bits)
 
     @property

@@ -1,4 +1,4 @@
-"""Linear layers with lookup tables: the operators LutMatMul and CsrMatMul in the place of a MatMul or Gemm."""
+"""Linear layers with lookup tables: replace a MatMul or Gemm by the operators LutMatMul and CsrMatMul."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH = 4  # chunks of calibration text that run at a time
 
 @dataclass(frozen=True)
 class Method:
-    """How a layer is to be stored: bits of the indices, grid of the tables, and the parts that are kept apart."""
+    """How to store a layer: bits of the indices, grid of the tables, and the fractions stored as a sparse matrix."""
 
     bits: int
     table_bits: TableBits = "auto"
@@ -49,9 +49,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Compressed:
-    """A layer's weight as a table and, where a part is kept apart, a sparse matrix that is added to it.
+    """A layer's weight as a table and optionally a sparse matrix that is added to it.
 
-    `error`: what it costs, Σ sensitivity·difference², or `Compensation.error` where inputs are known.
+    `error`: Σ sensitivity·difference², or `Compensation.error` if inputs are known.
     """
 
     table: Table
@@ -61,19 +61,19 @@ class Compressed:
 
     @property
     def nbytes(self) -> int:
-        """What all of its arrays take."""
+        """The bytes of all of its arrays."""
         sparse = 0 if self.sparse is None else self.sparse.nbytes
         return self.table.indices.size * self.bits // 8 + self.table.lut.nbytes + sparse
 
     def weight(self, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-        """The weight [N, K] that it stands for."""
+        """The weight [N, K] that it represents."""
         weight = np.empty(self.table.indices.shape, dtype)
         for part in row_blocks(weight):
             weight[part] = self.rows(part)
         return weight
 
     def rows(self, part: slice) -> Floats:
-        """Some rows of it."""
+        """Return some rows of it."""
         weight: Floats = np.take_along_axis(self.table.lut[part], self.table.indices[part].astype(np.intp), axis=1)
         if self.sparse is not None:
             offsets = self.sparse.row_offsets[part.start : part.stop + 1]
@@ -95,10 +95,10 @@ def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) ->
 def compressed(
     matrix: Floats, sensitivities: Floats, method: Method, compensation: Compensation | None = None
 ) -> Compressed:
-    """The weight [N, K] stored by `method`, its indices chosen by `compensation` if it is given.
+    """Store the weight [N, K] by `method`; `compensation`, if given, chooses the indices.
 
-    What is kept apart weighs nothing in the clustering; its index is that of the centroid next to 0, and the sparse
-    matrix holds the difference to it, so that the sum is the weight.
+    Weights in the sparse matrix are ignored in the clustering; their index is that of the centroid nearest to 0, and
+    the sparse matrix contains the difference to it, so that the sum is the weight.
     """
     places = set_aside(matrix, sensitivities, method.sensitive, method.outliers)
     flat = sensitivities.reshape(-1)
@@ -129,7 +129,7 @@ def compressed(
 
 @dataclass(frozen=True)
 class Rewriting:
-    """How layers are rewritten: what is the same for all of them. `description` is what a bar shows."""
+    """Rewrites layers, with the settings common to all of them. `description`: label of the progress bar."""
 
     description: str
     activation_bits: int
@@ -148,7 +148,7 @@ class Rewriting:
             self._plain(model, layers, method_of, counts)
         else:
             self._compensated(model, layers, method_of, counts, batches)
-        if self.sensitivities is not None:  # what the manifest is to say of the text that they were computed on
+        if self.sensitivities is not None:  # for the manifest: the text that they were computed on
             seen = self.sensitivities.observed
             model.meta[RECORD] = Calibration(seen.file, seen.sha256, seen.samples, seen.tokens, "fisher")
 
@@ -159,7 +159,7 @@ class Rewriting:
         method_of: Callable[[LinearLayer], Method],
         counts: Counts,
     ) -> None:
-        """One after the other, in any order."""
+        """Store the layers one after the other, in any order."""
         writer = LayerWriter(model)
         groups = by_weight(layers)
         for group in track(groups, self.description, total=len(groups)):
@@ -177,7 +177,7 @@ class Rewriting:
         counts: Counts,
         batches: Batches,
     ) -> None:
-        """In the order of the graph, so that a layer sees the inputs that the layers before it now give."""
+        """Store the layers in the order of the graph, so that a layer sees the outputs of compressed layers."""
         writer = LayerWriter(model)
         made: list[tuple[LinearLayer, Compressed]] = []
         for level, compensation, stream in compensated_levels(model, layers, batches, self.description):
@@ -199,7 +199,7 @@ class Rewriting:
 def compensated_levels(
     model: ir.Model, layers: Sequence[LinearLayer], batches: Batches, description: str
 ) -> Iterator[tuple[list[LinearLayer], Compensation, Stream]]:
-    """The layers by their inputs, in the order of the graph, with what is known of these, and how far the text is."""
+    """Yield the layers by input, in the order of the graph, with the moments of the inputs, and the progress."""
     with Stream(model, batches) as stream:
         levels = stream.levels(layers)
         for level in track(levels, description, total=len(levels)):
@@ -209,7 +209,7 @@ def compensated_levels(
 def layers_and_batches(
     model: ir.Model, options: TablePass, inputs: PassInputs, counts: Counts, branches: bool = False
 ) -> tuple[list[LinearLayer], Batches | None]:
-    """The layers that the pass with these options takes, and the text that it compensates errors on, or None.
+    """Return the layers that the pass with these options compresses, and the text to compensate errors on, or None.
 
     `branches`: as of `linear_layers`.
     """
@@ -221,7 +221,7 @@ def layers_and_batches(
 
 
 def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compressed, activation_bits: int) -> None:
-    """Put the operators in the place of `layers`, which have the same weight.
+    """Replace `layers`, which share one weight, by the operators.
 
     packed: int32 [N, K·bits/32]; lut: float32 [N, 2**bits]; and of a sparse matrix values: float32 [nnz], columns:
     int32 [nnz], row_offsets: int32 [N + 1].
@@ -245,7 +245,7 @@ def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compresse
 
 
 def _count(counts: Counts, layer: LinearLayer, made: Compressed) -> None:
-    """Note one more weight: the bytes that it now takes, its bits per weight and its error."""
+    """Record one more weight: its compressed bytes, its bits per weight and its error."""
     size = made.table.indices.size
     counts.add("layers")
     counts.add("weights", size)

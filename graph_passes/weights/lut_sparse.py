@@ -1,4 +1,4 @@
-"""LutSparse: linear layers as lookup tables, and the weights that matter most or reach farthest in a sparse matrix."""
+"""LutSparse: store weights as lookup tables, and the most sensitive and the largest ones in a sparse matrix."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from intaglio.graph_passes.weights.options import SparsePass
 class LutSparse(Lut, SparsePass):
     """MatMul(x, W) and Gemm(x, W, bias) become CsrMatMul(x, S, LutMatMul(x, packed, lut)), and an Add of the bias.
 
-    1. Set aside in S are the `sensitive` part of each matrix and the `outliers` part of the rest.
-    2. The others are clustered and left as in the pass `lut`, whose other options these are.
-    3. With `compensate`, what is set aside takes up the errors of the weights before it.
-    4. `unweighted` takes `sensitive: 0`, there being no telling which these are.
+    1. S contains the `sensitive` fraction of each matrix and the `outliers` fraction of the rest.
+    2. The other weights are clustered as in the pass `lut`, with the same other options; the same layers are left.
+    3. With `compensate`, the weights in S compensate the errors of the weights before them.
+    4. `unweighted` requires `sensitive: 0`, as no sensitivities are known.
     """
 
     name: ClassVar[str] = "lut_sparse"

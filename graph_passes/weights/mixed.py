@@ -1,4 +1,4 @@
-"""Mixed: bits and method of each layer by a budget, so that the sum of the sensitivity-weighted errors is least."""
+"""Mixed: choose bits and method of each layer within a budget, minimising the sum of sensitivity-weighted errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from intaglio.sensitivity_file import Sensitivities
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to store a layer: what it takes, and its error. `method` None: the layer as it is."""
+    """A way to store a layer: its bytes and its error. `method` None: the layer uncompressed."""
 
     method: Method | None
     nbytes: int
@@ -40,15 +40,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Mixed(TablePass, SparsePass):
-    """Each layer as by `lut` with 2, 3 or 4 bits, as by `lut_sparse` with these, or left as it is.
+    """Store each layer as in `lut` or `lut_sparse` with 2, 3 or 4 bits, or leave it uncompressed.
 
     1. The budget is `bits_per_weight` on average over the layers that can be compressed, tables and sparse matrices
-       counted, or `megabytes` (10^6 bytes) for all of them. Raises `GraphError` for one that 2 bits do not keep.
+       counted, or `megabytes` (10^6 bytes) for all of them. Raises `GraphError` for one that 2 bits exceed.
     2. Every way is tried on every layer and its error measured: with `compensate` by the sensitivities of the rows and
-       the second moments of the inputs (`Compensation.error`), without by Σ sensitivity·difference² of the weights. Of
-       the ways on the lower convex hull of error over bytes, those are taken that lower the errors most for each byte,
-       until the budget is used up; then whatever step still fits.
-    3. The other options, and what is left, are those of `lut` and `lut_sparse`.
+       the second moments of the inputs (`Compensation.error`), without by Σ sensitivity·difference² of the weights. On
+       the lower convex hull of error over bytes, steps are taken in the order of error reduction per byte, until the
+       budget is used up; then any step that still fits.
+    3. The other options and the layers left are those of `lut` and `lut_sparse`.
     """
 
     name: ClassVar[str] = "mixed"
@@ -69,13 +69,13 @@ class Mixed(TablePass, SparsePass):
             least = sum(min(choice.nbytes for choice in each) for each in choices)
             weights = sum(_size(group[0]) for group in groups)
             raise GraphError(
-                f"{self.name}: a budget of {budget} bytes, the layers take at least {least} "
+                f"{self.name}: a budget of {budget} bytes, but the layers take at least {least} "
                 f"({8 * least / weights:.3f} bits per weight). Raise it, or leave layers out with skip."
             )
         methods: dict[ir.Value, Method] = {}
         for group, choice in zip(groups, chosen, strict=True):
             if choice.method is None:
-                counts.leave_as_asked(group[0].name, "left as it is, within the budget")
+                counts.leave_as_asked(group[0].name, "left uncompressed, within the budget")
             else:
                 methods[group[0].weight] = choice.method
                 kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""
@@ -92,7 +92,7 @@ class Mixed(TablePass, SparsePass):
         sensitivities: Sensitivities,
         batches: Batches | None,
     ) -> dict[ir.Value, list[Choice]]:
-        """The ways to store each weight, with their errors."""
+        """Return the ways to store each weight, with their errors."""
         description = f"{self.name}: measuring"
         found: dict[ir.Value, list[Choice]] = {}
         if batches is None:
@@ -131,9 +131,9 @@ class Mixed(TablePass, SparsePass):
 
 
 def choose(choices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | None:
-    """One of each layer's choices, of at most `budget` bytes together, with about the least sum of errors.
+    """Select one choice per layer, within `budget` bytes in total, with approximately the least sum of errors.
 
-    None where even the smallest are too many bytes. The same choices always give the same answer.
+    None if even the smallest choices exceed the budget. Deterministic.
     """
     hulls = [_hull(each) for each in choices]
     places = [0] * len(hulls)
@@ -147,7 +147,7 @@ def choose(choices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | N
         hull, place = hulls[layer], places[layer]
         cost = hull[place + 1].nbytes - hull[place].nbytes
         if cost > left:
-            continue  # the steps after it are of other layers: this one ends here
+            continue  # this layer ends here; the next steps are of other layers
         left -= cost
         places[layer] += 1
         if place + 2 < len(hull):
@@ -156,7 +156,7 @@ def choose(choices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | N
 
 
 def _hull(choices: Sequence[Choice]) -> list[Choice]:
-    """The choices on the lower convex hull of error over bytes: ever more bytes, ever less error for each."""
+    """Return the choices on the lower convex hull of error over bytes, in ascending bytes."""
     hull: list[Choice] = []
     for choice in sorted(choices, key=lambda each: (each.nbytes, each.error)):
         if hull and choice.error >= hull[-1].error:
@@ -168,7 +168,7 @@ def _hull(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _gain(smaller: Choice, larger: Choice) -> float:
-    """By how much the error falls for each byte."""
+    """Return the error reduction per byte."""
     return (smaller.error - larger.error) / (larger.nbytes - smaller.nbytes)
 
 

@@ -1,4 +1,4 @@
-"""The options that passes over linear layers have in common, each declared and checked once.
+"""The shared options of passes over linear layers, each declared and checked once.
 
 `LayerPass` ─┬─ `PruningPass`: prune_magnitude, prune_rows
              └─ `StoringPass` ─┬─ `Int8Pass`: int8_absmax, int8_zeropoint
@@ -19,14 +19,14 @@ from intaglio.graph_passes.weights.tables import TableBits
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
 from intaglio.plugins.bit_packing import WORD
 
-GROUP_BITS = (2, 3, 4, 8)  # that GroupMatMul has
-TABLE_BITS = (2, 3, 4)  # of an index, that LutMatMul has
+GROUP_BITS = (2, 3, 4, 8)  # supported by GroupMatMul
+TABLE_BITS = (2, 3, 4)  # bits of an index, supported by LutMatMul
 ACTIVATION_BITS = (16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPass(Pass):
-    """Layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`) are left; one that names none is refused."""
+    """Layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`) are left; each pattern must match one."""
 
     shows_progress: ClassVar[bool] = True
     skip: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class LayerPass(Pass):
 
 @dataclass(frozen=True, kw_only=True)
 class PruningPass(LayerPass):
-    """`fraction`: the part of the weights, or of the channels, that goes."""
+    """`fraction`: the fraction of the weights, or of the channels, to remove."""
 
     effect: ClassVar[Effect] = Effect.REPLACED
     fraction: float = 0.5
@@ -47,10 +47,10 @@ class PruningPass(LayerPass):
 
 @dataclass(frozen=True, kw_only=True)
 class StoringPass(LayerPass):
-    """Weights in another form.
+    """Store weights in another form.
 
-    `activation_bits`: how many bits of x the CPU kernels keep, 16 or 32. `tied`: a layer whose weight is an embedding
-    table too gets a copy of its own, while the table stays as it is for looking up; without, such layers are left.
+    `activation_bits`: precision of x in the CPU kernels, 16 or 32 bits. `tied`: a layer whose weight is an embedding
+    table too gets its own compressed copy, and the table does not change; without it, such layers are left.
     """
 
     activation_bits: Literal[16, 32] = 16
@@ -63,7 +63,7 @@ class StoringPass(LayerPass):
 
 @dataclass(frozen=True)
 class Int8Pass(StoringPass):
-    """Weights in 8 bits: with `per="channel"` a scale for each output of a layer, with "tensor" one for all of them."""
+    """Weights in 8 bits: with `per="channel"` a scale per output of a layer, with "tensor" one per layer."""
 
     effect: ClassVar[Effect] = Effect.WEIGHTS_8
     per: Literal["channel", "tensor"] = "channel"
@@ -73,9 +73,9 @@ class Int8Pass(StoringPass):
 class GroupPass(StoringPass):
     """Weights in `bits` bits with a scale for each group of `group_size` weights of a row (0: the row).
 
-    A row that these do not divide has groups of the next smaller multiple of 32 that does. Asymmetric groups have a
-    zero point too, and reach from their smallest to their largest weight; `symmetric` ones reach as far on both sides
-    as the weight of the largest magnitude.
+    If `group_size` does not divide a row, the next smaller multiple of 32 that does is used. Asymmetric groups have a
+    zero point too, and cover the range from their smallest to their largest weight; `symmetric` groups cover the same
+    range on both sides of 0, up to the largest magnitude.
     """
 
     bits: int = 4
@@ -92,22 +92,22 @@ class GroupPass(StoringPass):
 
     @property
     def effect(self) -> Effect:
-        """What rounding to so many bits does to the numbers."""
+        """The effect of rounding to `bits` bits."""
         return Effect.of_bits(self.bits)
 
     def grid(self, matrix: Floats) -> Grid:
-        """The numbers that the weights of `matrix` [N, K] may become."""
+        """Return the grid of the values that the weights of `matrix` [N, K] can take."""
         return fit(matrix, self.bits, self.group_size, self.symmetric)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablePass(StoringPass):
-    """Weights as indices into a table for each output row, placed where the loss is sensitive.
+    """Weights as indices into a table for each output row, weighted by the sensitivity of the loss.
 
-    `table_bits`: of the integers that a table's entries are, times a factor of the row; 32 for float32. "auto" takes
-    the coarsest that costs less than 1 % of error; CPU kernels are fastest with 8. `compensate`: which entry a weight
-    becomes is chosen by GPTQ (`compensation.py`) on at most `samples` chunks of calibration text, instead of by
-    distance alone; layers that share a weight are then left.
+    `table_bits`: bits of the integers in a table, which are multiplied by a factor per row; 32 for float32. "auto" uses
+    the coarsest that adds less than 1 % of error; CPU kernels are fastest with 8. `compensate`: GPTQ
+    (`compensation.py`) chooses the entry of each weight on at most `samples` chunks of calibration text, instead of the
+    nearest; layers that share a weight are then left.
     """
 
     table_bits: TableBits = "auto"
@@ -126,10 +126,10 @@ class TablePass(StoringPass):
 
 @dataclass(frozen=True, kw_only=True)
 class SparsePass(Pass):
-    """Some weights stay in a sparse matrix beside the tables, exactly.
+    """Some weights are stored exactly, in a sparse matrix besides the tables.
 
-    First the `sensitive` part of each matrix, the weights with the largest sensitivities; then the `outliers` part,
-    those of the rest with the largest magnitudes (SqueezeLLM, section 3.3).
+    First the `sensitive` fraction of each matrix, the weights with the largest sensitivities; then the `outliers`
+    fraction, those of the rest with the largest magnitudes (SqueezeLLM, section 3.3).
     """
 
     sensitive: float = 0.0005
@@ -140,7 +140,7 @@ class SparsePass(Pass):
         for option, part in (("sensitive", self.sensitive), ("outliers", self.outliers)):
             if not 0 <= part <= 0.5:
                 raise GraphError(
-                    f"{self.name}: {option} {part}: expected a part of all weights from 0 to 0.5, such as 0.0005."
+                    f"{self.name}: {option} {part}: expected a fraction of the weights, 0 to 0.5, such as 0.0005."
                 )
 
 

@@ -1,4 +1,4 @@
-"""PruneMagnitude: the weights of linear layers that have the smallest magnitudes become 0."""
+"""PruneMagnitude: set the weights of linear layers with the smallest magnitudes to 0."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from intaglio.progress import track
 
 @dataclass(frozen=True)
 class PruneMagnitude(PruningPass):
-    """A `fraction` of the weights becomes 0: those of the smallest magnitude.
+    """Set a `fraction` of the weights to 0: those of the smallest magnitude.
 
     1. `threshold="layer"`: the fraction of each layer, as "Exploring Methods for Efficient Large Language Model
-       Inference", section 2.2, has it; "global": of all layers together, so that some lose more than others.
-    2. Where compressed sparse rows take fewer bytes than the matrix, x·Wᵀ becomes CsrMatMul; elsewhere the zeros stay
-       in the matrix, which saves nothing by itself. `sparse: never` leaves all of them there.
-    3. Left: layers that a pattern of `skip` names, and tied embeddings.
+       Inference", section 2.2; "global": of all layers together, so that some lose more than others.
+    2. If compressed sparse rows take fewer bytes than the matrix, x·Wᵀ becomes CsrMatMul; otherwise the zeros stay in
+       the matrix, which saves no space. `sparse: never` keeps all zeros in the matrices.
+    3. Left: layers that match a pattern of `skip`, and tied embeddings.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """
@@ -74,13 +74,13 @@ class PruneMagnitude(PruningPass):
 
 
 def compressed_rows(matrix: Floats) -> Sparse:
-    """The numbers of `matrix` [N, K] that are not 0."""
+    """Return the nonzero numbers of `matrix` [N, K]."""
     places = np.flatnonzero(matrix)
     return gather(matrix.reshape(-1)[places], places, matrix.shape)
 
 
 def emit_sparse(writer: LayerWriter, layers: Sequence[LinearLayer], sparse: Sparse) -> None:
-    """Put CsrMatMuls, which add to zeros, in the place of `layers`, which have one weight."""
+    """Replace `layers`, which share one weight, by CsrMatMul nodes, which add to zeros."""
     name = layers[0].name
     parts = [
         writer.constant(sparse.values, f"{name}.sparse.values"),
@@ -93,7 +93,7 @@ def emit_sparse(writer: LayerWriter, layers: Sequence[LinearLayer], sparse: Spar
 
 
 def _zeros(writer: LayerWriter, layer: LinearLayer) -> ir.Value:
-    """Zeros of the shape and the dtype of the layer's output."""
+    """Insert zeros with the shape and the dtype of the layer's output."""
     name, node = layer.name, layer.node
     x = layer.x
     assert x.dtype is not None
@@ -107,5 +107,5 @@ def _zeros(writer: LayerWriter, layer: LinearLayer) -> ir.Value:
 
 
 def _bytes(matrix: Floats) -> int:
-    """What compressed sparse rows of the numbers that are not 0 take."""
+    """Return the bytes of the nonzero numbers in compressed sparse rows."""
     return 8 * int(np.count_nonzero(matrix)) + 4 * (len(matrix) + 1)

@@ -1,4 +1,4 @@
-"""PruneRows: removes hidden channels of feed-forward networks, and with them rows and columns of their matrices."""
+"""PruneRows: remove hidden channels of feed-forward networks, with the rows and columns of their matrices."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PruneRows(PruningPass):
-    """A `fraction` of the hidden channels of each feed-forward network is removed: the shapes in the file shrink.
+    """Remove a `fraction` of the hidden channels of each feed-forward network: the shapes in the file shrink.
 
     A channel is a row of the first matrix (of gate and up in SwiGLU), a number of their biases, and a column of the
-    matrix after it. What is left computes what the whole would with these set to 0.
+    matrix after it. The result is the same as with these channels set to 0.
 
     1. `score="magnitude"` removes the rows of the smallest L2 norm, as "Exploring Methods for Efficient Large Language
        Model Inference", section 2.2, has it; "sensitivity" those whose removal changes the loss least: the smallest
        Σ sensitivity·weight² over rows and columns, which needs a file of sensitivities.
-    2. So many channels stay that they are a multiple of `multiple`, which groups of weights and kernels want.
-    3. Left: layers that a pattern of `skip` names, networks whose channels are not independent, shared weights, and
-       attention heads, whose number the cache of keys and values has too.
+    2. The number of remaining channels is a multiple of `multiple`, as groups of weights and kernels require.
+    3. Left: layers that match a pattern of `skip`, networks whose channels are not independent, shared weights, and
+       attention heads, whose number is also a dimension of the KV cache.
 
     Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no layer.
     """
@@ -85,7 +85,7 @@ class PruneRows(PruningPass):
 
 
 def channel_scores(network: FeedForward, sensitivities: Sensitivities | None) -> Scores:
-    """[channels], what a channel is worth: squared L2 norm of its rows, or Σ sensitivity·weight² of all it has."""
+    """Return the score of each channel: squared L2 norm of its rows, or Σ sensitivity·weight² of all its weights."""
     rows = [_squares(layer, sensitivities).sum(axis=1, dtype=np.float64) for layer in network.ups]
     if sensitivities is not None:
         rows.append(_squares(network.down, sensitivities).sum(axis=0, dtype=np.float64))
@@ -94,6 +94,6 @@ def channel_scores(network: FeedForward, sensitivities: Sensitivities | None) ->
 
 
 def _squares(layer: LinearLayer, sensitivities: Sensitivities | None) -> Floats:
-    """weight² [N, K], times the sensitivities where they are given."""
+    """Return weight² [N, K], times the sensitivities if they are given."""
     squares = np.square(layer.matrix())
     return squares if sensitivities is None else squares * sensitivities_of(layer, sensitivities)

@@ -1,4 +1,4 @@
-"""Rtn: weights of linear layers in uniform groups, each rounded to the nearest number of its group's grid."""
+"""Rtn: quantise weights in uniform groups, each rounded to the nearest point of its group's grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intaglio.graph_passes.weights.options import GroupPass
 class Rtn(GroupPass):
     """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
 
-    Left: layers that a pattern of `skip` names, those whose rows are no multiple of 32, and heads tied to the
+    Left: layers that match a pattern of `skip`, those whose rows are not a multiple of 32, and heads tied to the
     embeddings unless `tied`. Raises `GraphError` for weights that are NaN or infinite, and for a pattern that names no
     layer.
     """

@@ -1,4 +1,4 @@
-"""Which weights have the smallest magnitudes: in one layer, or in all of them without holding all of them."""
+"""Find the weights of smallest magnitude: in one layer, or in all layers without loading all of them at once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 from intaglio.graph_passes.weights.uniform import Floats
 
-HALF = 16  # bits of a float32 that a histogram is made by at a time
+HALF = 16  # bits of a float32 per histogram
 
 
 @dataclass
 class Threshold:
-    """The magnitude below which weights are to go, and how many of those that have exactly this magnitude go too."""
+    """The magnitude below which weights are removed, and how many of exactly this magnitude are removed too."""
 
     magnitude: np.float32
     ties: int
 
     def smallest(self, matrix: Floats) -> npt.NDArray[np.bool_]:
-        """Where `matrix` holds weights that are to go. Ties go in the order in which they are met."""
+        """Return a mask of the weights of `matrix` to remove. Ties are removed in the order of the calls."""
         magnitudes = np.abs(matrix)
         chosen: npt.NDArray[np.bool_] = magnitudes < self.magnitude
         tied = np.flatnonzero(magnitudes == self.magnitude)[: self.ties]
@@ -31,7 +31,7 @@ class Threshold:
 
 
 def of_one(matrix: Floats, number: int) -> Threshold:
-    """The threshold that `number` weights of `matrix` are to go by."""
+    """Return the threshold that removes `number` weights of `matrix`."""
     if number == 0:
         return Threshold(np.float32(0), 0)
     magnitudes = np.abs(matrix).reshape(-1)
@@ -40,10 +40,10 @@ def of_one(matrix: Floats, number: int) -> Threshold:
 
 
 def of_all(matrices: Iterable[Iterable[Floats]], number: int) -> Threshold:
-    """The threshold that `number` weights of several matrices are to go by, which are looked at twice, one at a time.
+    """Return the threshold that removes `number` weights of several matrices, which are read twice, one at a time.
 
-    The bits of a magnitude, taken for an integer, are in the order of the magnitudes: the upper half of the last one's
-    bits is found by a histogram of upper halves, the lower half by one of those that have this upper half.
+    The bits of a magnitude, as an integer, have the order of the magnitudes: the upper half of the threshold's bits is
+    found with a histogram of upper halves, the lower half with one of the numbers that have this upper half.
     """
     if number == 0:
         return Threshold(np.float32(0), 0)

@@ -1,4 +1,4 @@
-"""Dense-and-sparse decomposition (SqueezeLLM, section 3.3): the weights that a table should not have to hold."""
+"""Dense-and-sparse decomposition (SqueezeLLM, section 3.3): select the weights to store outside of the tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Sparse:
 
     @property
     def nbytes(self) -> int:
-        """What the three arrays take."""
+        """The bytes of the three arrays."""
         return self.values.nbytes + self.columns.nbytes + self.row_offsets.nbytes
 
 
 def set_aside(matrix: Floats, sensitivities: Floats, sensitive: float, outliers: float) -> Places:
-    """The places in the flattened `matrix` [N, K] of the weights that the sparse matrix is to hold, ascending.
+    """Return the places in the flattened `matrix` [N, K] of the weights for the sparse matrix, ascending.
 
-    First the `sensitive` part of all weights, those with the largest sensitivities; then the `outliers` part, those of
-    the others with the largest magnitudes. Both are whole numbers of weights, rounded to the nearest.
+    First the `sensitive` fraction of all weights, those with the largest sensitivities; then the `outliers` fraction,
+    those of the others with the largest magnitudes. Both numbers of weights are rounded to the nearest integer.
     """
     none = np.empty(0, np.int64)
     first = _largest(sensitivities.reshape(-1), round(sensitive * matrix.size), none)
@@ -43,16 +43,16 @@ def set_aside(matrix: Floats, sensitivities: Floats, sensitive: float, outliers:
 
 
 def gather(differences: Floats, places: Places, shape: tuple[int, int]) -> Sparse:
-    """The sparse matrix of `shape` that holds `differences` [nnz] at `places` [nnz], ascending."""
+    """Return the sparse matrix of `shape` with `differences` [nnz] at `places` [nnz], ascending."""
     rows, columns = np.divmod(places, shape[1])
     offsets = np.searchsorted(rows, np.arange(shape[0] + 1))
     return Sparse(differences, columns.astype(np.int32), offsets.astype(np.int32))
 
 
 def _largest(numbers: Floats, count: int, taken: Places) -> Places:
-    """The places of the `count` largest magnitudes but for those that are `taken`, ascending; of equal ones the first.
+    """Return the places of the `count` largest magnitudes not yet `taken`, ascending; the first of equals.
 
-    Those of each block of the numbers are found by themselves, and the largest among them then.
+    The largest are found in each block of the numbers first, and then among these.
     """
     candidates = [np.empty(0, np.int64)]
     magnitudes = [np.empty(0, np.float32)]
@@ -66,7 +66,7 @@ def _largest(numbers: Floats, count: int, taken: Places) -> Places:
 
 
 def _first_largest(numbers: Floats, count: int) -> Places:
-    """The places of the `count` largest numbers, ascending; of equal ones those that come first."""
+    """Return the places of the `count` largest numbers, ascending; the first of equals."""
     if count == 0:
         return np.empty(0, np.int64)
     least = np.partition(numbers, numbers.size - count)[numbers.size - count]

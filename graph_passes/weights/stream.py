@@ -1,9 +1,9 @@
-"""Running a graph on calibration batches in stretches, with weights changed between one stretch and the next.
+"""Run a graph on calibration batches in segments, with weights changed between segments.
 
-A pass that rounds the weights of one layer wants the inputs that the layer gets once the layers before it are rounded.
-Running the whole graph for each layer would take as many runs as there are layers. Here every node runs once: what a
-later node still needs is held between the stretches, in files (`held_values.py`), and only the weights of one stretch
-are loaded at a time.
+A pass that rounds the weights of a layer needs the inputs of the layer after the preceding layers were rounded. Running
+the whole graph for each layer would take as many runs as there are layers. Here every node runs once: values that later
+nodes need are kept between segments, in files (`held_values.py`), and only the weights of one segment are loaded at a
+time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from intaglio.temporary import scratch_directory
 
 
 class Stream:
-    """The batches on their way through a graph. A context manager.
+    """Batches advancing through a graph. A context manager.
 
-    Values have to be asked for in the order of the graph.
+    Values must be requested in the order of the graph.
     Nodes that have run may be replaced, as long as their outputs keep their names; weights of nodes that have not may
-    be changed. The values that are held between stretches take as much of the temporary directory as the batches'
-    tokens times their widths: of a decoder, the residual stream and one activation.
+    be changed. The values kept between segments take tokens times width of space in the temporary directory: for a
+    decoder, the residual stream and one activation.
     """
 
     def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]]):
@@ -60,14 +60,14 @@ class Stream:
         self._held.close()
 
     def levels(self, layers: Iterable[LinearLayer]) -> list[list[LinearLayer]]:
-        """The layers by their inputs, in the order in which these become known: layers with one input together."""
+        """Group the layers by input, in the order in which the inputs become known."""
         levels: dict[ir.Value, list[LinearLayer]] = {}
         for layer in layers:
             levels.setdefault(layer.x, []).append(layer)
         return [levels[value] for value in sorted(levels, key=self._place)]
 
     def has_run(self, node: ir.Node) -> bool:
-        """Whether `node` is done with, so that it may be replaced."""
+        """Whether `node` has run, so that it may be replaced."""
         return node not in self._pending
 
     def _place(self, value: ir.Value) -> int:
@@ -75,10 +75,10 @@ class Stream:
         return -1 if producer is None else self._position[producer]
 
     def rows(self, value: ir.Value) -> Iterator[Floats]:
-        """Run on until `value` [..., channels] is known, and give what it is in each batch: [tokens, channels].
+        """Run until `value` [..., channels] is known, and yield it for each batch: [tokens, channels].
 
-        Padding, where an `attention_mask` of two axes tells of it, is left out. Raises `GraphError` for an activation
-        that is NaN or infinite.
+        Padding is removed if there is an `attention_mask` of two axes. Raises `GraphError` for a NaN or infinite
+        activation.
         """
         producer = value.producer()
         if producer in self._pending:
@@ -88,7 +88,7 @@ class Stream:
             if not np.isfinite(array).all():
                 raise GraphError(
                     f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
-                    "numbers. Mend the model or the data; a float16 graph may overflow where the float32 one does not."
+                    "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
                 )
             parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [array]
             if mask is not None and self._axes is not None:
@@ -97,7 +97,7 @@ class Stream:
             yield np.concatenate(flat).astype(np.float32, copy=False)
 
     def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
-        """Run the next `nodes` on every batch; hold `wanted`, and what the nodes after them need."""
+        """Run the next `nodes` on every batch; keep `wanted`, and the values that later nodes need."""
         self._pending = self._pending[len(nodes) :]
         needed = {value for node in self._pending for value in used_values(node)} | {wanted}
         used = {value for node in nodes for value in used_values(node)}
@@ -116,7 +116,7 @@ class Stream:
                     self._held.replace(batch, results, kept)
 
     def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
-        """A model of `nodes`, and of what they need of those that depend on no input of the graph."""
+        """Build a model of `nodes`, with the nodes they need that do not depend on inputs of the graph."""
         fixed: dict[ir.Node, None] = {}
         weights: dict[str, ir.Value] = {}
         pending = [value for node in nodes for value in used_values(node) if value not in set(inputs)]
@@ -135,14 +135,14 @@ class Stream:
             opset_imports=graph.opset_imports,
         )  # fmt: skip
         clone = view.clone()
-        for value in clone.inputs:  # the batch gives the lengths; names of axes could be told of differently
+        for value in clone.inputs:  # the batch defines the lengths; names of axes could be inconsistent
             value.shape = ir.Shape([None] * self._held.rank(str(value.name)))
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
 
 
 def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:
-    """The nodes of the graph whose outputs depend on `inputs`, in order."""
+    """Return the nodes of the graph whose outputs depend on `inputs`, in order."""
     depending = set(inputs)
     nodes = []
     for node in graph:

@@ -1,4 +1,4 @@
-"""Lookup tables: the centroids of every row of a weight, on a grid that kernels read fast, and indices into them."""
+"""Lookup tables: the centroids of every row of a weight, on a grid for fast kernels, and indices into them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.uint8]
 TableBits = Literal["auto", 8, 16, 32]
 
-FEWER = 1.01  # times the error of float32 centroids: what a coarser grid may cost
+FEWER = 1.01  # maximum error of a coarser grid, relative to float32 centroids
 
 
 @dataclass(frozen=True)
 class Table:
     """A weight [N, K] as lut[n, indices[n, k]]: lut [N, 2**bits] float32, ascending; indices [N, K] uint8.
 
-    `error`: Σ sensitivity·(weight - what stands for it)². `grid`: the bits of the integers that each row of `lut` is a
-    multiple of; 32 for any numbers.
+    `error`: Σ sensitivity·(weight - stored weight)². `grid`: bits of the integers in each row of `lut`, which are
+    multiplied by one factor; 32 for float32.
     """
 
     indices: Indices
@@ -33,10 +33,10 @@ class Table:
 
 
 def fit(matrix: Floats, sensitivities: Floats, bits: int, table_bits: TableBits) -> Table:
-    """The table of 2**bits centroids for each row of `matrix` [N, K] with the least error (SqueezeLLM, eq. 3.5).
+    """Fit 2**bits centroids to each row of `matrix` [N, K] with the least error (SqueezeLLM, eq. 3.5).
 
-    `table_bits`: the grid that the centroids are then rounded to, after which the weights are assigned anew; "auto" is
-    the coarsest whose error is less than 1 % above that of float32 centroids.
+    `table_bits`: the grid to round the centroids to, after which the weights are reassigned; "auto" is the coarsest
+    grid whose error is less than 1 % above that of float32 centroids.
     """
     centroids = cluster(matrix, sensitivities, 2**bits).centroids
     if table_bits != "auto":
@@ -56,7 +56,7 @@ def _on_grid(matrix: Floats, sensitivities: Floats, centroids: Floats, grid: int
 
 
 def rounded(centroids: Floats, grid: int) -> Floats:
-    """Centroids [N, k] as (one factor of the row)·(integers of `grid` bits), the largest being 2**(grid - 1) - 1."""
+    """Round centroids [N, k] to (factor of the row)·(integers of `grid` bits), the largest being 2**(grid - 1) - 1."""
     most = 2 ** (grid - 1) - 1
     factors = (np.abs(centroids).max(axis=1, keepdims=True) / np.float32(most)).astype(np.float32)
     steps = np.where(factors > 0, factors, 1).astype(np.float64)
@@ -66,7 +66,7 @@ def rounded(centroids: Floats, grid: int) -> Floats:
 
 
 def weighted_error(matrix: Floats, sensitivities: Floats, lut: Floats, indices: Indices) -> float:
-    """Σ sensitivity·(weight - lut[index])², summed in float64."""
+    """Return Σ sensitivity·(weight - lut[index])², summed in float64."""
     total = 0.0
     for part in row_blocks(matrix):
         chosen = np.take_along_axis(lut[part], indices[part].astype(np.intp), axis=1)

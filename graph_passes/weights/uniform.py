@@ -1,4 +1,4 @@
-"""Uniform groups: each run of `group_size` weights of a row has a scale and a zero point of its own.
+"""Uniform groups: every `group_size` consecutive weights of a row have their own scale and zero point.
 
     w = scale·(q - zero_point), q of 0 to 2**bits - 1
 
@@ -21,7 +21,7 @@ Codes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers that a matrix [N, K] may hold, group by group; K is a multiple of the number of groups.
+    """The values that a matrix [N, K] can take, per group; K is a multiple of the number of groups.
 
     scales: float32 [N, groups], none of them 0; zero_points: uint8 [N, groups], or None where all are 2**(bits - 1).
     """
@@ -32,13 +32,13 @@ class Grid:
 
     @property
     def zeros(self) -> Floats:
-        """The zero points [N, groups], or one that holds for all [1, groups]."""
+        """The zero points [N, groups], or [1, groups] if all rows have the same."""
         if self.zero_points is not None:
             return self.zero_points.astype(np.float32)
         return np.full((1, self.scales.shape[1]), 1 << (self.bits - 1), np.float32)
 
     def encode(self, weight: Floats) -> Codes:
-        """The q [N, K] that come nearest to `weight`."""
+        """Return the codes q [N, K] nearest to `weight`."""
         codes = np.empty(weight.shape, np.uint8)
         for index, columns in enumerate(self._columns(weight.shape[1])):
             scaled = weight[:, columns] / self.scales[:, index, None]
@@ -48,7 +48,7 @@ class Grid:
         return codes
 
     def decode(self, codes: Codes) -> Floats:
-        """The weights [N, K] that `codes` stand for."""
+        """Return the weights [N, K] that `codes` represent."""
         weight = codes.astype(np.float32)
         for index, columns in enumerate(self._columns(codes.shape[1])):
             weight[:, columns] -= self.zeros[:, index, None]
@@ -62,9 +62,9 @@ class Grid:
 
 
 def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
-    """The grid of each group of `weight` [N, K] that reaches from its smallest to its largest number.
+    """Return the grid of each group of `weight` [N, K], from its smallest to its largest number.
 
-    Groups are as large as `usable_group_size` lets them be; K is a multiple of 32.
+    The group size is that of `usable_group_size`; K is a multiple of 32.
     """
     groups = _groups(weight, group_size)
     lowest, highest = groups.min(axis=2), groups.max(axis=2)
@@ -72,14 +72,14 @@ def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
 
 
 def usable_group_size(length: int, group_size: int) -> int:
-    """The largest multiple of 32 of at most `group_size` (0: a whole row) that divides rows of `length` weights."""
+    """Return the largest multiple of 32 up to `group_size` (0: a whole row) that divides rows of `length` weights."""
     if not group_size:
         return length
     return next(size for size in range(min(group_size, length), 0, -WORD) if length % size == 0)
 
 
 def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
-    """From `lowest` to `highest` of each group, both [N, groups], with 0 taken in and lying on the grid."""
+    """Return the grid from `lowest` to `highest` of each group, both [N, groups], with 0 exactly on the grid."""
     lowest = np.minimum(lowest, 0)
     scales = usable((np.maximum(highest, 0) - lowest) / np.float32((1 << bits) - 1))
     zero_points = np.clip(np.rint(-lowest / scales), 0, (1 << bits) - 1)
@@ -87,18 +87,18 @@ def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
 
 
 def _symmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
-    """The number of the largest magnitude lies at q = 0, the far end, whatever its sign: the scale takes that."""
+    """Return a symmetric grid: the largest magnitude is at q = 0, the far end; the scale has its sign."""
     farthest = np.where(-lowest > highest, lowest, highest)
     return Grid(bits, usable(np.asarray(farthest, np.float32) / np.float32(-(1 << (bits - 1)))), None)
 
 
 def _groups(weight: Floats, group_size: int) -> Floats:
-    """`weight` as [N, groups, group_size]."""
+    """Reshape `weight` to [N, groups, group_size]."""
     rows, length = weight.shape
     size = usable_group_size(length, group_size)
     return weight.reshape(rows, length // size, size)
 
 
 def usable(scales: Floats) -> Floats:
-    """1 in place of scales that are 0, or too small to divide by: such a group rounds to zeros."""
+    """Replace scales that are 0, or too small to divide by, by 1: such a group rounds to zeros."""
     return np.where(np.abs(scales) < np.finfo(np.float32).tiny, 1, scales).astype(np.float32)

@@ -17,26 +17,26 @@ from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.errors import IntaglioError
 from intaglio.version import __version__
 
-# Verb -> its line in `intaglio --help`, in the order of the work. The command lies in `intaglio.cli.<verb>`.
+# Verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.
 VERBS = {
     "export": "Trace a checkpoint to an ONNX bundle and check it against the source model.",
     "sensitivity": "Measure how sensitive a decoder's loss is to each of its weights.",
     "compress": "Run a recipe of graph passes on a bundle.",
-    "train": "Fine-tune a compressed bundle towards the one it was made from.",
+    "train": "Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned.",
     "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
     "run": "Run a bundle on text: embed, classify, fill blanks.",
-    "generate": "Write text with a decoder's bundle: greedy or sampled, drafted by a smaller one, streamed.",
-    "chat": "Chat with a decoder's bundle on the terminal.",
-    "tune-decoding": "Find the thresholds with which a small and a large decoder write fastest together.",
-    "roofline": "Compare a bundle's speed with what this machine's memory allows.",
-    "tune": "Measure this machine's CPU kernels for compressed weights, and keep the fastest.",
+    "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
+    "chat": "Chat with a decoder on the terminal.",
+    "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
+    "roofline": "Compare a bundle's speed with the limits of this machine's memory and processors.",
+    "tune": "Measure the CPU kernels for compressed weights on this machine, and use the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
-    "completion": "Print the script with which bash, zsh or fish completes these commands.",
+    "completion": "Print the shell completion script for bash, zsh or fish.",
 }
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
-ERROR = 2  # exit code of whatever the user can fix, of an interrupt too
+ERROR = 2  # exit code of errors that the user can fix, and of an interrupt
 EPILOG = """\b
 Example:
   intaglio export ./all-MiniLM-L6-v2 -o minilm
@@ -49,7 +49,7 @@ class Verbs(click.Group):
     """The group of verbs, each loaded when it is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """The verbs in the order of the work."""
+        """Return the verbs in the order of the workflow."""
         return list(VERBS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -64,7 +64,7 @@ class Verbs(click.Group):
         return command
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The verbs that begin so, without importing them; or options."""
+        """Complete verbs without importing them; else options."""
         verbs = [CompletionItem(name, help=said) for name, said in VERBS.items() if name.startswith(incomplete)]
         return verbs or click.Command.shell_complete(self, context, incomplete)
 
@@ -81,7 +81,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
+    """Run the program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
     interrupts.install()
     warnings.showwarning = _Warnings().show
     try:
@@ -98,16 +98,16 @@ def main() -> None:
             raise
         message = _message(error)
         if message is not None:
-            with contextlib.suppress(OSError):  # whoever reads standard error may have gone, too
+            with contextlib.suppress(OSError):  # the reader of standard error may have closed it, too
                 click.echo(message, err=True)
-        if isinstance(error, OSError | SystemExit):  # what is still to be written cannot be; do not try again at exit
+        if isinstance(error, OSError | SystemExit):  # buffered output cannot be written; do not try again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(ERROR)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 class _Warnings:
-    """Shows each warning once, in one line, without the place in the code that it comes from."""
+    """Shows each warning once, in one line, without its file and line number."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -121,7 +121,7 @@ class _Warnings:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        """What Python calls for each warning."""
+        """Print a warning; replaces `warnings.showwarning`."""
         text = " ".join(str(message).split())
         if text not in self._shown:
             self._shown.add(text)
@@ -129,11 +129,11 @@ class _Warnings:
 
 
 def _message(error: BaseException) -> str | None:
-    """What to tell the user about whatever ended the program; None for a reader of our output that has gone."""
+    """Return the line that reports an error to the user; None where the reader of our output closed its end."""
     match error:
         case click.exceptions.NoArgsIsHelpError():
             return error.format_message()
-        case BrokenPipeError() | SystemExit():  # rich makes the second of the first
+        case BrokenPipeError() | SystemExit():  # rich turns the first into the second
             return None
         case click.ClickException():
             context = getattr(error, "ctx", None)
@@ -141,9 +141,9 @@ def _message(error: BaseException) -> str | None:
         case IntaglioError():
             said = str(error)
         case KeyboardInterrupt() | click.exceptions.Abort():
-            said = "interrupted. What was begun was removed; run the command again."
+            said = "interrupted. Unfinished output was removed; run the command again."
         case MemoryError():
-            said = "not enough memory. Close other programs, or use a machine with more."
+            said = "out of memory. Close other programs, or use a machine with more memory."
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."

@@ -1,4 +1,4 @@
-"""The options by which `export` and `validate` are given bounds."""
+"""The options of `export` and `validate` that set bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.errors import UsageError
 
 
 def _parse(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
-    """NAME=VALUE of every `--bound`, by name."""
+    """Parse the NAME=VALUE of every `--bound` into a dict."""
     bounds = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -23,14 +23,14 @@ def _parse(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 
 
 Decorator = Callable[[Any], Any]
-max_abs_option: Decorator = click.option("--max-abs", type=float, help="Largest absolute error of an output.")
+max_abs_option: Decorator = click.option("--max-abs", type=float, help="Maximum absolute error of an output.")
 min_cosine_option: Decorator = click.option(
-    "--min-cosine", type=float, help="Smallest cosine: of two embeddings, or of any two vectors of an output."
+    "--min-cosine", type=float, help="Minimum cosine similarity of two embeddings, or of two vectors of an output."
 )
 bound_option: Decorator = click.option(
     "--bound",
     multiple=True,
     metavar="NAME=VALUE",
     callback=_parse,
-    help="Bound of a measure instead of its default, such as kl_divergence=0.01; may be given again.",
+    help="Replace the default bound of a measure, e.g. kl_divergence=0.01. Can be repeated.",
 )

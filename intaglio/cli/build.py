@@ -20,12 +20,12 @@ Examples:
 
 @click.command("build", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help=f"What the engine is for: {summary()}.")
-@click.option("--gpu", "gpus", multiple=True, help="GPU to compile for, such as t4 or a100; may be given again.")
+@click.option("--target", required=True, help=f"Runtime to build the engine for: {summary()}.")
+@click.option("--gpu", "gpus", multiple=True, help="GPU to compile for, e.g. t4 or a100. Can be repeated.")
 @click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
 @click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
-@click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of an axis of another name.")
-@click.option("--force", is_flag=True, help="Replace engines that the bundle has already.")
+@click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of any other axis.")
+@click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
 def build_command(
     bundle: Path,
@@ -39,9 +39,9 @@ def build_command(
 ) -> int:
     """Compile engines for BUNDLE and store them in it.
 
-    tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's; ort-cpu stores
-    the model as ONNX Runtime optimised it for this version. Exit code 1 when one of several GPUs refuses the model:
-    the engines for the others are stored.
+    tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's GPU; ort-cpu stores
+    the graph that this version of ONNX Runtime optimised. Exit code 1 when the build fails for one of several GPUs:
+    the engines for the other GPUs are stored.
     """
     from intaglio.runtime import build
 

@@ -32,27 +32,27 @@ Examples:
 
 COMMANDS = """\
 /help         show these commands
-/reset        forget the conversation, but not the system message
-/system TEXT  give the model another system message; without TEXT, none
-/trace        show who wrote what in colours after each answer, or no longer
+/reset        forget the conversation, but keep the system message
+/system TEXT  replace the system message; without TEXT, remove it
+/trace        turn the trace on or off: after each answer, colours show which model wrote what
 /quit         leave, as Ctrl-D does
-Ctrl-C stops an answer and keeps what is there. Put a space before a message that begins with /."""
+Ctrl-C stops an answer and keeps it as far as it is written. Put a space before a message that begins with /."""
 
 
 @click.command("chat", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--system", help="System message.")
 @generation_options
-@click.option("--trace", is_flag=True, help="After each answer show who wrote what in it, in colours.")
+@click.option("--trace", is_flag=True, help="After each answer, show in colours which model wrote what.")
 @json_option
 def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, **options: Any) -> int:
-    """Chat with the decoder in BUNDLE: each line is a message, and the answer appears as it is written.
+    """Chat with the decoder in BUNDLE: each line is a message, and the answer is streamed.
 
-    The whole conversation is sent again with each message, through the bundle's chat template. When it and an answer no
-    longer fit into the model, the oldest question and its answer are dropped, and a line says so. Messages can also
-    come from a pipe, one a line; blank lines are passed over. Answers go to standard output, all else to standard
-    error; with --json each answer is one object. Type /help for the commands. Exit code 1 when a message from a pipe
-    could not be answered.
+    Each message is sent with the whole conversation, through the bundle's chat template. When the conversation and an
+    answer no longer fit into the model's context, the oldest question and its answer are dropped, with a notice.
+    Messages can also be piped in, one per line; blank lines are skipped. Answers go to standard output, everything else
+    to standard error; with --json each answer is one object. Type /help for the commands. Exit code 1 when a piped
+    message could not be answered.
     """
     from intaglio.progress import step
     from intaglio.runtime.generation.conversation import Conversation
@@ -66,7 +66,7 @@ def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, *
         if isinstance(generator.method, Auto):
             click.echo(generator.method.forecast(), err=True)
         if sys.stdin is None:
-            raise UsageError("no messages: standard input is closed. Run it on a terminal, or pipe messages in.")
+            raise UsageError("no messages: standard input is closed. Run chat on a terminal, or pipe messages in.")
         if sys.stdin.isatty() and sys.stdout.isatty():
             click.echo(f"Chat with {bundle}: /help shows the commands, Ctrl-D leaves.", err=True)
             chat.take(_typed())
@@ -78,7 +78,7 @@ def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, *
 
 
 def _typed() -> Iterator[str]:
-    """The lines that are typed on the terminal, with Python's line editing and history, until Ctrl-D."""
+    """Yield the lines typed on the terminal, with Python's line editing and history, until Ctrl-D."""
     import readline  # noqa: F401  `input` edits lines with it
 
     while True:
@@ -92,7 +92,7 @@ def _typed() -> Iterator[str]:
             except UnicodeDecodeError:
                 click.echo("That was not UTF-8 text. Type it again.", err=True)
         if line is None:
-            click.echo()  # Ctrl-C left the cursor behind what was typed
+            click.echo()  # Ctrl-C left the cursor in the typed line
         else:
             yield line
 
@@ -114,7 +114,7 @@ class _Chat:
         }
 
     def take(self, given: Iterable[str]) -> bool:
-        """Answer each line, or obey it, until there are no more; False when one is /quit."""
+        """Answer each line, or run its command, to the end; return False when one is /quit."""
         for line in given:
             name, _, rest = line.removeprefix("/").partition(" ")
             if not line.startswith("/"):
@@ -132,7 +132,7 @@ class _Chat:
         if run is None:
             return
         if self._answers and not self._json and not sys.stdout.isatty():
-            click.echo()  # between two answers, as between two texts of `generate`
+            click.echo()  # a blank line between two answers, as between two texts of `generate`
         self._answers += 1
         shown = 0
         with interrupts.answered():
@@ -154,7 +154,7 @@ class _Chat:
         report_speed(self._generator, result)
 
     def _ask(self, message: str) -> TextRun | None:
-        """Begin the answer, and say what was dropped for it; None, and the reason, where there can be none."""
+        """Start the answer and report dropped messages; print the reason and return None where that is impossible."""
         conversation = self._conversation
         try:
             run = conversation.ask(message)
@@ -164,20 +164,20 @@ class _Chat:
             return None
         if conversation.dropped:
             click.echo(
-                f"The conversation no longer fits into the model's {self._generator.limit} tokens: its oldest "
-                f"{conversation.dropped} messages were dropped. /reset forgets the rest, too.",
+                f"The conversation no longer fits into the model's {self._generator.limit} tokens: the oldest "
+                f"{conversation.dropped} messages were dropped. /reset forgets the rest too.",
                 err=True,
             )
         return run
 
     def _reset(self, _: str) -> None:
         self._conversation.reset()
-        click.echo("The conversation begins again.", err=True)
+        click.echo("The conversation was reset.", err=True)
 
     def _system(self, text: str) -> None:
         self._conversation.system = text or None
-        click.echo("The system message is set." if text else "There is no system message any more.", err=True)
+        click.echo("The system message is set." if text else "The system message was removed.", err=True)
 
     def _toggle_trace(self, _: str) -> None:
         self._trace = not self._trace
-        click.echo(f"Who wrote what is {'shown after each answer' if self._trace else 'no longer shown'}.", err=True)
+        click.echo(f"The trace is {'shown after each answer' if self._trace else 'off'}.", err=True)

@@ -1,7 +1,7 @@
-"""`intaglio completion`, and what the shells ask for: verbs, options, names of recipes, and bundles nearby.
+"""`intaglio completion`, and the completions themselves: verbs, options, recipe names, and bundles.
 
-Shells start the program with `_INTAGLIO_COMPLETE` set at each press of the tab key, so nothing heavy is imported here:
-the names that other stages define are listed again, and a test compares them.
+A shell starts the program with `_INTAGLIO_COMPLETE` set whenever Tab is pressed, so nothing heavy is imported here:
+the names that other stages define are repeated, and a test compares them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ else:
     Kind = click.ParamType
 
 PROGRAM = "intaglio"
-COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable that a shell sets to ask what may come next on its line
+COMPLETE = "_INTAGLIO_COMPLETE"  # environment variable by which a shell asks for completions of its line
 EPILOG = """\b
 Examples:
   intaglio completion bash > ~/.local/share/bash-completion/completions/intaglio
   intaglio completion zsh > ~/.zfunc/_intaglio
   intaglio completion fish > ~/.config/fish/completions/intaglio.fish
 \b
-Make the folder first where there is none, and open a new shell afterwards.
-bash reads it where the package bash-completion is installed; elsewhere add to ~/.bashrc:
+Create the directory first if it does not exist, and open a new shell afterwards.
+bash needs the package bash-completion for this; without it, add to ~/.bashrc:
   eval "$(intaglio completion bash)"
-zsh needs these lines in ~/.zshrc, if they are not there:
+zsh needs these lines in ~/.zshrc:
   fpath+=~/.zfunc
   autoload -Uz compinit && compinit
 """
@@ -49,7 +49,7 @@ AGAINST = ("pytorch", "reference")
 @click.command("completion", epilog=EPILOG)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
-    """Print the script with which SHELL completes the commands of intaglio.
+    """Print the completion script of intaglio for SHELL.
 
     It completes verbs, options, recipes, targets, strategies and bundles.
     """
@@ -60,28 +60,28 @@ def completion_command(shell: str) -> None:
 
 
 def answer(program: click.Command, question: str) -> int:
-    """Print what may come next on the line that a shell describes in its variables; return the exit code."""
+    """Print the completions of the line that the shell describes in environment variables; return the exit code."""
     return shell_complete(program, {}, PROGRAM, COMPLETE, question)
 
 
 class Completed(Kind):
-    """A parameter's own type, with the values that it may take listed for shells."""
+    """A parameter type that also lists its values for shells."""
 
     def __init__(self, kind: Kind, values: Callable[[str], list[CompletionItem]]):
-        """`values`: what may stand in the place of a beginning."""
+        """Wrap `kind`; `values` returns the completions of a prefix."""
         self.name, self._kind, self._values = kind.name, kind, values
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As the parameter's own type does."""
+        """Convert as the wrapped type does."""
         return self._kind.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The values that begin with `incomplete`."""
+        """Return the values that begin with `incomplete`."""
         return self._values(incomplete)
 
 
 def completed(command: click.Command) -> click.Command:
-    """`command`, and all commands below it, with values for the parameters in `VALUES`."""
+    """Add completions to the parameters in `VALUES` of `command` and all its sub-commands."""
     for parameter in command.params:
         if parameter.name in VALUES:
             parameter.type = Completed(parameter.type, VALUES[parameter.name])
@@ -91,7 +91,7 @@ def completed(command: click.Command) -> click.Command:
 
 
 def bundles(beginning: str) -> list[CompletionItem]:
-    """Directories that hold a bundle; where there is none that begins so, any directory, to look further down."""
+    """Complete directories that hold a bundle; if none matches, any directory, so that the user can go deeper."""
     folder, name = os.path.split(beginning)
     found = sorted(
         str(Path(folder, manifest.parent.name))
@@ -102,7 +102,7 @@ def bundles(beginning: str) -> list[CompletionItem]:
 
 
 def names(known: Iterable[str], otherwise: Callable[[str], list[CompletionItem]]) -> Callable[[str], Any]:
-    """A function that lists those of `known` that begin so, or if there is none, what `otherwise` lists."""
+    """Return a function that lists the matching names of `known`; if none matches, what `otherwise` lists."""
 
     def values(beginning: str) -> list[CompletionItem]:
         found = [CompletionItem(name) for name in known if name.startswith(beginning)]
@@ -112,16 +112,16 @@ def names(known: Iterable[str], otherwise: Callable[[str], list[CompletionItem]]
 
 
 def files(beginning: str) -> list[CompletionItem]:
-    """Files, which the shell lists itself."""
+    """Complete files, which the shell lists itself."""
     return [CompletionItem(beginning, type="file")]
 
 
 def nothing(beginning: str) -> list[CompletionItem]:
-    """No value."""
+    """Complete nothing."""
     return []
 
 
-# Parameter, by the name that it has in all commands -> what it may be.
+# Parameter name, the same in all commands -> its completions.
 VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "bundle": bundles,
     "draft": bundles,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from intaglio.compression import Compressed
     from intaglio.graph_passes.weight_share import LeftWeight
 
-NOTICEABLE = 0.1  # part of the linear layers' weights: when more is left unasked, that deserves a warning
-NAMED = 3  # weights that a line names, the largest
+NOTICEABLE = 0.1  # fraction of the linear layers' weights; warn when more is left uncompressed without an option for it
+NAMED = 3  # largest weights named in a line
 
 EPILOG = """\b
 Examples:
@@ -29,20 +29,20 @@ A recipe file lists passes in order:
     - canonicalize
     - float16: {keep: [Softmax]}
 \b
-A pass that needs calibration data observes the activations on them:
+A pass that observes activations needs --calibration:
   passes:
     - canonicalize
     - calibrate: {method: percentile, percentile: 99.99, samples: 128}
 \b
-A function of your own over onnx-graphsurgeon, in my_changes.py beside the recipe; it runs with --allow-code:
+Your own function using onnx-graphsurgeon, in my_changes.py next to the recipe; it needs --allow-code:
   passes:
     - surgeon: my_changes:rewrite
 \b
-Lookup tables for the weights of a decoder, placed where its loss is sensitive:
+Lookup tables for a decoder's weights, weighted by the sensitivity of its loss:
   intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt
   intaglio compress gpt2 -o gpt2-sparse --recipe lut-sparse --calibration text.txt --sensitivity gpt2.sensitivity
 \b
-Weights of a decoder in groups, with fewer bits than the recipe has:
+Group-wise quantisation of a decoder, with fewer bits than the recipe's default:
   intaglio compress gpt2 -o gpt2-3-bits --recipe gptq --calibration text.txt --bits 3 --group-size 64
 """
 
@@ -50,22 +50,26 @@ Weights of a decoder in groups, with fewer bits than the recipe has:
 @click.command("compress", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
-@click.option("--recipe", required=True, help="A recipe's name, or a YAML file.")
+@click.option("--recipe", required=True, help="Name of a recipe, or a YAML file.")
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Real inputs for the passes that observe activations: UTF-8, one text a line, or .npz arrays by input name.",
+    help="Real inputs to observe activations on: a UTF-8 file with one text per line, or .npz arrays by input name.",
 )
 @click.option(
     "--sensitivity",
     type=click.Path(path_type=Path),
-    help="For passes that go by it: a file of `intaglio sensitivity`. Without, it is made from --calibration.",
+    help="File made by `intaglio sensitivity`, for the recipes that need it.  [default: computed from --calibration]",
 )
-@click.option("--bits", type=int, help="Of a weight, for the passes that have the option: 2, 3, 4, and in groups 8.")
-@click.option("--group-size", type=int, help="Weights of a group, for the passes that have it: a multiple of 32, or 0.")
-@click.option("--threads", type=int, help="The most that the passes take. By default all processors.")
-@click.option("--allow-float", is_flag=True, help="Leave in floating point what an integer-only recipe cannot take.")
-@click.option("--allow-code", is_flag=True, help="Run the functions of your own that the recipe names (surgeon: ...).")
+@click.option(
+    "--bits", type=int, help="Bits per weight, for the passes with this option: 2, 3 or 4; with groups also 8."
+)
+@click.option(
+    "--group-size", type=int, help="Weights per group, for the passes with this option: a multiple of 32, or 0."
+)
+@click.option("--threads", type=int, help="Maximum number of threads.  [default: all processors]")
+@click.option("--allow-float", is_flag=True, help="Keep in floating point what an integer-only recipe cannot convert.")
+@click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option
 @json_option
 def compress_command(
@@ -84,8 +88,8 @@ def compress_command(
 ) -> None:
     """Run the passes of a recipe on BUNDLE and write a new bundle.
 
-    Each pass reports what it rewrote, and why it left the rest; at the end stands how much of the weights is
-    compressed, where that is what the recipe does.
+    Each pass reports what it rewrote, and why it left the rest. Recipes that compress weights end with the compressed
+    fraction of the weights.
     """
     from intaglio.compression import compress
 
@@ -109,7 +113,7 @@ def compress_command(
     rows = [(record.name, counted(record.counts), "\n".join(record.reasons)) for record in result.passes]
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     for name in result.untouched:
-        click.echo(f"{name}: taken over as it is; the recipe went over the decoder")
+        click.echo(f"{name}: copied unchanged; the recipe applies to the decoder")
     if result.share_compressed is not None:
         left = f"; left: {_named(result.left)}" if result.left else ""
         click.echo(f"{percent(result.share_compressed)} of the weights are compressed{left}")
@@ -117,15 +121,15 @@ def compress_command(
 
 
 def _warn_of_what_is_left(result: Compressed) -> None:
-    """Say on standard error that much of the linear layers' weights is left although no option asked for it."""
+    """Warn on standard error when many weights of linear layers are left although no option asked for it."""
     if result.left_unasked is None or result.left_unasked <= NOTICEABLE:
         return
     left = [weight for weight in result.left if weight.kind != "table" and not weight.asked]
     takes_tied = any("tied" in record.options for record in result.passes)
-    tied = " A recipe file with tied: true compresses a copy of a tied one."
+    tied = " To compress a copy of a tied weight, set tied: true in a recipe file."
     click.echo(
-        f"warning: recipe {result.recipe} left {percent(result.left_unasked)} of the weights of linear layers as they "
-        f"were: {_named(left)}.{tied if takes_tied and left[0].kind == 'tied' else ''}",
+        f"warning: recipe {result.recipe} left {percent(result.left_unasked)} of the weights of linear layers "
+        f"uncompressed: {_named(left)}.{tied if takes_tied and left[0].kind == 'tied' else ''}",
         err=True,
     )
 

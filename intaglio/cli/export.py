@@ -13,7 +13,7 @@ EPILOG = """\b
 Examples:
   intaglio export ./all-MiniLM-L6-v2 -o minilm
   intaglio export sentence-transformers/all-MiniLM-L6-v2 -o minilm-fp16 --dtype float16
-  intaglio export model.onnx -o bundle          (a graph that another tool made)
+  intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
 """
 
@@ -22,8 +22,10 @@ Examples:
 @click.argument("source")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
 @click.option("--dtype", default="float32", show_default=True, help="float32, or float16 for GPUs.")
-@click.option("--revision", help="Branch, tag or commit of a hub id.")
-@click.option("--check/--no-check", default=True, show_default=True, help="Compare with the source model.")
+@click.option("--revision", help="Branch, tag or commit, for a hub id.")
+@click.option(
+    "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
+)
 @max_abs_option
 @min_cosine_option
 @bound_option
@@ -43,9 +45,9 @@ def export_command(
 ) -> int:
     """Trace SOURCE to an ONNX bundle and check it against the source model.
 
-    SOURCE is a folder as transformers or sentence-transformers saves it, a hub id, or an .onnx file. Weights are
-    read from safetensors only. Exit code 1 when the graph differs from the source by more than its bound: the bundle is
-    there then, to be looked at with `intaglio validate --bisect`.
+    SOURCE is a directory saved by transformers or sentence-transformers, a hub id, or an .onnx file. Weights are read
+    from safetensors only. Exit code 1 when the graph differs from the source by more than the bound: the bundle is
+    still written, so that `intaglio validate --bisect` can find the layer.
     """
     from intaglio.exporters import export
 

@@ -46,18 +46,26 @@ Examples:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompts", nargs=-1)
 @click.option(
-    "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A UTF-8 file as one prompt; - for stdin."
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="UTF-8 file that is one prompt; - for stdin. Can be repeated.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help='Prompts as JSON lines, {"prompt": "..."} each.')
-@click.option("--chat", is_flag=True, help="The prompts are a user's messages: put them into the chat template.")
-@click.option("--system", help="A system message before each of them. Implies --chat.")
+@click.option("--data", type=click.Path(path_type=Path), help='Prompts as JSON lines: {"prompt": "..."}.')
+@click.option("--chat", is_flag=True, help="Send each prompt as a user message, through the chat template.")
+@click.option("--system", help="System message before each prompt. Implies --chat.")
 @click.option(
-    "--messages", type=click.Path(path_type=Path), help='A conversation to answer: JSON [{"role":..., "content":...}].'
+    "--messages",
+    type=click.Path(path_type=Path),
+    help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
 )
 @generation_options
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts to go on with at a time.")
-@click.option("--trace", is_flag=True, help="Show who wrote what, in colours, once a text is written.")
-@click.option("--work", is_flag=True, help="Tell the operations and bytes of a token, and those without drafts.")
+@click.option(
+    "--batch", type=click.IntRange(1), default=1, show_default=True, help="Maximum prompts to generate for at a time."
+)
+@click.option("--trace", is_flag=True, help="Show each finished text in colours, by the model that wrote it.")
+@click.option("--work", is_flag=True, help="Report operations and bytes per token, with and without drafts.")
 @json_option
 def generate_command(
     bundle: Path,
@@ -72,21 +80,20 @@ def generate_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write the text that follows each of PROMPTS, those in a file, standard input, or a conversation.
+    """Generate text after each of PROMPTS, or after the prompts of a file, standard input, or a conversation.
 
-    One text appears as it is written, its speed after it on standard error. Texts of a batch, with --trace, and with
-    --json as one object per prompt, appear once they are written. Ctrl-C ends the text and keeps what there is. With
-    --trace the text is green where the small model wrote it, or what else drafts, blue where the large one did, and
-    struck through where it was taken back; in a pipe, {+large+} and [-taken back-]. With --draft or --early-exit alone,
-    as many tokens are drafted as pay (strategy auto). With --work a table comes last, of all texts; with --json it is
-    one more object.
+    Text is streamed, and its speed is printed on standard error. With --batch, --trace or --json (one object per
+    prompt) a text is printed when it is finished. Ctrl-C stops the text and keeps it as far as it is written.
+    --trace shows drafted tokens in green, tokens of the large model in blue, and rejected drafts struck through; in a
+    pipe, {+large+} and [-rejected-]. With --draft or --early-exit alone, the number of draft tokens adapts to the
+    measured speed (strategy auto). --work ends with a table for all texts; with --json it is one more object.
     """
     from intaglio.progress import step
     from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
 
     if work and options["strategy"] == "calm":
-        raise UsageError("--work counts whole passes, of which strategy 'calm' leaves blocks out. Leave --work out.")
+        raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
@@ -98,17 +105,19 @@ def generate_command(
         done: list[Generated] = []
         for run, shown in _write(generator, wanted, not as_json, trace):
             done.append(run.result())
-            _tell(generator, run, done[-1], shown, as_json, trace)
+            _print_text(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
-        _tell_work(bundle, options["draft"], done, as_json)
+        _print_work(bundle, options["draft"], done, as_json)
     return ERROR if any(result.stopped == "interrupted" for result in done) else 0
 
 
 def _write(
     generator: TextGenerator, prompts: Sequence[Prompt], plain: bool, trace: bool
 ) -> Iterator[tuple[TextRun, int]]:
-    """The texts in order, and how many of their characters stand there already: if they are `plain`, without trace,
-    and written one at a time. An interrupt is the end of those that are being written.
+    """Generate the texts; yield each in order, with the number of its characters that were printed already.
+
+    Characters are streamed if the output is `plain`, without trace, and one text is written at a time. An interrupt
+    ends the texts in progress.
     """
     if len(prompts) > 1 and generator.batch > 1:
         runs = generator.write_each(prompts)
@@ -136,8 +145,10 @@ def _until_interrupted(items: Iterable[Item]) -> Iterator[Item]:
         yield from items
 
 
-def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool) -> None:
-    """Print a text, of which `shown` characters stand there already, and how it came about."""
+def _print_text(
+    generator: TextGenerator, run: TextRun, result: Generated, shown: int, as_json: bool, trace: bool
+) -> None:
+    """Print a text, `shown` characters of which were printed already, and its statistics."""
     if as_json:
         print_json(result)
         return
@@ -149,8 +160,8 @@ def _tell(generator: TextGenerator, run: TextRun, result: Generated, shown: int,
     report_speed(generator, result)
 
 
-def _tell_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
-    """Print what all the texts took, and what the large model alone would have taken, as figure C.2 of the thesis."""
+def _print_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
+    """Print the work of all texts and that of the large model alone, as figure C.2 of the thesis."""
     from intaglio.bundle import Bundle
     from intaglio.validate.decoding_work import compared_work
 
@@ -162,11 +173,9 @@ def _tell_work(bundle: Path, draft: Path | None, results: list[Generated], as_js
     rows = [
         ("this run", run.operations, size(int(run.bytes)), run.intensity),
         ("the model alone", alone.operations, size(int(alone.bytes)), alone.intensity),
-        ("in units of it", *(getattr(run, name) / getattr(alone, name) for name in run.__struct_fields__)),
+        ("ratio", *(getattr(run, name) / getattr(alone, name) for name in run.__struct_fields__)),
     ]
-    print_table(
-        "Work of a token, the prompts' reading included", ["", "operations", "bytes", "operations a byte"], rows
-    )
+    print_table("Work per token, prefill included", ["", "operations", "bytes", "operations per byte"], rows)
 
 
 def _prompts(
@@ -177,14 +186,14 @@ def _prompts(
     chat: bool,
     system: str | None,
 ) -> list[Prompt]:
-    """What to go on with: texts, or conversations. Raises `UsageError` where there is none, or several kinds."""
+    """Collect the prompts: texts or conversations. Raises `UsageError` where there is none, or several kinds."""
     from intaglio.runtime.generation.chat import Message, read_messages
     from intaglio.runtime.generation.prompts import read_examples
 
     kinds = (("as arguments", texts), ("with --file", files), ("with --data", data), ("with --messages", messages))
     given = [name for name, value in kinds if value]
     if len(given) > 1:
-        raise UsageError(f"prompts were given both {given[0]} and {given[1]}. Give one of the two.")
+        raise UsageError(f"prompts were given both {given[0]} and {given[1]}. Use one of the two.")
     if messages is not None:
         if chat:
             raise UsageError("--messages is a whole conversation: leave out --chat and --system.")
@@ -202,7 +211,7 @@ def _prompts(
 
 
 def _read(file: Path) -> str:
-    """A file, or standard input, as one prompt, without the line feed that ends its last line."""
+    """Read a file, or standard input, as one prompt, without the final line feed."""
     if str(file) != "-":
         return read_text(file, "--file").removesuffix("\n")
     if sys.stdin is None or sys.stdin.isatty():
@@ -210,4 +219,4 @@ def _read(file: Path) -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise UsageError(f"standard input: not UTF-8 text (byte {error.start}). Convert it first.") from error
+        raise UsageError(f"standard input: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from error

@@ -1,4 +1,4 @@
-"""Showing generated text: as it is written, in the colours of who wrote it, and how it came about."""
+"""Showing generated text: streamed, in colours by the model that wrote it, and its statistics."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from intaglio.runtime.generation.text_run import TextRun
     from intaglio.runtime.generation.trace import Passage
 
-# What a terminal would obey instead of showing it: control characters but tab and line feed.
+# Control characters except tab and line feed: a terminal would act on them instead of showing them.
 CONTROLS = {number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *range(127, 160)) if number not in (9, 10)}
 
 COLOURS = {"small": "green", "large": "blue"}
 
-# Why a text ended -> what to say about it.
+# Why a text ended -> the message.
 ENDS = {
-    "eos": "The model ended the text.",
-    "stop": "It came to a stop string.",
-    "length": "More with --max-new-tokens.",
-    "capacity": "The model takes no more tokens.",
+    "eos": "The model ended the text (end token).",
+    "stop": "Stopped at a stop string.",
+    "length": "Stopped at --max-new-tokens.",
+    "capacity": "Stopped at the model's maximum length.",
     "interrupted": "Interrupted.",
 }
 
-# What drafts -> how often each model was called, and what became of the drafts.
+# Source of the drafts -> calls of each model, and accepted drafts.
 CALLS = {
-    "draft model": "{small} calls of the small model ({small_s:.2f} s), {large} of the large one ({large_s:.2f} s); "
-    "{accepted} of {drafted} drafted tokens kept.",
+    "draft model": "{small} calls of the small model ({small_s:.2f} s), {large} of the large model ({large_s:.2f} s); "
+    "{accepted} of {drafted} draft tokens accepted.",
     "early exit": "{small} calls of the early exit ({small_s:.2f} s), {large} of the whole model ({large_s:.2f} s); "
-    "{accepted} of {drafted} drafted tokens kept.",
-    "model": "{large} calls of the model, which drafts itself ({large_s:.2f} s); {accepted} of {drafted} drafted "
-    "tokens kept.",
-    "text": "{large} calls of the model ({large_s:.2f} s); {accepted} of {drafted} tokens kept that were copied from "
-    "the text before.",
+    "{accepted} of {drafted} draft tokens accepted.",
+    "model": "{large} calls of the model, which drafts itself ({large_s:.2f} s); {accepted} of {drafted} draft "
+    "tokens accepted.",
+    "text": "{large} calls of the model ({large_s:.2f} s); {accepted} of {drafted} draft tokens accepted, copied from "
+    "the text so far.",
 }
 
 
 def show(piece: str) -> None:
-    """Print a piece of text at once; on a terminal without the characters that it would obey."""
-    # A pipe gets every character: with `color`, click takes no escape sequences out.
+    """Print a piece of text at once; on a terminal, without control characters."""
+    # A pipe gets every character: with `color`, click does not strip escape sequences.
     click.echo(piece.translate(CONTROLS) if sys.stdout.isatty() else piece, nl=False, color=True)
 
 
 def show_passage(passage: Passage) -> None:
-    """Print text in the colour of who wrote it, or without colours between the marks of a word diff."""
+    """Print text in the colour of the model that wrote it; without colours, between the marks of a word diff."""
     if not has_styles():
         marks = ("[-", "-]") if passage.rolled_back else ("{+", "+}") if passage.by == "large" else ("", "")
         show(passage.text.join(marks))
@@ -59,7 +59,7 @@ def show_passage(passage: Passage) -> None:
 
 
 def show_trace(generator: TextGenerator, run: TextRun, result: Generated) -> None:
-    """Print the text of `run` in the colours of who wrote it, and what was taken back where it stood."""
+    """Print the text of `run` in colours by the model that wrote it, rejected drafts included."""
     from intaglio.runtime.generation.trace import passages
 
     for passage in passages(generator.tokenizer, run.prompt, result.trace, result.text):
@@ -67,10 +67,10 @@ def show_trace(generator: TextGenerator, run: TextRun, result: Generated) -> Non
 
 
 def report_speed(generator: TextGenerator, result: Generated) -> None:
-    """Print on standard error how fast a text was written, why it ended, and what drafting did."""
+    """Print on standard error the speed of a text, why it ended, and the statistics of drafting."""
     click.echo(
-        f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} a second, after a prompt of "
-        f"{result.prompt_tokens} in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}",
+        f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} per second, after a prompt of "
+        f"{result.prompt_tokens} tokens in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}",
         err=True,
     )
     if generator.draft_source is not None and (result.calls.small or result.acceptance is not None):
@@ -84,4 +84,4 @@ def report_speed(generator: TextGenerator, result: Generated) -> None:
         )
         click.echo(calls, err=True)
     if result.blocks is not None:
-        click.echo(f"A token went through {result.blocks:.1f} blocks of the model on average.", err=True)
+        click.echo(f"On average a token ran through {result.blocks:.1f} blocks of the model.", err=True)

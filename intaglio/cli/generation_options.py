@@ -1,4 +1,4 @@
-"""The options of `generate` and `chat`: who drafts, how tokens are chosen, where a text ends, what runs the models."""
+"""The options of `generate` and `chat`: drafting, sampling, stopping, and the runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intaglio.targets import DEFAULT, summary
 
 
 def strategy_options() -> list[Callable[[Any], Any]]:
-    """An option for every name that a strategy has a field of, as its dataclass declares it."""
+    """Return one option for each field name of the strategies, as their dataclasses declare it."""
     made = []
     for name, strategies in options_by_name(STRATEGIES).items():
         kind = next(iter(strategies.values())).kind
@@ -23,7 +23,7 @@ def strategy_options() -> list[Callable[[Any], Any]]:
 
 
 def _help(strategies: Mapping[str, StrategyOption]) -> str:
-    """Which strategies take an option, and what for; those with the same words together, and the default once."""
+    """Return which strategies take an option and its meaning, grouped by meaning, with the default once."""
     meanings: dict[str, list[str]] = {}
     for name, each in strategies.items():
         meanings.setdefault(each.meaning, []).append(name)
@@ -35,27 +35,33 @@ def _help(strategies: Mapping[str, StrategyOption]) -> str:
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--strategy",
-        help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; else sample with sampling "
-        "options, else greedy]",
+        help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; sample with a sampling "
+        "option; otherwise greedy]",
     ),
-    click.option("--draft", type=click.Path(path_type=Path), help="The smaller decoder, for auto, bild, speculative."),
-    click.option("--early-exit", is_flag=True, help="Instead of it, the model's own first blocks, trained for that."),
+    click.option(
+        "--draft", type=click.Path(path_type=Path), help="Bundle of the draft model, for auto, bild, speculative."
+    ),
+    click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),
-    click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Tokens to write at most."),
+    click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Maximum number of new tokens."),
     click.option(
-        "--temperature", type=float, help="Divides the logits: below 1 is safer, above 1 bolder.  [default: 1.0]"
+        "--temperature", type=float, help="Divides the logits: below 1 less random, above 1 more.  [default: 1.0]"
     ),
-    click.option("--top-k", type=int, help="Sample from the k most probable tokens only."),
-    click.option("--top-p", type=float, help="Sample from the fewest tokens whose probabilities add up to it."),
-    click.option("--min-p", type=float, help="Sample from tokens of at least this part of the highest probability."),
+    click.option("--top-k", type=int, help="Sample only from the k most probable tokens."),
     click.option(
-        "--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred rarer."
+        "--top-p", type=float, help="Sample only from the smallest set of tokens with this total probability."
     ),
-    click.option("--seed", type=int, help="The same seed gives the same text, but with auto."),
-    click.option("--stop", multiple=True, help="End the text before this string. May be given several times."),
-    click.option("--ignore-eos", is_flag=True, help="Go on after the token that ends a text."),
-    click.option("--target", default=DEFAULT, show_default=True, help=f"What runs it: {summary()}."),
-    click.option("--threads", type=click.IntRange(1), help="Processor threads, for ort-cpu.  [default: all]"),
+    click.option(
+        "--min-p", type=float, help="Sample only from tokens with at least this fraction of the top probability."
+    ),
+    click.option(
+        "--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred less likely."
+    ),
+    click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
+    click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
+    click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),
+    click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}."),
+    click.option("--threads", type=click.IntRange(1), help="CPU threads, for ort-cpu.  [default: all]"),
 )
 
 

@@ -22,15 +22,15 @@ Examples:
 """
 
 
-HASH = 12  # digits of a hash that are shown
+HASH = 12  # digits shown of a hash
 
 
 @click.command("inspect", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--hashes", is_flag=True, help="Show the files' SHA-256 in full.")
+@click.option("--hashes", is_flag=True, help="Show the full SHA-256 of each file.")
 @json_option
 def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
-    """Show what BUNDLE holds: operators, parameters, passes, engines, and the hash of every file."""
+    """Show the contents of BUNDLE: operators, parameters, passes, engines, and the hash of every file."""
     from intaglio.inspection import inspect
 
     found = inspect(bundle)
@@ -39,11 +39,11 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
         return
     rows: list[tuple[object, ...]] = [
         ("source", found.source),
-        ("architecture", found.architecture or "made elsewhere"),
+        ("architecture", found.architecture or "unknown (graph from another tool)"),
         ("task", found.task or "unknown"),
         *_interface("", found.inputs, found.outputs),
         *(_interface("encoder's ", found.encoder.inputs, found.encoder.outputs) if found.encoder else []),
-        ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits each, everything counted"),
+        ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits per parameter, overhead included"),
         *(("", f"{dtype}: {size(number)}") for dtype, number in found.parameter_bytes.items()),
     ]
     print_table(str(bundle), ["", ""], rows)
@@ -68,7 +68,7 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
 
 
 def _dtypes(counts: dict[str, int]) -> str:
-    """The dtype that all nodes of an operator give, or how many give which."""
+    """The output dtype of all nodes of an operator, or the number of nodes by dtype."""
     return next(iter(counts)) if len(counts) == 1 else counted(counts)
 
 
@@ -81,7 +81,7 @@ def _interface(whose: str, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
 
 
 def _runs(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
-    """Tensors one after the other that differ in nothing but a numbered name, such as a cache's, together."""
+    """Group consecutive tensors that differ only in the number in their name, such as those of a cache."""
     for numbered, group in groupby(specs, lambda spec: spec.name[-1:].isdecimal() and (spec.dtype, spec.shape)):
         alike = list(group)
         yield from [alike] if numbered else ([spec] for spec in alike)

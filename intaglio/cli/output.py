@@ -1,7 +1,7 @@
 """Printing results: one JSON object on one line for machines, tables for people.
 
-A terminal gets colours, and tables as wide as it is. A file or a pipe gets neither: one row is one line. `NO_COLOR`
-leaves all styles out, bold too; `FORCE_COLOR` puts them into files; a dumb terminal has none.
+A terminal gets colours, and tables that fit its width. A file or a pipe gets neither: one row is one line. `NO_COLOR`
+turns all styles off, bold too; `FORCE_COLOR` turns them on for files; a dumb terminal has none.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help=
 
 
 def print_json(result: msgspec.Struct) -> None:
-    """Print `result` as one JSON object on one line; JSON has no infinite numbers, so that they are "inf" or "-inf"."""
+    """Print `result` as one JSON object on one line; JSON has no infinities, so they become "inf" or "-inf"."""
     click.echo(msgspec.json.encode(_finite(msgspec.to_builtins(result, enc_hook=_builtin))).decode())
 
 
 def _builtin(value: Any) -> Any:
-    """A NumPy array as a list."""
+    """Convert a NumPy array to a list."""
     return value.tolist()
 
 
 def _finite(value: Any) -> Any:
-    """`value` with text in the place of infinite numbers; NaN stays, which is written as null."""
+    """Replace infinities in `value` by strings; NaN stays and is written as null."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -47,10 +47,10 @@ def _finite(value: Any) -> Any:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], may_drop: Sequence[str] = ()
 ) -> None:
-    """Print a table; numbers in columns after the first stand to the right, and a bool is a verdict: yes or no.
+    """Print a table: numbers after the first column are right-aligned, and a bool is a verdict, yes or no.
 
-    On a terminal that is too narrow text wraps, and then the columns of `may_drop` are left out, the first one first;
-    never list the verdict among them. In a file or a pipe each row is one line.
+    If the terminal is too narrow, text wraps, and then the columns of `may_drop` are dropped in their order; never list
+    the verdict there. In a file or a pipe each row is one line.
     """
     from intaglio.cli.table import MARGIN, joined, lay_out, printable, wrap
 
@@ -78,12 +78,12 @@ def print_table(
 
 
 def verdict(passed: bool) -> str:
-    """The word that a comparison ends with, to print with `say`: "Passed" in green, or "FAILED" in red."""
+    """Return the last word of a comparison, to print with `say`: "Passed" in green, or "FAILED" in red."""
     return _judged([passed], 0, "Passed" if passed else "FAILED")
 
 
 def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
-    """`text` in green or red by the verdict at `place`; as it is where there is none."""
+    """Colour `text` green or red by the verdict at `place`; leave it as it is where there is none."""
     match verdicts[place]:
         case None:
             return text
@@ -94,12 +94,12 @@ def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
 
 
 def say(line: str = "") -> None:
-    """Print a line that may hold styles."""
+    """Print a line that may contain styles."""
     click.echo(line, color=has_styles())
 
 
 def style(text: str, **styles: Any) -> str:
-    """`text` with the styles of `click.style`, where standard output shows any."""
+    """Apply the styles of `click.style` to `text`, if standard output shows styles."""
     return click.style(text, **styles) if has_styles() else text
 
 
@@ -113,12 +113,12 @@ def has_styles() -> bool:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that standard output is; None for a file or a pipe."""
+    """Return the width of the terminal in columns; None for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def shown(cell: object, cosine: bool = False) -> str:
-    """A number with three digits, or those after a cosine's nines; nothing for None; any other thing as text."""
+    """Format a cell: numbers with three digits, a cosine near 1 with seven decimals; empty for None."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
@@ -131,7 +131,7 @@ def shown(cell: object, cosine: bool = False) -> str:
 
 
 def percent(part: float) -> str:
-    """A part of a whole for people: `97.1 %`. It is 100 % or 0 % only for all or nothing."""
+    """Format a fraction: `97.1 %`. It is 100 % or 0 % only for exactly 1 or 0."""
     tenths = round(1000 * part)
     if 0 < part < 1:
         tenths = min(max(tenths, 1), 999)
@@ -139,7 +139,7 @@ def percent(part: float) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes for people: `90.8 MB`."""
+    """Format a number of bytes: `90.8 MB`."""
     value = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -149,7 +149,7 @@ def size(number: int) -> str:
 
 
 def number_of(number: int, things: str) -> str:
-    """A count for people: `1 file` of the plural `files`, `1,200 files`, `5 × 16-bit activations`."""
+    """Format a count of `things`, a plural: `1 file`, `1,200 files`, `5 × 16-bit activations`."""
     if things[0].isdecimal():
         return f"{number:,} × {things}"
     first, space, rest = things.partition(" ")
@@ -159,5 +159,5 @@ def number_of(number: int, things: str) -> str:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """What a pass rewrote, by kind: `106 weights, 1 bias`."""
+    """Format the counts of a pass: `106 weights, 1 bias`."""
     return ", ".join(number_of(number, kind) for kind, number in counts.items()) or "nothing"

@@ -22,11 +22,23 @@ Examples:
 @click.command("roofline", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
-    "--tokens", multiple=True, type=int, default=(1, 8, 64), show_default=True, help="New tokens of a decoder's run."
+    "--tokens",
+    multiple=True,
+    type=int,
+    default=(1, 8, 64),
+    show_default=True,
+    help="New tokens per run of a decoder. Can be repeated.",
 )
-@click.option("--length", multiple=True, type=int, default=(128, 1024), show_default=True, help="Tokens of a text.")
-@click.option("--threads", type=click.IntRange(min=1), help="Default: every processor that this process may use.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline there, as SVG.")
+@click.option(
+    "--length",
+    multiple=True,
+    type=int,
+    default=(128, 1024),
+    show_default=True,
+    help="Sequence length after the run. Can be repeated.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all]")
+@click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline plot to this SVG file.")
 @force_option
 @json_option
 def roofline_command(
@@ -38,9 +50,9 @@ def roofline_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Compare the speed of BUNDLE with what this machine's memory and processors allow.
+    """Compare the speed of BUNDLE with the limits of this machine's memory and processors.
 
-    Bytes and operations of a run are counted from the graph; bandwidth and peak are measured, and so is the run.
+    Bytes and operations of a run are counted from the graph; bandwidth, peak and the run itself are measured.
     """
     from intaglio.files import check_output_file
     from intaglio.validate.roofline import roofline
@@ -73,8 +85,8 @@ def roofline_command(
         for row in result.rows
     ]  # fmt: skip
     title = (
-        f"{result.bundle}, {number_of(result.threads, 'threads')}: memory gives {size(int(result.bandwidth))}/s, "
-        f"float32 products make {result.peak / 1e9:.0f} GFLOP/s"
+        f"{result.bundle}, {number_of(result.threads, 'threads')}: memory bandwidth {size(int(result.bandwidth))}/s, "
+        f"peak of float32 products {result.peak / 1e9:.0f} GFLOP/s"
     )
     print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
     if note := _cache_note(result):
@@ -84,7 +96,7 @@ def roofline_command(
 
 
 def _cache_note(found: Roofline) -> str | None:
-    """Why rows were faster than memory allows; None where none was."""
+    """Explain rows that are faster than the memory bound; None where there is none."""
     above = [row for row in found.rows if row.above_memory]
     if not above:
         return None

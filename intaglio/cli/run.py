@@ -28,19 +28,21 @@ Examples:
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
 """
 
-MATRIX = 8  # texts whose cosines are shown as a matrix, which fits 80 columns; of more the most similar pairs are shown
+MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns; for more, the most similar pairs
 PAIRS = 20
 
 
 @click.command("run", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
-@click.option("--input", "file", type=click.Path(path_type=Path), help="A UTF-8 file, one text a line; - for stdin.")
-@click.option("--target", default=DEFAULT, show_default=True, help=f"What runs it: {summary()}.")
-@click.option("--batch-size", default=32, show_default=True, help="Texts run at a time.")
-@click.option("--truncate", is_flag=True, help="Cut texts that are longer than the model takes.")
-@click.option("--top", default=5, show_default=True, help="Words listed for a blank.")
-@click.option("--similarity", "compare", is_flag=True, help="Show how similar the texts are: cosines of embeddings.")
+@click.option(
+    "--input", "file", type=click.Path(path_type=Path), help="UTF-8 file with one text per line; - for stdin."
+)
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
+@click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
+@click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
+@click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
+@click.option("--similarity", "compare", is_flag=True, help="Show the cosine similarity of the texts' embeddings.")
 @json_option
 def run_command(
     bundle: Path,
@@ -53,11 +55,11 @@ def run_command(
     compare: bool,
     as_json: bool,
 ) -> None:
-    """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, as the bundle's task says.
+    """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, depending on the bundle's task.
 
-    A file has one text a line; blank lines are texts too. Prints one line per text; with --json one object per line,
-    in full. Of a text with several blanks, the words listed are those for the first. With --similarity the texts are
-    compared with each other instead, up to a thousand; with --json that is one object.
+    A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
+    object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
+    thousand texts are compared with each other instead; with --json that is one object.
     """
     from intaglio.runtime import run, similarity
 
@@ -73,12 +75,12 @@ def run_command(
 
 def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     if texts and file:
-        raise UsageError("texts were given both as arguments and by --input. Give one of the two.")
+        raise UsageError("texts were given both as arguments and by --input. Use one of the two.")
     if texts:
         return texts
     if file is not None and str(file) != "-":
         if not file.exists() or file.is_dir():
-            raise UsageError(f"--input {file}: no such file. Give a UTF-8 text file, one text a line, or - for stdin.")
+            raise UsageError(f"--input {file}: no such file. Give a UTF-8 file with one text per line, or - for stdin.")
         return lines(file)
     if sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
@@ -94,7 +96,7 @@ def _line(result: Ran) -> str:
 
 
 def _show_similarity(found: Similarity, as_json: bool) -> None:
-    """Print the matrix of a few texts, or the most similar pairs of many."""
+    """Print the matrix for a few texts, or the most similar pairs of many."""
     if as_json:
         print_json(found)
     elif len(found.texts) <= MATRIX:
@@ -107,4 +109,4 @@ def _show_similarity(found: Similarity, as_json: bool) -> None:
         print_table("Cosine similarity", ["", *numbers], rows)
     else:
         rows = [[f"{cosine:.3f}", first, second] for cosine, first, second in islice(found.pairs(), PAIRS)]
-        print_table(f"The most similar pairs of {len(found.texts)} texts", ["cosine", "text", "text"], rows)
+        print_table(f"Most similar pairs of {len(found.texts)} texts", ["cosine", "text", "text"], rows)

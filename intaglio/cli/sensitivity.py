@@ -18,13 +18,16 @@ Examples:
 
 @click.command("sensitivity", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file.")
 @click.option(
-    "--calibration", required=True, type=click.Path(path_type=Path), help="Text like what the model is for: UTF-8."
+    "--calibration",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="UTF-8 text, like the text the model is used on.",
 )
-@click.option("--samples", default=100, show_default=True, help="The most pieces of text to go by.")
-@click.option("--tokens", default=512, show_default=True, help="Of a piece, if the model takes as many.")
-@click.option("--threads", type=int, help="The most that torch takes. By default as many as it has.")
+@click.option("--samples", default=100, show_default=True, help="Maximum number of text windows.")
+@click.option("--tokens", default=512, show_default=True, help="Tokens per window, up to the model's maximum.")
+@click.option("--threads", type=int, help="Threads of torch.  [default: torch's own]")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @json_option
 def sensitivity_command(
@@ -39,8 +42,8 @@ def sensitivity_command(
 ) -> None:
     """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
 
-    It is the mean squared gradient over the text, the diagonal of the Fisher information; recipes that choose what to
-    keep of the weights go by it. The file takes as much disk as the weights in float32.
+    The sensitivity is the mean squared gradient over the text, the diagonal of the Fisher information. Recipes use it
+    to decide which weights to keep precise. The file is as large as the weights in float32.
     """
     from intaglio.training import sensitivity
 
@@ -50,5 +53,5 @@ def sensitivity_command(
         return
     click.echo(
         f"{result.file}: {size(output.stat().st_size)}, {result.weights} matrices; {result.tokens:,} tokens in "
-        f"{result.samples} pieces, loss {result.loss:.3f} nats a token, in {result.seconds:.0f} s"
+        f"{result.samples} windows, loss {result.loss:.3f} nats per token, in {result.seconds:.0f} s"
     )

@@ -1,4 +1,4 @@
-"""A table as lines of text: which columns a narrow terminal leaves out, how wide the others are, where cells wrap."""
+"""Lay out a table as lines of text: which columns to drop on a narrow terminal, column widths, and wrapping."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
 
-MARGIN, GAP = 2, 3  # spaces before the first column, and between two; the rule goes on by one to each side
-PATH, WORD = (
-    36,
-    24,
-)  # characters; longer words (paths, hashes) may be split: those up to PATH in the end, up to WORD never
-TIED = "\N{NO-BREAK SPACE}"  # keeps words together, and is shown as a space
-LEAST = 12  # characters of a wrapped cell, so that no sentence becomes a list of words
+MARGIN, GAP = 2, 3  # spaces before the first column, and between columns; the rule extends by one on each side
+# Words of more than PATH characters (paths, hashes) are split first, those of more than WORD last, shorter ones never.
+PATH, WORD = 36, 24
+TIED = "\N{NO-BREAK SPACE}"  # keeps words together; printed as a space
+LEAST = 12  # minimum width of a wrapped cell, so that a sentence does not become a list of words
 NUMBER = re.compile(
     r"[+-]?[\d.,]+(e[+-]?\d+)?( ?[kMGT]?B| ?%|×)?|-?inf|nan|yes|no"
 )  # a count, a size, a part, a verdict
@@ -22,7 +20,7 @@ NUMBER = re.compile(
 
 @dataclass(frozen=True)
 class Table:
-    """A laid out table: header, rule and rows as padded cells; `left_out` are the columns that had no room."""
+    """A table with its layout: header, rule and rows as padded cells; `left_out` are the dropped columns."""
 
     header: list[list[str]]  # lines of cells
     rule: str
@@ -34,12 +32,12 @@ class Table:
 def lay_out(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, may_drop: Sequence[str] = ()
 ) -> Table:
-    """Lay the table out in `width` characters; None: one line for each row, as long as it takes.
+    """Lay the table out in `width` characters; None: one line per row, of any length.
 
     1. Cells of text wrap between words, down to `LEAST` characters; words of more than `PATH` are split.
-    2. Where that is too wide, columns of `may_drop` are left out, the first one first.
-    3. Where that is too wide, words of more than `WORD` are split. Numbers, sizes and verdicts never are: what is still
-       too wide then is longer than `width`.
+    2. If that is too wide, columns of `may_drop` are dropped in their order.
+    3. If that is too wide, words of more than `WORD` are split. Numbers, sizes and verdicts are never split, so a line
+       can still be longer than `width`.
     """
     if width is None:
         rows = [["; ".join(cell.split("\n")) for cell in row] for row in rows]
@@ -65,17 +63,17 @@ def lay_out(
 
 
 def is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column stands to the right: all of its cells are numbers, sizes or verdicts, or empty."""
+    """Whether a column is right-aligned: all of its cells are numbers, sizes or verdicts, or empty."""
     return any(cells) and all(not cell or NUMBER.fullmatch(cell) for cell in cells)
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would obey instead of showing it."""
+    """Replace control characters in `text`, which a terminal would act on."""
     return "".join(sign if sign.isprintable() or sign in ("\n", TIED) else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def joined(line: Sequence[str], paint: Callable[[int, str], str] = lambda place, text: text) -> str:
-    """The cells of a line as text without trailing spaces; `paint` may style each, which is not counted as width."""
+    """Join the cells of a line, without trailing spaces; `paint` may style each, which does not count as width."""
     painted = [
         cell.replace(text, paint(place, text)) if (text := cell.strip()) else cell for place, cell in enumerate(line)
     ]
@@ -102,7 +100,7 @@ def _widths(cells: list[list[str]], numeric: list[bool], limit: int | None, whol
 
 
 def _least(column: list[str], numeric: bool, whole: int) -> int:
-    """The narrowest that a column may become. Headers wrap between words, numbers do not."""
+    """Return the minimum width of a column. Headers wrap between words, numbers do not."""
     header, *body = column
     heading = max((cell_len(word) for word in header.split()), default=0)
     if numeric:
@@ -112,12 +110,12 @@ def _least(column: list[str], numeric: bool, whole: int) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """Words; a sign of comparison stays with its number."""
+    """Split into words; a comparison sign stays with its number."""
     return re.split(r"(?<![≤≥<>±=]) +|\n", text)
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The lines of a text, each of at most `width` characters."""
+    """Wrap a text into lines of at most `width` characters."""
     lines = []
     for paragraph in text.split("\n"):
         if cell_len(paragraph) <= width:
@@ -137,7 +135,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _fold(word: str, width: int) -> list[str]:
-    """A long word in pieces of at most `width` characters, if possible between the parts of a path."""
+    """Split a long word into pieces of at most `width` characters, if possible between the parts of a path."""
     pieces = []
     while cell_len(word) > width:
         piece = chop_cells(word, width)[0]
@@ -149,7 +147,7 @@ def _fold(word: str, width: int) -> list[str]:
 
 
 def _lines(cells: list[list[str]], widths: list[int], numeric: list[bool]) -> list[list[str]]:
-    """Lines of padded cells, from the lines of each cell of one row."""
+    """Build the lines of padded cells of one row from the lines of each cell."""
     height = max(map(len, cells))
     return [
         [

@@ -11,9 +11,9 @@ from intaglio.errors import UsageError
 
 
 def lines(file: Path | None) -> Iterator[str]:
-    """The lines of `file`, or of standard input as they come, blank ones too, without their ends.
+    """Yield the lines of `file`, or of standard input as they arrive, blank ones too, without line feeds.
 
-    Raises `UsageError` that names a line which is not UTF-8.
+    Raises `UsageError` with the number of a line that is not UTF-8.
     """
     with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
@@ -22,5 +22,5 @@ def lines(file: Path | None) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 name = file or "standard input"
                 raise UsageError(
-                    f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it first."
+                    f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it to UTF-8."
                 ) from error

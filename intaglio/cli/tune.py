@@ -15,13 +15,13 @@ Examples:
 
 
 @click.command("tune", epilog=EPILOG)
-@click.option("--quick", is_flag=True, help="Measure one small shape a few times: seconds, but less certain.")
+@click.option("--quick", is_flag=True, help="Measure one small shape a few times: takes seconds, but is less reliable.")
 @json_option
 def tune_command(quick: bool, as_json: bool) -> None:
-    """Measure this machine's CPU kernels for compressed weights, and keep which ones are fastest.
+    """Measure the CPU kernels for compressed weights on this machine, and store which ones are fastest.
 
-    Models that are run later on this machine use them. The table lies in the cache directory; remove it to go back to
-    the defaults.
+    Models that run on this machine afterwards use them. The table is in the cache directory; delete it to return to the
+    defaults.
     """
     from intaglio.plugins.kernel_generator.tune import tune
 
@@ -46,7 +46,7 @@ def tune_command(quick: bool, as_json: bool) -> None:
         rows,
         may_drop=["default Gproducts/s", "default"],
     )
-    click.echo(f"kept in {found.table}")
+    click.echo(f"stored in {found.table}")
 
 
 def _steps(pair: tuple[int, int]) -> str:

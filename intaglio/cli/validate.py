@@ -25,9 +25,9 @@ Examples:
   intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2 --max-perplexity-rise 2
   intaglio validate t5-3bit --perplexity pairs.jsonl --against t5
 \b
-What judges follows from the passes that made the bundle. The same computation (export, float16, inlined): every
-value of every output. An approximation (8, 4, 3 bits, integers, pruning): what the model is for. Names for --bound:
-  relative, max_abs, min_cosine, layer                 values, of any model
+The passes of the bundle decide what is judged. For the same computation (export, float16, inlined): every value of
+every output. For an approximation (8, 4, 3 bits, integers, pruning): the quality at the task. Names for --bound:
+  relative, max_abs, min_cosine, layer                 values of any model
   mean_cosine, min_cosine, rank_correlation            embeddings
   label_agreement, score_error                         classes, regression
   kl_divergence, perplexity_rise (percent), same_top   distributions over tokens
@@ -36,30 +36,36 @@ value of every output. An approximation (8, 4, 3 bits, integers, pruning): what 
 
 @click.command("validate", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--against", help="pytorch (the source checkpoint), reference (ONNX's evaluator), or another bundle.")
-@click.option("--data", type=click.Path(path_type=Path), help="A text file, one sentence a line, or an .npz of arrays.")
-@click.option("--target", default=DEFAULT, show_default=True, help="What runs the bundle.")
+@click.option("--against", help="pytorch (the source checkpoint), reference (ONNX's reference evaluator), or a bundle.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="UTF-8 file with one sentence per line, or .npz arrays by input name.",
+)
+@click.option("--target", default=DEFAULT, show_default=True, help="Runtime for the bundle.")
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
-@click.option("--samples", default=64, show_default=True, help="Sentences to run.")
-@click.option("--batch-size", default=8, show_default=True, help="Sentences run at a time.")
+@click.option("--samples", default=64, show_default=True, help="Number of sentences to run.")
+@click.option("--batch-size", default=8, show_default=True, help="Sentences per run.")
 @max_abs_option
 @min_cosine_option
-@click.option("--max-perplexity-rise", type=float, metavar="PERCENT", help="How far the perplexity may rise.")
+@click.option("--max-perplexity-rise", type=float, metavar="PERCENT", help="Maximum rise of the perplexity.")
 @bound_option
 @click.option(
     "--perplexity",
     type=click.Path(path_type=Path),
-    help='A UTF-8 text, or for an encoder-decoder JSON lines {"prompt": ..., "reference": ...}: score the model on it.',
+    help='Score the model on this UTF-8 text; for an encoder-decoder, JSON lines {"prompt": ..., "reference": ...}.',
 )
-@click.option("--context", type=int, help="Tokens of each window of it.  [default: 1024, or what the model takes]")
-@click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half of those]")
-@click.option("--report", type=click.Path(path_type=Path), help="Directory of the reports, instead of the bundle's.")
+@click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
+@click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Directory for the reports.  [default: reports/ in the bundle]"
+)
 @json_option
 def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     """Compare BUNDLE with its source model, another bundle or another runtime, on real sentences.
 
-    Writes a JSON and an HTML report. Exit code 1 when a bound is broken. With --perplexity, a model that writes is
-    scored on a text, and with --against BUNDLE held to how far its distributions are from that one's.
+    Writes a JSON and an HTML report. Exit code 1 when a bound is exceeded. --perplexity scores a language model on a
+    text; with --against BUNDLE, the distance between the two models' token distributions is judged too.
     """
     from intaglio.validate import validate
 
@@ -76,14 +82,14 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     if result.judged and result.measures:
         _show_measures(result)
     if not result.judged:
-        say(f"Measured, not judged: --against BUNDLE holds it to another one. Report: {result.report}")
+        say(f"Measured, not judged: add --against BUNDLE to judge it. Report: {result.report}")
     else:
         say(f"{verdict(result.passed)}. Report: {result.report}")
     return 0 if result.passed else 1
 
 
 def _check_alone(options: Mapping[str, Any]) -> None:
-    """Refuse options that a perplexity has no use for."""
+    """Refuse options that do not apply to a perplexity."""
     given = [f"--{name}" for name in ("data", "bisect") if options[name]]
     if options["perplexity"] is not None and given:
         raise UsageError(f"--perplexity scores one text: leave out {', '.join(given)}.")
@@ -100,7 +106,7 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
         for broken in error.broken:
             say(f"{broken[0].upper()}{broken[1:]}.")
     if result.not_compared:
-        say(f"Not compared, as the other end does not have it: {', '.join(result.not_compared)}")
+        say(f"Not compared, because the other model does not have it: {', '.join(result.not_compared)}")
     if bisected:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"
@@ -121,9 +127,9 @@ def _show_perplexity(result: Validated, bundle: Path, text: object) -> None:
     rows = [("bundle", str(bundle)), ("text", str(text)), ("perplexity", f"{result.perplexity:.4f}")]
     if isinstance(result.against_perplexity, float):
         rows += [
-            ("of the other", f"{result.against_perplexity:.4f}"),
-            ("KL divergence", f"{result.kl_divergence:.6f} nats a token"),
-            ("same first choice", f"{100 * float(result.same_top or 0):.2f} %"),
+            ("perplexity of the other", f"{result.against_perplexity:.4f}"),
+            ("KL divergence", f"{result.kl_divergence:.6f} nats per token"),
+            ("same top token", f"{100 * float(result.same_top or 0):.2f} %"),
         ]
     rows.append(("tokens", f"{result.tokens:,}"))
     print_table("Perplexity", ["", ""], rows)

@@ -1,1 +1,1 @@
-"""Text from decoders: prompts in, pieces of text out."""
+"""Text generation with decoders: prompts in, pieces of text out."""

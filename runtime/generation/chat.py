@@ -1,7 +1,7 @@
-"""From a conversation to a prompt, by the chat template that travels with the tokenizer.
+"""Render a conversation to a prompt with the chat template of the tokenizer.
 
-A template is a program by whoever made the checkpoint. It runs in jinja2's sandbox, on plain text alone, and in a
-process with limits (`template_process`): it can neither change what it sees nor reach the machine, nor hold it up.
+A template is a program written by the authors of the checkpoint. It runs in jinja2's sandbox, on plain text only, and
+in a process with limits (`template_process`): it can neither modify its input, nor access the machine, nor block it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, rea
 from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, SHOWN
 
 TEMPLATE = "chat_template.jinja"
-PROCESSOR = "chat_template.json"  # where models with a processor keep it
-MAX_SECONDS = 5  # of processor time for one prompt, or for compiling
-MAX_WAIT = 60  # seconds for an answer: the machine may have other work
+PROCESSOR = "chat_template.json"  # the file of models with a processor
+MAX_SECONDS = 5  # CPU time for one prompt, or for compiling
+MAX_WAIT = 60  # seconds to wait for an answer: the machine may be busy
 
 
 class Message(msgspec.Struct):
     """One message of a conversation."""
 
-    role: str  # "system", "user" or "assistant"; what else there is, the template knows
+    role: str  # "system", "user", "assistant", or another role that the template knows
     content: str
 
 
 def read_messages(path: Path, option: str) -> list[Message]:
-    """The messages of a JSON file, [{"role": ..., "content": ...}, ...]; `option` is what the user gave it by.
+    """Read the messages of a JSON file, [{"role": ..., "content": ...}, ...]; `option` is the option that named it.
 
     Raises `UsageError`.
     """
@@ -46,17 +46,17 @@ def read_messages(path: Path, option: str) -> list[Message]:
         messages = msgspec.json.decode(read_text(path, option), type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
         expected = 'a JSON list of {"role": "user", "content": "..."}'
-        raise UsageError(f"{option} {path}: expected {expected} ({one_line(error)}). Mend it.") from error
+        raise UsageError(f"{option} {path}: expected {expected} ({one_line(error)}). Fix the file.") from error
     if not messages:
-        raise UsageError(f"{option} {path}: holds no message. Give at least one.")
+        raise UsageError(f"{option} {path}: contains no messages, expected at least one. Add a message.")
     return messages
 
 
 class ChatTemplate:
-    """The chat template of a bundle, compiled in a process of its own; `render` makes prompts with it."""
+    """The chat template of a bundle, compiled in a separate process; `render` makes prompts with it."""
 
     def __init__(self, source: str, tokens: Mapping[str, str], where: str):
-        """`source` in jinja2's language, the special tokens it may name ("bos_token" -> "<s>"), and its place.
+        """Compile `source`, a jinja2 template. `tokens`: special tokens ("bos_token" -> "<s>"); `where`: for errors.
 
         Raises `BundleError` for a template that does not compile.
         """
@@ -67,10 +67,10 @@ class ChatTemplate:
 
     @classmethod
     def open(cls, bundle: Bundle) -> ChatTemplate:
-        """The template of `bundle`. Raises `BundleError` when it has none, or none that compiles."""
+        """Open the template of `bundle`. Raises `BundleError` when it has none, or one that does not compile."""
         configuration = {**read_object(bundle, CONFIGURATION), **read_object(bundle, PROCESSOR)}
         source: object = configuration.get("chat_template")
-        if isinstance(source, list):  # several, by name
+        if isinstance(source, list):  # several templates by name
             named = {str(each.get("name")): each.get("template") for each in source if isinstance(each, dict)}
             source = named.get("default")
         where = bundle.path / CONFIGURATION
@@ -79,13 +79,13 @@ class ChatTemplate:
             source = _text(where)
         if not isinstance(source, str):
             raise BundleError(
-                f"bundle {bundle.path}: has no chat template, as its model was not trained on conversations. "
-                "Give a plain prompt instead."
+                f"bundle {bundle.path}: has no chat template; its model was not trained on conversations. "
+                "Use a plain prompt instead."
             )
         return cls(source, special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration}), str(where))
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks for the next message, special tokens written out. Raises `UsageError`."""
+        """Return the prompt for the next message, with special tokens as text. Raises `UsageError`."""
         if not self._process.runs():
             self._process = self._start()
         plain = [{"role": message.role, "content": message.content} for message in messages]
@@ -94,7 +94,7 @@ class ChatTemplate:
             return answer["text"]
         if "refused" in answer:
             said = f"{answer['refused']!r:.{SHOWN}}"
-            raise UsageError(f"{self._where}: the chat template refuses the messages: {said}. Change them.")
+            raise UsageError(f"{self._where}: the chat template rejects the messages: {said}. Change them.")
         raise UsageError(f"{self._where}: the chat template {_beyond(answer)}. Fix it.")
 
     def _start(self) -> _Process:
@@ -107,7 +107,7 @@ class ChatTemplate:
 
 
 class _Process:
-    """A running `template_process`, which ends with this object."""
+    """A running `template_process`; it ends when this object is deleted."""
 
     def __init__(self) -> None:
         command = child_process.command("intaglio.template_process")
@@ -117,11 +117,11 @@ class _Process:
         self.end = weakref.finalize(self, _end, self._child)
 
     def runs(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether the process can take requests."""
         return self.end.alive and self._child.poll() is None
 
     def ask(self, request: Mapping[str, object]) -> dict[str, str]:
-        """The answer to a request; {"limit": ...} where there is none, and the process has ended then."""
+        """Send a request and return the answer; {"limit": ...} if the process ended instead of answering."""
         assert self._child.stdin is not None and self._child.stdout is not None
         timer = threading.Timer(MAX_WAIT, self._child.kill)
         timer.start()
@@ -148,12 +148,12 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _beyond(answer: Mapping[str, str]) -> str:
-    """What a template does that goes beyond a limit."""
+    """Describe which limit the template exceeded."""
     return {
-        "characters": f"writes more than {MAX_CHARACTERS} characters",
-        "memory": f"takes more than {MAX_BYTES >> 20} MiB of memory",
+        "characters": f"outputs more than {MAX_CHARACTERS} characters",
+        "memory": f"uses more than {MAX_BYTES >> 20} MiB of memory",
         "time": f"takes more than {MAX_SECONDS} seconds",
-    }.get(answer["limit"], "ends the process that it runs in")
+    }.get(answer["limit"], "crashes the process it runs in")
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What may come next in a text: a constraint that masks logits before a token is chosen from them."""
+"""Constraints: which tokens may come next in a text. They mask logits before a token is chosen."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Logits = npt.NDArray[np.floating]
 
 
 class LogitConstraint(Protocol):
-    """Which tokens may come next; the same tokens before give the same answer.
+    """Decides which tokens may come next, as a function of the preceding tokens alone.
 
-    Strategies ask about drafts too, in any order, so that it must not depend on what it was asked before.
+    Strategies ask about drafts too, in any order, so the answer must not depend on earlier calls.
     """
 
     def allowed(self, written: Sequence[int]) -> Booleans | None:
-        """The tokens [vocab] that may follow those written so far, without the prompt; None: all.
+        """Return a mask [vocab] of the tokens that may follow those `written` so far (without the prompt); None: all.
 
-        Tokens beyond the mask may not. Whether the text may end here is whether an end token is allowed.
+        Tokens beyond the end of the mask are not allowed. The text may end here if an end token is allowed.
         """
         ...
 
 
 def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int]) -> Logits:
-    """Logits [vocab] with those of tokens that may not follow `written` at minus infinity.
+    """Set the logits [vocab] of tokens that may not follow `written` to minus infinity.
 
-    Raises `UsageError` where none may.
+    Raises `UsageError` where no token is allowed.
     """
     mask = constraint.allowed(written)
     if mask is None:
@@ -39,7 +39,7 @@ def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[i
     within = mask[: len(logits)]
     if not within.any():
         raise UsageError(
-            f"the constraint allows no token after {len(written)} tokens. Let it allow an end token where it is done."
+            f"the constraint allows no token after {len(written)} tokens. Make it allow an end token when it is done."
         )
     masked = np.full_like(logits, -np.inf)
     masked[: len(within)][within] = logits[: len(within)][within]

@@ -1,4 +1,4 @@
-"""A conversation that goes on: what was said is sent again with each message, as far as the model has room for it."""
+"""Conversations: each message is sent with the earlier ones, as far as they fit into the model's context."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.text_run import TextRun
 
-ANSWER = 4  # an answer should have this part of the model's positions, unless fewer tokens are asked for
+ANSWER = 4  # keep 1/4 of the model's positions for an answer, unless fewer tokens are asked for
 
 
 class Conversation:
-    """Messages of a user and of the model in turn, after a system message if there is one.
+    """Alternating messages of a user and the model, after an optional system message.
 
     conversation = Conversation(generator, system="Answer in one sentence.")
     print(conversation.ask("Why is the sky blue?").whole().text)
@@ -21,17 +21,17 @@ class Conversation:
         """Raises `BundleError` where the model of `generator` has no chat template."""
         _ = generator.template
         self.system = system
-        self.turns: list[Message] = []  # of the user, of the model, of the user, ...
-        self.dropped = 0  # of the oldest messages, those that the last question left no room for
+        self.turns: list[Message] = []  # user, model, user, ...
+        self.dropped = 0  # oldest messages dropped to make room for the last question
         self._generator = generator
         self._run: TextRun | None = None
 
     def ask(self, text: str) -> TextRun:
-        """Begin the answer to a user's message: iterate over its pieces, or take it `whole`; then say `answered`.
+        """Start the answer to a user's message: iterate over its pieces, or take it `whole`; then call `answered`.
 
-        Where all messages and an answer do not fit into the model, the oldest question and its answer are dropped, and
-        those after it, until they fit. Raises `UsageError` for a message that does not fit alone or that the chat
-        template refuses; the conversation stays as it was then.
+        If the messages and an answer do not fit into the model's context, the oldest questions and their answers are
+        dropped until they fit. Raises `UsageError` for a message that does not fit alone or that the chat template
+        rejects; the conversation does not change then.
         """
         generator = self._generator
         before = [Message("system", self.system)] if self.system else []
@@ -45,7 +45,7 @@ class Conversation:
         return self._run
 
     def answered(self) -> None:
-        """Keep the answer as far as it is written; a question without a word of answer is forgotten."""
+        """Keep the answer as far as it is written; a question with an empty answer is dropped."""
         assert self._run is not None, "a question comes first"
         if answer := self._run.result().text:
             self.turns.append(Message("assistant", answer))
@@ -54,5 +54,5 @@ class Conversation:
         self._run = None
 
     def reset(self) -> None:
-        """Forget all messages but the system's."""
+        """Forget all messages except the system message."""
         self.turns.clear()

@@ -1,4 +1,4 @@
-"""What a draft model has to be, and what it runs on."""
+"""Checks of a draft model against its target model, and its number of threads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.tokenizer import read_backend
 
-THREAD_BYTES = 8 << 20  # weights that are worth a processor thread: less is read sooner than threads are woken
+THREAD_BYTES = 8 << 20  # weights per CPU thread: reading fewer bytes takes less time than waking a thread
 
 
 def check_draft(small: Bundle, large: Bundle) -> None:
-    """Refuse a draft model of another kind, or with another vocabulary, than the model it drafts for.
+    """Refuse a draft model whose task or vocabulary differs from that of the model it drafts for.
 
     Raises `UsageError`.
     """
@@ -23,30 +23,30 @@ def check_draft(small: Bundle, large: Bundle) -> None:
 
 
 def check_task(what: str, task: str, large: Bundle) -> None:
-    """Raise `UsageError` if `task`, that of the draft model `what`, is not that of the model it drafts for."""
+    """Raise `UsageError` if `task`, the task of the draft model `what`, is not that of `large`."""
     if task != large.manifest.task:
         raise UsageError(
             f"{what}: its task is {task!r}, that of {large.path} is {large.manifest.task!r}. "
-            "Take a draft model of the same kind."
+            "Use a draft model with the same task."
         )
 
 
 def check_vocabulary(what: str, vocabulary: Mapping[str, int], large: Bundle) -> None:
-    """Raise `UsageError` if the tokens of the draft model `what` are not those of the model it drafts for."""
+    """Raise `UsageError` if the tokens of the draft model `what` are not those of `large`."""
     expected = read_backend(large).get_vocab()
     if vocabulary != expected:
         differing = sum(expected.get(token) != number for token, number in vocabulary.items())
         raise UsageError(
             f"{what}: its vocabulary is not that of {large.path} ({len(vocabulary)} and {len(expected)} tokens, "
-            f"{differing} differ). Take a draft model of the same family, with the same tokenizer."
+            f"{differing} differ). Use a draft model of the same family, with the same tokenizer."
         )
 
 
 def draft_threads(bundle: Bundle, threads: int | None, part: float = 1.0) -> int:
-    """Processor threads for a draft model, at most `threads`: one for every `THREAD_BYTES` of its weights.
+    """Return the CPU threads for a draft model, at most `threads`: one per `THREAD_BYTES` of its weights.
 
-    `part`: of the weights in `bundle`, what the draft model is.
-    Threads of two models wait in loops for their turns, and take the processor from each other.
+    `part`: fraction of the weights in `bundle` that belong to the draft model. More threads would slow down both
+    models: idle threads spin, and take the CPU from the other model.
     """
     size = sum(record.bytes for name, record in bundle.manifest.files.items() if not name.startswith("engines/"))
     return min(threads or len(os.sched_getaffinity(0)), 1 + int(part * size) // THREAD_BYTES)

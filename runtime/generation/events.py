@@ -1,4 +1,4 @@
-"""What a scheduler reports of the requests that it was given."""
+"""The events that a scheduler reports about its requests."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from intaglio.runtime.generation.request_state import RequestState
 
 
 class Piece(NamedTuple):
-    """The next characters of a text that are certain, one at least."""
+    """The next final characters of a text, at least one."""
 
     state: RequestState
     text: str
 
 
 class Finished(NamedTuple):
-    """A text is at its end, or was cancelled."""
+    """A request is finished, or was cancelled."""
 
     state: RequestState
     result: Generated
 
 
 class Failed(NamedTuple):
-    """A request that came to nothing, with the reason; what was written before stands in `state.result()`."""
+    """A request failed, with the reason; `state.result()` has the tokens written before."""
 
     state: RequestState
     error: Exception

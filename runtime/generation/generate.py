@@ -1,4 +1,4 @@
-"""The verb `generate`: text from a decoder, piece by piece or whole."""
+"""The verb `generate`: text from a decoder, streamed or whole."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any) -> Iterator[Generated]:
-    """Write a text after the prompt, or each of the prompts, and yield a `Generated` for each, in order.
+    """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
-    A prompt is a text, or a list of `Message`, which the bundle's chat template makes a text of. The options are
-    those of `TextGenerator`, which also gives the text piece by piece. Raises `BundleError` for a bundle that is no
-    decoder, `UsageError` for prompts and options that make no sense.
+    A prompt is a text, or a list of `Message` that the bundle's chat template renders. The options are those of
+    `TextGenerator`, which can also stream the text. Raises `BundleError` for a bundle that is not a decoder,
+    `UsageError` for invalid prompts and options.
     """
     with TextGenerator(bundle, **options) as generator:
         for run in generator.write_each([prompts] if isinstance(prompts, str) else prompts):
@@ -43,7 +43,7 @@ def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any
 
 
 class TextGenerator:
-    """An opened decoder that writes texts, one after the other. A context manager.
+    """An open decoder that generates texts, one after the other. A context manager.
 
     with TextGenerator("gpt2", max_new_tokens=50) as generator:
         for piece in generator.write("Once upon a time"):
@@ -73,23 +73,22 @@ class TextGenerator:
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
-        `early_exit`: the smaller decoder is the first blocks of `bundle`'s own, up to its early exit.
-        `strategy`: one of `STRATEGIES`; by default "auto" with `draft` or `early_exit`, else "sample" where
-        `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options` are its own.
-        `seed`: the same one gives the same texts, but with the strategy auto; by default they differ.
-        `stop`: strings that end a text.
-        `ignore_eos`: go on after the token that ends a text. `batch`: texts that are written side by side at most.
-        `target`: as of `open_engine`.
+        `early_exit`: draft with the first blocks of `bundle` itself, up to its early exit.
+        `strategy`: one of `STRATEGIES`; by default "auto" with `draft` or `early_exit`, else "sample" if
+        `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options`: its options.
+        `seed`: the same seed gives the same texts, except with strategy auto; by default they differ.
+        `stop`: strings that end a text. `ignore_eos`: continue after the end token.
+        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
         if seed is not None and seed < 0:
             raise UsageError(f"seed {seed}: expected 0 or more.")
         if "" in stop:
-            raise UsageError("a stop string is empty. Give at least one character, or leave it out.")
+            raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         if early_exit and draft is not None:
-            raise UsageError("--early-exit and --draft are both given, and either drafts. Leave one out.")
+            raise UsageError("--early-exit and --draft are both given, expected at most one. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
         default = "auto" if drafting else "greedy"
         self.strategy, self._sampling = sampling_of(strategy, default, filters, repetition_penalty)
@@ -99,7 +98,7 @@ class TextGenerator:
         self._bundle = Bundle.open(bundle)
         decoder = self._bundle.manifest.decoder or decoder_of(self._bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
-        self.reuse_prefix = True  # see `GenerationRequest`; what is timed should not
+        self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
             self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
@@ -130,7 +129,7 @@ class TextGenerator:
 
     @property
     def limit(self) -> int:
-        """The most tokens of a prompt and its text."""
+        """Maximum number of tokens of a prompt and its text together."""
         return self.scheduler.limit
 
     @property
@@ -140,7 +139,7 @@ class TextGenerator:
 
     @property
     def draft_source(self) -> Literal["draft model", "early exit", "model", "text"] | None:
-        """What drafts tokens: a smaller model, the model's early exit, the model itself, or the text that is there."""
+        """What drafts tokens: a smaller model, the model's early exit, the model itself, or the text so far."""
         if self._draft is not None:
             return "early exit" if isinstance(self._draft, EarlyExitSession) else "draft model"
         if isinstance(self.method, DraftTree) or (isinstance(self.method, Auto) and self._model.decoder.draft_kind):
@@ -148,27 +147,29 @@ class TextGenerator:
         return "text" if isinstance(self.method, Auto | NGram) else None
 
     def narrow(self, limit: int, vocabulary: int) -> None:
-        """From now on write texts of at most `limit` tokens below `vocabulary`, for a smaller model to follow.
+        """Restrict further texts to `limit` tokens and to token ids below `vocabulary`, the limits of a smaller model.
 
-        Models that share a tokenizer may pad its vocabulary to different lengths.
+        Models that share a tokenizer may pad its vocabulary to different sizes.
         """
         self.scheduler.limit = min(self.limit, limit)
         self._model.vocabulary = min(self._model.vocabulary, vocabulary)
 
     def write(self, prompt: Prompt) -> TextRun:
-        """Begin the text after `prompt`: iterate over its pieces, or take it `whole`. It ends the text before it.
+        """Start the text after `prompt`: iterate over its pieces, or take it `whole`. It ends the previous text.
 
-        Raises `UsageError` for a prompt that is empty or longer than the models take.
+        Raises `UsageError` for a prompt that is empty or longer than the models' maximum.
         """
         return self.write_batch([prompt]).texts[0]
 
     def write_batch(self, prompts: Sequence[Prompt]) -> BatchRun:
-        """Begin the texts after `prompts`, at most `batch` of them, side by side. It ends the texts before them.
+        """Start the texts after `prompts`, at most `batch` of them, in one batch. It ends the previous texts.
 
         Raises `UsageError` as `write` does.
         """
         if not 1 <= len(prompts) <= self.batch:
-            raise UsageError(f"{len(prompts)} prompts at a time: expected 1 to the batch of {self.batch}.")
+            raise UsageError(
+                f"{len(prompts)} prompts at a time: expected 1 to {self.batch}. Open it with a larger batch."
+            )
         encoded = [self._checked(prompt) for prompt in prompts]
         self._end_others()
         states = [self.scheduler.submit(self._request(prompt)) for prompt in encoded]
@@ -176,10 +177,10 @@ class TextGenerator:
         return self._writing
 
     def write_each(self, prompts: Iterable[Prompt]) -> RequestsRun:
-        """Write the texts after `prompts`, `batch` of them side by side, and give each once it is whole, in order.
+        """Generate the texts after `prompts`, `batch` at a time, and return each finished text, in order.
 
-        It ends the texts before them. A prompt is taken from `prompts` when there is a row for it. Raises `UsageError`
-        as `write` does.
+        It ends the previous texts. A prompt is taken from `prompts` when a row of the batch is free for it. Raises
+        `UsageError` as `write` does.
         """
         self._end_others()
         requests = (self._request(self._checked(prompt)) for prompt in prompts)
@@ -191,7 +192,9 @@ class TextGenerator:
             self._writing.end()
 
     def _request(self, prompt: EncodedPrompt) -> GenerationRequest:
-        seed = None if self._seed is None else (self._seed, self._texts)  # each text its own, whatever came before it
+        seed = (
+            None if self._seed is None else (self._seed, self._texts)
+        )  # one seed per text, independent of the texts before it
         self._texts += 1
         return GenerationRequest(
             prompt,
@@ -207,7 +210,7 @@ class TextGenerator:
         )
 
     def check(self, prompts: Iterable[Prompt], called: Callable[[int], str] | None = None) -> None:
-        """Raise the `UsageError` that one of `prompts` would be refused with; `called` says which, of its number."""
+        """Raise `UsageError` for the first invalid prompt; `called` returns the name of a prompt, given its number."""
         for number, prompt in enumerate(prompts, 1):
             try:
                 self.encode(prompt)
@@ -222,23 +225,23 @@ class TextGenerator:
         return self.scheduler.prompts.template
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids, with the tokens that the tokenizer puts before a text; a chat template writes its own.
+        """Return token ids, with the special tokens that the tokenizer adds; a chat template writes its own.
 
         Raises `UsageError` as `write` does.
         """
         return self._checked(prompt).tokens
 
     def room(self, prompt: Prompt) -> int:
-        """How many new tokens fit after `prompt`; less than 1 where the models do not take it.
+        """Return how many new tokens fit after `prompt`; less than 1 if the prompt is too long.
 
-        What an encoder reads takes no room from the text.
+        The source that an encoder reads takes no positions of the text.
         """
         if isinstance(self._model, EncoderDecoderSession):
             return self.limit - 1
         return self.limit - len(self.scheduler.prompts.encode(prompt).tokens)
 
     def _checked(self, prompt: Prompt) -> EncodedPrompt:
-        """What the model reads of a prompt that is neither empty nor too long."""
+        """Encode a prompt and check that it is neither empty nor too long."""
         encoded = self.scheduler.prompts.encode(prompt)
         reads_apart = isinstance(self._model, EncoderDecoderSession)
         check_prompt(encoded.tokens, len(encoded.tokens) + 1 if reads_apart else self.limit)

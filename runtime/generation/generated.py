@@ -1,4 +1,4 @@
-"""What was generated for one request."""
+"""The result of one request."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from intaglio.runtime.strategies import Calls, Seconds, Tokens, Written
 
 
 class Generated(msgspec.Struct):
-    """The text that was written after one prompt."""
+    """The text generated after one prompt, with its statistics."""
 
-    prompt: str  # as the model read it, which of a conversation is what the chat template made
+    prompt: str  # as the model read it; for a conversation, the output of the chat template
     text: str  # without the prompt, special tokens, and the stop string
-    tokens: list[int]  # all that were chosen, the one that ends the text among them
-    trace: list[Written]  # who wrote each of them, in order; between them those that were rolled back
-    tokens_per_second: float  # after those that the large model's first pass gave, which read the prompt
+    tokens: list[int]  # all chosen tokens, including the end token
+    trace: list[Written]  # the author of each token, in order, with the rejected drafts in between
+    tokens_per_second: float  # without the tokens of the large model's first pass, which read the prompt
     strategy: str
     calls: Calls
     processed: Tokens
     seconds_in: Seconds
     accepted: int
-    rolled_back: int  # of trees of drafts all tokens but those of the path that was taken
-    acceptance: float | None  # the accepted part of what was drafted and reviewed; None where nothing was
-    blocks: float | None  # that computed a token, mean; None for strategies that leave none out
-    origins: int  # tokens that a model which drafts itself did so after, in all passes
-    stopped: str  # by "eos", a "stop" string, the "length" asked for, the model's "capacity", or "interrupted"
+    rolled_back: int  # rejected draft tokens; of a draft tree, all tokens outside the accepted path
+    acceptance: float | None  # acceptance rate: accepted fraction of the reviewed drafts; None without drafts
+    blocks: float | None  # mean number of blocks run per token; None for strategies that skip none
+    origins: int  # positions after which a self-drafting model computed drafts, in all passes
+    stopped: str  # "eos", "stop" (string), "length" (max_new_tokens), "capacity" (of the model), "interrupted"
     prompt_tokens: int
-    reused_tokens: int  # of the prompt, those that the large model did not read, as a cache held them already
-    queued_seconds: float  # from the request until a row of the batch was free for it
+    reused_tokens: int  # prompt tokens that the large model did not read because a cache held them already
+    queued_seconds: float  # from the request until it got a row of the batch
     prompt_seconds: float  # from then until the first tokens
     seconds: float  # from then until the last token

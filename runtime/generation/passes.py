@@ -1,4 +1,4 @@
-"""One forward pass for the rows that wait for the same model."""
+"""One forward pass for all rows that wait for the same model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from intaglio.runtime.strategies import Forward
 
 
 class Part(NamedTuple):
-    """What a pass does for one request."""
+    """The part of a pass that belongs to one request."""
 
     state: RequestState
     forward: Forward
     tokens: Sequence[int]
-    wanted: int  # logits
-    answers: bool  # False: more passes are needed before the request can go on
+    wanted: int  # number of logits to return
+    answers: bool  # False: the request needs more passes before it can continue
 
 
 def part_of(state: RequestState, forward: Forward, chunk: int) -> Part:
-    """What the next pass does for `forward`: at most `chunk` tokens, unless logits are wanted after more of them."""
+    """Plan the next pass for `forward`: at most `chunk` tokens, unless logits are wanted after more of them."""
     missing = forward.sequence[forward.model.length :]
     if forward.tree and not missing:
         return Part(state, forward, forward.tree, forward.wanted, answers=True)
@@ -32,9 +32,9 @@ def part_of(state: RequestState, forward: Forward, chunk: int) -> Part:
 
 
 def that_fit(parts: Sequence[Part]) -> list[Part]:
-    """Of parts for one session, those that one pass takes beside the first of them.
+    """Select from parts of one session those that fit into one pass together with the first.
 
-    A pass is as wide as its widest row. Other tokens can be read in pieces, those of a tree cannot.
+    A pass is as wide as its widest row. A tree cannot be split over several passes; other tokens can.
     """
     fitting = list(parts[:1])
     for part in parts[1:]:
@@ -54,7 +54,7 @@ def _fits(parts: Sequence[Part]) -> bool:
 
 
 def run(session: DecoderSession, parts: Sequence[Part]) -> Iterator[tuple[RequestState, Logits]]:
-    """Run one pass, and return the requests that it answers with their logits, [wanted, vocab]."""
+    """Run one pass; return the requests that it answers, with their logits [wanted, vocab]."""
     tokens: list[Sequence[int]] = [()] * session.batch
     trees: list[Sequence[int]] = [()] * session.batch
     origins: list[Sequence[int]] = [()] * session.batch

@@ -1,4 +1,4 @@
-"""From a prompt, whatever it is given as, to the tokens that the model reads."""
+"""Encode prompts (text, conversations or token ids) to the tokens that the model reads."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from intaglio.bundle import Bundle
 from intaglio.runtime.generation.chat import ChatTemplate, Message
 from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
 
-Prompt = str | Sequence[Message]  # a text to go on with, or a conversation to answer
+Prompt = str | Sequence[Message]  # a text to continue, or a conversation to answer
 
 
 class EncodedPrompt(NamedTuple):
-    """What a model reads."""
+    """A prompt as text and as token ids."""
 
     text: str
     tokens: list[int]
 
 
 class PromptReader:
-    """The tokenizer and the chat template of a bundle; may be used by several threads."""
+    """The tokenizer and the chat template of a bundle; thread-safe."""
 
     def __init__(self, bundle: Bundle):
-        """Raises `BundleError` for a bundle without tokenizer."""
+        """Open the tokenizer. Raises `BundleError` for a bundle without one."""
         self._bundle = bundle
         self._lock = threading.RLock()  # the template's process answers one at a time
         self.tokenizer = read_backend(bundle)
@@ -36,9 +36,9 @@ class PromptReader:
         return ChatTemplate.open(self._bundle)
 
     def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
-        """A text with the tokens that the tokenizer puts before one, a conversation as its template has it, or tokens.
+        """Encode a text (with the tokenizer's special tokens) or a conversation (with its template); keep token ids.
 
-        Raises `UsageError` for what is no text, and for messages that the template refuses.
+        Raises `UsageError` for invalid text, and for messages that the template rejects.
         """
         if isinstance(prompt, EncodedPrompt):
             return prompt
@@ -51,7 +51,7 @@ class PromptReader:
         return EncodedPrompt(self.tokenizer.decode(tokens, skip_special_tokens=False), tokens)
 
     def _encoded(self, text: str, special: bool) -> EncodedPrompt:
-        """`special`: with the tokens that come before a text, which a chat template writes itself."""
+        """Encode a text. `special`: add the tokenizer's special tokens, which a chat template writes itself."""
         check_unicode(text)
         check_words(text)
         return EncodedPrompt(text, list(self.tokenizer.encode(text, add_special_tokens=special).ids) if text else [])

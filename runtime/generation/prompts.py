@@ -1,4 +1,4 @@
-"""Prompts from a file: with what is expected, or was written, after them; or windows of a text."""
+"""Read prompts from a file: JSON lines with references or generated texts, or windows of a text."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A line of the file."""
+    """One JSON line."""
 
     prompt: str
-    reference: str | None = None  # what should be written; None where nobody knows
-    text: str | None = None  # what a model wrote, as `intaglio generate --json` tells it
+    reference: str | None = None  # the expected text, if there is one
+    text: str | None = None  # a model's text, as printed by `intaglio generate --json`
 
 
 def read_examples(path: Path, option: str) -> list[Example]:
-    """The examples of a file: JSON objects with "prompt" and, in all or none, "reference", one a line.
+    """Read JSON lines with "prompt" and, in all lines or in none, "reference".
 
-    Raises `UsageError` that names the line.
+    Raises `UsageError` with the line number.
     """
     examples = _examples(read_text(path, option), f"{option} {path}")
     if len({example.reference is None for example in examples}) == 2:
-        raise UsageError(f"{option} {path}: some lines have a reference, some have none. Give it in all, or in none.")
+        raise UsageError(
+            f"{option} {path}: some lines have a reference, some have none. Add it to all lines, or to none."
+        )
     return examples
 
 
 def read_prompts(path: Path, option: str, tokenizer: Backend, tokens: int) -> list[str]:
-    """The prompts of a file, each once: of its JSON lines if it begins with "{", else its text in windows of `tokens`.
+    """Read the prompts of a file, without duplicates: of JSON lines if it begins with "{", else windows of `tokens`.
 
-    What is left at the end of a text, less than a window, is left out. Raises `UsageError` that names the line.
+    An incomplete window at the end of a text is dropped. Raises `UsageError` with the line number.
     """
     text = read_text(path, option)
     if _is_lines(text):
@@ -48,9 +50,10 @@ def read_prompts(path: Path, option: str, tokenizer: Backend, tokens: int) -> li
 
 
 def read_texts(path: Path, option: str) -> list[str]:
-    """The texts of a file: the whole of it, or if it begins with "{", each JSON line's prompt and what follows it.
+    """Read the texts of a file: the whole file, or if it begins with "{", each JSON line's prompt and continuation.
 
-    That is the line's "text", what a model wrote, or else its "reference". Raises `UsageError` that names the line.
+    The continuation is the line's "text", written by a model, or else its "reference". Raises `UsageError` with the
+    line number.
     """
     text = read_text(path, option)
     if not _is_lines(text):
@@ -74,14 +77,16 @@ def _examples(text: str, where: str) -> list[Example]:
                 f'{where}, line {number}: {one_line(error, 80)}. Write {{"prompt": "...", "reference": "..."}}.'
             ) from error
         if not examples[-1].prompt:
-            raise UsageError(f"{where}, line {number}: the prompt is empty. Give at least one character.")
+            raise UsageError(
+                f"{where}, line {number}: the prompt is empty, expected at least one character. Fix the line."
+            )
     if not examples:
-        raise UsageError(f'{where}: no lines. Write {{"prompt": "...", "reference": "..."}}, one a line.')
+        raise UsageError(f'{where}: no lines. Write {{"prompt": "...", "reference": "..."}}, one per line.')
     return examples
 
 
 def _windows(text: str, tokenizer: Backend, tokens: int) -> list[str]:
-    """Cut out of the text itself: tokens that are decoded may give other characters, as half of a letter does."""
+    """Cut the text itself into windows; decoded tokens can differ from it, e.g. at half a character."""
     check_words(text)
     offsets = tokenizer.encode(text, add_special_tokens=False).offsets
     ends = zip(offsets[::tokens], offsets[tokens - 1 :: tokens], strict=False)

@@ -1,4 +1,4 @@
-"""What is asked of a model: one text, with all the options that it is written by."""
+"""A generation request: a prompt with all options."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One text to write. Raises `UsageError` for values out of range.
+    """One text to generate. Raises `UsageError` for values out of range.
 
-    The text depends on the request alone, not on those that are written beside it; sampled with strategy auto also on
-    the measured times of the models.
+    The text depends on the request alone, not on the other requests in the batch; sampled with strategy auto, it also
+    depends on the measured times of the models.
     """
 
     prompt: Prompt | Sequence[int] | EncodedPrompt  # a text, a conversation, or token ids
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[str] = ()  # strings that end the text, none of them empty
     max_new_tokens: int = 256
-    seed: int | Sequence[int] | None = None  # None: another text each time, where tokens are drawn
-    strategy: Strategy = field(default_factory=Plain)  # with its own options
-    strategy_name: str | None = None  # as the result reports it; None: its name in `STRATEGIES`
-    ignore_eos: bool = False  # go on after the tokens that end the model's texts
-    end_tokens: frozenset[int] = frozenset()  # further ones that end this text
+    seed: int | Sequence[int] | None = None  # None: a different text each time, if tokens are sampled
+    strategy: Strategy = field(default_factory=Plain)  # with its options
+    strategy_name: str | None = None  # name in the result; None: its name in `STRATEGIES`
+    ignore_eos: bool = False  # continue after the model's end tokens
+    end_tokens: frozenset[int] = frozenset()  # additional tokens that end this text
     constraint: LogitConstraint | None = None
-    priority: int = 0  # those of a higher one are begun first
-    reuse_prefix: bool = True  # take the beginning of the prompt from a cache that holds it; False: read all of it
+    priority: int = 0  # requests of higher priority start first
+    reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: read all of it
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -39,7 +39,7 @@ class GenerationRequest:
         if any(part < 0 for part in ([self.seed] if isinstance(self.seed, int) else self.seed or ())):
             raise UsageError(f"seed {self.seed}: expected 0 or more.")
         if "" in self.stop:
-            raise UsageError("a stop string is empty. Give at least one character, or leave it out.")
+            raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
 
     @property
     def name(self) -> str:

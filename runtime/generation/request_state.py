@@ -1,4 +1,4 @@
-"""A request on its way: waiting, being written, or at its end; and what there is of its text."""
+"""The state of a request: waiting, running or finished, with its text so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampler
 from intaglio.runtime.generation.text_stream import TextStream
 from intaglio.runtime.sessions.decoder import Logits
-from intaglio.runtime.strategies import CachedModel, Forward, ReadSource, Strategy, Text, Written
+from intaglio.runtime.strategies import CachedModel, Forward, GeneratedSequence, ReadSource, Strategy, Written
 from intaglio.runtime.strategies.contract import NO_LOGITS, Counts
 
 if TYPE_CHECKING:
@@ -23,41 +23,43 @@ Steps = Generator[Forward | ReadSource | Written, Logits, None]
 
 
 class RequestState:
-    """A request that was submitted to a scheduler, which alone changes it; `result` is what there is so far."""
+    """A request submitted to a scheduler, which alone changes it; `result` returns the text so far."""
 
     def __init__(
         self, request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, start: int | None = None
     ):
-        """`start`: the token that a text of an encoder-decoder begins with."""
+        """`start`: the decoder start token of an encoder-decoder; None for a decoder."""
         self.request, self.prompt = request, prompt
         self.source: Sequence[int] = () if start is None else prompt.tokens
         self.start: Sequence[int] = prompt.tokens if start is None else (start,)  # the tokens before the text
         self.counts = Counts()
         self.reused = 0  # tokens of the prompt that the large model did not read
-        self.forward: Forward | ReadSource | None = None  # what is waited for, of a request that has a row
-        self.text: Text | None = None  # once it has a row
-        self.error: Exception | None = None  # why it came to nothing
+        self.forward: Forward | ReadSource | None = None  # what the request waits for, once it has a row
+        self.sequence: GeneratedSequence | None = None  # once it has a row
+        self.error: Exception | None = None  # why it failed
         self.ended = False
-        self.reported = False  # whether its end is among the events
+        self.reported = False  # whether its end was reported as an event
         self._steps: Steps | None = None
         self._stream = TextStream(tokenizer, self.start, request.stop)
         self._pieces: list[str] = []
         self._trace: list[Written] = []
-        self._put_off = False  # whether tokens become text at the end only
+        self._put_off = False  # whether tokens are decoded only at the end
         self._stopped = "interrupted"
         self._ends: frozenset[int] = frozenset()
         self._room = 0
         self._submitted = time.perf_counter()
         self._begun = self._first = self._last = 0.0  # seconds: in a row, after the first pass, after the last
-        self._first_calls, self._at_first = 0, 0  # the large model's first pass that gave tokens, and how many
+        self._first_calls, self._at_first = 0, 0  # the large model's first pass with output tokens, and their number
 
-    def begin(self, large: CachedModel, draft: CachedModel | None, limit: int, ends: frozenset[int]) -> Text:
-        """Take a row: the text is what a strategy writes from now on, of at most `limit` tokens with its prompt."""
+    def begin(
+        self, large: CachedModel, draft: CachedModel | None, limit: int, ends: frozenset[int]
+    ) -> GeneratedSequence:
+        """Take a row and return the sequence that a strategy writes, of at most `limit` tokens with the prompt."""
         self._begun = self._first = self._last = time.perf_counter()
         self._ends = (frozenset() if self.request.ignore_eos else ends) | self.request.end_tokens
         self._room = min(self.request.max_new_tokens, limit - len(self.start))
         request, start = self.request, len(self.start)
-        self.text = Text(
+        self.sequence = GeneratedSequence(
             tokens=list(self.start),
             room=self._room,
             ends=self._ends,
@@ -67,29 +69,29 @@ class RequestState:
             draft=draft,
             counts=self.counts,
         )
-        return self.text
+        return self.sequence
 
     def write(self, strategy: Strategy, chunk: int) -> None:
-        """Let `strategy` write the text; prompts of more than `chunk` tokens are read before it begins."""
-        assert self.text is not None, "it has a row"
-        self._steps = _steps(self.text, strategy, chunk)
+        """Let `strategy` write the text; prompts of more than `chunk` tokens are prefilled before it starts."""
+        assert self.sequence is not None, "it has a row"
+        self._steps = _steps(self.sequence, strategy, chunk)
 
     def advance(self, logits: Logits | None) -> list[str]:
-        """Answer `forward` (with None at the beginning) and go on to the next one; return what is certain of the text.
+        """Answer `forward` (None at the start), continue to the next one, and return the new final pieces of text.
 
         At the end of the text there is no next one.
         """
-        assert self.text is not None and self._steps is not None, "it was begun"
-        pieces, text = [], self.text
+        assert self.sequence is not None and self._steps is not None, "it was started"
+        pieces, sequence = [], self.sequence
         self.forward = None
         given = next(self._steps) if logits is None else self._steps.send(logits)
         while isinstance(given, Written):
             if given.rolled_back:
-                text.counts.rolled_back += 1
+                sequence.counts.rolled_back += 1
             else:
-                text.tokens.append(given.token)
-                text.room -= 1
-                text.counts.accepted += given.by == "small"
+                sequence.tokens.append(given.token)
+                sequence.room -= 1
+                sequence.counts.accepted += given.by == "small"
             pieces.append(self._take(given))
             if self.ended:
                 return pieces
@@ -98,8 +100,8 @@ class RequestState:
         return pieces
 
     def _take(self, written: Written) -> str:
-        """Look at what the strategy wrote, end the text where it has to end, and return what is certain of it now."""
-        assert self.text is not None, "it was begun"
+        """Process a token of the strategy, end the text if it is complete, and return its new final characters."""
+        assert self.sequence is not None, "it was started"
         self._trace.append(written)
         if written.rolled_back:
             return ""
@@ -120,17 +122,17 @@ class RequestState:
                 piece = self._stream.push(written.token)
             if self._stream.stopped is not None:
                 self._stopped = "stop"
-            elif not self.text.room:
+            elif not self.sequence.room:
                 self._stopped = "length" if self._room == self.request.max_new_tokens else "capacity"
         self.ended = self._stopped != "interrupted"
         if self.ended:
             piece += self._stream.finish()
-            self._last = time.perf_counter()  # the text of all tokens may have been made just now
+            self._last = time.perf_counter()  # all tokens may have been decoded just now
         self._pieces.append(piece)
         return piece
 
     def put_off_text(self) -> None:
-        """Nobody listens to the pieces: let the tokens become text at the end, unless stop strings are looked for."""
+        """Decode the tokens only at the end, as nobody reads the pieces; not possible with stop strings."""
         self._put_off = not self.request.stop
 
     def close(self) -> None:
@@ -142,11 +144,11 @@ class RequestState:
 
     @property
     def tokens(self) -> list[int]:
-        """What was written so far."""
-        return self.text.tokens[len(self.start) :] if self.text is not None else []
+        """The tokens written so far."""
+        return self.sequence.tokens[len(self.start) :] if self.sequence is not None else []
 
     def result(self) -> Generated:
-        """The text so far, and how it came about; of one that is not at its end what is held back too."""
+        """Return the text so far with its statistics; for an unfinished text, including held-back characters."""
         rest = self._stream.branch().finish()
         total, reading = self._last - self._begun, self._first - self._begun
         counts, tokens = self.counts, self.tokens
@@ -178,25 +180,25 @@ class RequestState:
 
 
 def check_prompt(tokens: Sequence[int], limit: int) -> None:
-    """Raise `UsageError` for a prompt that is empty, or leaves no room for a token within `limit`."""
+    """Raise `UsageError` for a prompt that is empty, or leaves no room for a new token within `limit`."""
     if not tokens:
-        raise UsageError("the prompt is empty. Give at least one character.")
+        raise UsageError("the prompt is empty, expected at least one token. Add text to it.")
     if len(tokens) >= limit:
         raise UsageError(
-            f"prompt of {len(tokens)} tokens: the model takes at most {limit} together with at least "
-            "one new one. Shorten the prompt."
+            f"prompt of {len(tokens)} tokens: the model takes at most {limit}, including at least one new token. "
+            "Shorten the prompt."
         )
 
 
-def _steps(text: Text, strategy: Strategy, chunk: int) -> Steps:
-    """What the strategy does, after what every one of them needs.
+def _steps(sequence: GeneratedSequence, strategy: Strategy, chunk: int) -> Steps:
+    """Prefill as every strategy needs it, then run the strategy.
 
-    A draft model that shares the large one's cache would write over what other rows drafted, if it read a long prompt
-    in several passes; so the large one reads it.
+    The large model reads a long prompt: a draft model that shares its cache would overwrite the drafts of other rows if
+    it read the prompt in several passes.
     """
-    if text.source:
-        for model in filter(None, (text.large, text.draft)):
+    if sequence.source:
+        for model in filter(None, (sequence.large, sequence.draft)):
             yield ReadSource(model)
-    if len(text.tokens) > chunk:
-        yield text.large.follow(text.tokens[:-1], 0)
-    yield from strategy.write(text)
+    if len(sequence.tokens) > chunk:
+        yield sequence.large.follow(sequence.tokens[:-1], 0)
+    yield from strategy.write(sequence)

@@ -1,4 +1,4 @@
-"""The rows of a batch: who writes in which, and the prompts' beginnings that their caches hold for others."""
+"""The rows of a batch: which request runs in which row, and the prompt prefixes that their caches can share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.strategies import Forward, Strategy
 from intaglio.runtime.strategies.calm import AT_ONCE
 
-MIN_SHARED = 16  # tokens of a prefix that are worth a copy: fewer are read in the pass that reads the rest
+MIN_SHARED = 16  # tokens; a shorter prefix is not copied but read in the pass that reads the rest
 
 
 @dataclass
@@ -20,41 +20,41 @@ class Row:
     """A row of the batch."""
 
     number: int
-    state: RequestState | None = None  # whose it is
-    tokens: Sequence[int] = ()  # once it is idle, what its caches hold, as far as their lengths go
-    freed: int = 0  # when it became idle, in an order of its own
-    served: int = 0  # the last pass that it took part in
+    state: RequestState | None = None  # the request that has the row
+    tokens: Sequence[int] = ()  # of an idle row: the tokens in its caches, up to their lengths
+    freed: int = 0  # when it became idle, as a counter
+    served: int = 0  # number of the last pass that it took part in
 
     def known(self) -> tuple[Sequence[int], int]:
-        """Tokens, and how many of them, from the first on, caches may hold as reading a prompt would leave them.
+        """Return tokens, and how many of the first ones may be in the caches exactly as a prefill would leave them.
 
-        The last token may not be read yet, or stand where a draft was; where a strategy leaves blocks out, only the
+        The last token may not have been read yet, or be in the place of a draft; if a strategy skips blocks, only the
         prompt went through all of them.
         """
         if self.state is None:
             return self.tokens, len(self.tokens)
-        if self.state.text is None:
+        if self.state.sequence is None:
             return (), 0
-        tokens, whole = self.state.text.tokens, self.state.request.strategy.whole_passes
+        tokens, whole = self.state.sequence.tokens, self.state.request.strategy.whole_passes
         return tokens, len(tokens) - 1 if whole else min(len(tokens) - 1, len(self.state.start))
 
 
 class Rows:
-    """The rows of a pair of sessions. A finished row keeps what its caches hold until the row is needed.
+    """The rows of a pair of sessions. A finished row keeps its caches until the row is needed.
 
-    A session may shorten rows that take no part in a pass: what they hold is looked up whenever it is to be reused.
+    A session may shorten rows that take no part in a pass, so their lengths are read whenever a prefix is reused.
     """
 
     def __init__(self, large: DecoderSession, draft: DecoderSession | None):
         self._large, self._draft = large, draft
         self._rows = [Row(number) for number in range(large.batch)]
         self._freed = 0
-        large.exit_thresholds[:] = AT_ONCE  # no block is computed for the sake of idle rows
+        large.exit_thresholds[:] = AT_ONCE  # no block runs only for idle rows
 
     def prepare(self, strategy: Strategy) -> None:
-        """Let a strategy look at the models; one that measures them finds, and leaves, their caches empty.
+        """Prepare a strategy for the models; if it measures them, their caches are empty before and after.
 
-        Raises `UsageError` where the models are none for it.
+        Raises `UsageError` where the models do not fit the strategy.
         """
         if strategy.measures:
             assert not any(self.busy()), "only idle models are measured"
@@ -65,13 +65,13 @@ class Rows:
             self._large.exit_thresholds[:] = AT_ONCE
 
     def busy(self) -> Iterator[Row]:
-        """The rows in which a request is written."""
+        """Yield the rows that have a request."""
         return (row for row in self._rows if row.state is not None)
 
     def take(self, state: RequestState) -> Row:
-        """Give a request an idle row, of which there is one: that which holds most of its prompt.
+        """Give a request the idle row that holds most of its prompt; there is at least one idle row.
 
-        Otherwise the first that never held anything, so that passes cover few rows; then the one idle for longest.
+        If none holds any, take the first that was never used, so that passes cover few rows, or the one idle longest.
         """
         idle = [row for row in self._rows if row.state is None]
         held = {row.number: self._held(row, self._large, state) for row in idle}
@@ -87,7 +87,7 @@ class Rows:
         return best
 
     def release(self, row: Row) -> None:
-        """Let a row be idle; its caches keep what can be reused."""
+        """Free a row; its caches keep what can be reused."""
         tokens, count = row.known()
         row.tokens, row.state = list(tokens[:count]), None
         self._freed += 1
@@ -97,7 +97,7 @@ class Rows:
             session.truncate(row.number, count)
 
     def forget(self) -> None:
-        """Forget what the caches hold: nobody knows it."""
+        """Clear all caches, whose contents are unknown after an error."""
         for row in self._rows:
             row.tokens = ()
         for session in filter(None, (self._large, self._draft)):
@@ -105,7 +105,7 @@ class Rows:
                 session.truncate(row.number, 0)
 
     def copy_prefix(self, row: Row, session: DecoderSession) -> None:
-        """Copy the longest beginning of the prompt of `row` that another row holds, where it holds less itself."""
+        """Copy the longest prefix of the prompt of `row` from another row, if `row` itself holds less."""
         state = row.state
         assert state is not None, "only busy rows read prompts"
         others = [other for other in self._rows if other is not row]
@@ -116,7 +116,7 @@ class Rows:
             state.reused += more if session is self._large else 0
 
     def is_read_before(self, row: Row, session: DecoderSession, earlier: Sequence[Row]) -> bool:
-        """Whether one of `earlier` rows is reading more of the prompt of `row` than that has read: it can be copied."""
+        """Whether one of the `earlier` rows is reading a longer shared prefix than `row` has read, to copy later."""
         state = row.state
         if state is None or not state.request.reuse_prefix:
             return False
@@ -125,7 +125,7 @@ class Rows:
         return max(shared, default=0) - session.lengths[row.number] >= MIN_SHARED
 
     def _held(self, row: Row, session: DecoderSession, state: RequestState) -> int:
-        """How many tokens of the prompt of `state`, all but its last at most, `row` holds in `session`."""
+        """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
         if not state.request.reuse_prefix:
             return 0
         held = session.lengths[row.number]
@@ -136,7 +136,7 @@ class Rows:
 
 
 def is_reading(state: RequestState, session: DecoderSession | None = None) -> bool:
-    """Whether a request waits for a session, or for `session`, to read more of its prompt than the last token."""
+    """Whether a request waits for any session, or for `session`, to read more than the last token of its prompt."""
     forward = state.forward
     return (
         isinstance(forward, Forward)
@@ -146,7 +146,7 @@ def is_reading(state: RequestState, session: DecoderSession | None = None) -> bo
 
 
 def shared_tokens(held: Sequence[int], most: int, prompt: Sequence[int]) -> int:
-    """How many of the first `most` tokens of `held` the prompt begins with, its last token left out."""
+    """Return how many of the first `most` tokens of `held` match the prompt, excluding the prompt's last token."""
     most = min(most, len(held), len(prompt) - 1)
     return next((place for place in range(most) if held[place] != prompt[place]), max(most, 0))
 

@@ -1,6 +1,6 @@
-"""From logits to the next token: the most probable one, or one drawn from a filtered distribution.
+"""Choose the next token from logits: the most probable one, or one drawn from a filtered distribution.
 
-The filters come in the order of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
+The filters are applied in the order of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
-GROUP = 16  # scores of which only the largest is looked at in a first search for the top k
+GROUP = 16  # scores per group; the first search for the top k looks only at the largest of each group
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen; by default the most probable one is (greedy). Raises `UsageError` when out of range."""
+    """Sampling parameters; greedy by default. Raises `UsageError` for values out of range."""
 
     temperature: float = 0.0  # the logits are divided by it; 0: greedy
-    top_k: int = 0  # only the k most probable tokens, and those as probable as the last of them; 0: all
-    top_p: float = 1.0  # only the fewest tokens whose probabilities add up to it
-    min_p: float = 0.0  # only tokens of at least this part of the highest probability
-    repetition_penalty: float = 1.0  # tokens that occurred: positive logits are divided by it, negative multiplied
+    top_k: int = 0  # only the k most probable tokens, and ties with the last of them; 0: all
+    top_p: float = 1.0  # only the smallest set of tokens with this total probability
+    min_p: float = 0.0  # only tokens of at least this fraction of the highest probability
+    repetition_penalty: float = 1.0  # divides positive logits of tokens that occurred, multiplies negative ones
 
     def __post_init__(self) -> None:
         checks = (
@@ -45,12 +45,12 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """True where nothing is left to chance."""
+        """Whether tokens are chosen without randomness."""
         return self.temperature == 0
 
 
 class Sampler:
-    """Chooses tokens; the same `seed` and logits give the same tokens. Without a seed each sampler draws others."""
+    """Chooses tokens; the same `seed` and logits give the same tokens. Without a seed each sampler differs."""
 
     def __init__(
         self,
@@ -59,25 +59,25 @@ class Sampler:
         constraint: LogitConstraint | None = None,
         prompt_tokens: int = 0,
     ):
-        """`constraint`: which tokens may be chosen; `prompt_tokens`: how many of the tokens it is not asked about."""
+        """`constraint`: which tokens may be chosen; `prompt_tokens`: number of first tokens it does not apply to."""
         self.sampling = sampling
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
 
     def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
-        """The next token for logits [vocabulary]; `seen` are the tokens so far, prompt included."""
+        """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
         if not self.sampling.greedy:
             return self.draw(self.distribution(logits, seen))
         return best(self.penalised(logits, seen))
 
     def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
-        """The probabilities [vocabulary] that `choose` draws from; where it is greedy, one of them is 1."""
+        """Return the probabilities [vocabulary] that `choose` draws from; if greedy, one of them is 1."""
         return distribution(self._allowed(logits, seen), self.sampling, seen)
 
     def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
-        """Logits [vocabulary] after the constraint and the repetition penalty.
+        """Return the logits [vocabulary] after the constraint and the repetition penalty.
 
-        Of these `choose` takes the highest where it is greedy.
+        If greedy, `choose` takes the highest of them.
         """
         return penalised(self._allowed(logits, seen), self.sampling.repetition_penalty, seen)
 
@@ -87,11 +87,11 @@ class Sampler:
         return constrained(logits, self._constraint, seen[self._prompt_tokens :])
 
     def uniform(self) -> float:
-        """A number from 0 to 1, 1 excluded; 0.5 where nothing is left to chance."""
+        """Draw a number in [0, 1); 0.5 if greedy."""
         return 0.5 if self.sampling.greedy else float(self._generator.random())
 
     def draw(self, probabilities: Probabilities) -> int:
-        """A token drawn from probabilities [vocabulary], which need not add up to exactly 1."""
+        """Draw a token from probabilities [vocabulary], which need not add up to exactly 1."""
         tokens = np.flatnonzero(probabilities)
         cumulative = np.cumsum(probabilities[tokens])
         place = self._generator.random() * cumulative[-1]
@@ -99,21 +99,21 @@ class Sampler:
 
 
 def best(logits: Logits) -> int:
-    """The token of the highest of logits [vocabulary], the first of several. Raises `EngineError` for NaN."""
-    token = int(logits.argmax())  # of the first NaN, where there is one
+    """Return the token with the highest of logits [vocabulary], the first of equals. Raises `EngineError` for NaN."""
+    token = int(logits.argmax())  # the first NaN, if there is one
     if not np.isfinite(logits[token]):
-        raise EngineError("the model gives NaN or infinite logits. Its weights overflow: use another bundle or dtype.")
+        raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
     return token
 
 
 def softmax(logits: Logits) -> npt.NDArray[np.floating]:
-    """The probabilities for logits [vocabulary], before any filter."""
+    """Return the probabilities for logits [vocabulary], before any filter."""
     weights = np.exp(logits - logits.max())
     return np.asarray(weights / weights.sum())
 
 
 def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
-    """The `count` most probable tokens for logits [vocabulary], the likeliest first, and their probabilities.
+    """Return the `count` most probable tokens for logits [vocabulary], in descending order, and their probabilities.
 
     Raises `EngineError` for NaN.
     """
@@ -125,18 +125,18 @@ def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
 
 
 def largest_probability(logits: Logits) -> float:
-    """The probability of the most probable token for logits [vocabulary], at a temperature of 1."""
+    """Return the highest probability for logits [vocabulary], at a temperature of 1."""
     return float(1 / np.exp(logits - logits.max()).sum())
 
 
 def surprise(logits: Logits, token: int) -> float:
-    """-ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
+    """Return -ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
     highest = logits.max()
     return float(np.log(np.exp(logits - highest).sum()) + (highest - logits[token]))
 
 
 def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -> Probabilities:
-    """The probabilities [vocabulary] that tokens are drawn from, after every filter; at least one is above 0.
+    """Return the probabilities [vocabulary] to draw tokens from, after all filters; at least one is above 0.
 
     `logits`: [vocabulary]; `seen`: the tokens so far. A temperature of 0 gives the most probable token 1.
     Raises `EngineError` for NaN.
@@ -151,7 +151,7 @@ def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -
     if 0 < sampling.top_k < len(scores):
         tokens = np.flatnonzero(scores >= _kth_largest(scores, sampling.top_k))
         scores = scores[tokens]
-    # A vanishing temperature may make infinities here, whose exponential is the 0 that it should be.
+    # A tiny temperature can give -inf here, whose exponential is 0, as it should be.
     with np.errstate(over="ignore"):
         weights = np.exp((scores - scores.max()) / scores.dtype.type(sampling.temperature))
     if sampling.top_p < 1:
@@ -164,7 +164,7 @@ def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -
 
 
 def penalised(logits: Logits, penalty: float, seen: Sequence[int]) -> Logits:
-    """Logits [vocabulary] with each token of `seen` made less probable, once, by CTRL's rule (Keskar et al. 2019)."""
+    """Make each token of `seen` less probable in logits [vocabulary], once, by CTRL's rule (Keskar et al. 2019)."""
     if penalty == 1 or not len(seen):
         return logits
     tokens = np.asarray(seen)
@@ -174,21 +174,21 @@ def penalised(logits: Logits, penalty: float, seen: Sequence[int]) -> Logits:
 
 
 def _kth_largest(scores: Logits, k: int) -> np.floating:
-    """The k-th largest of `scores` [n], k ≤ n, found without a partition of all of them."""
+    """Return the k-th largest of `scores` [n], k ≤ n, without partitioning all of them."""
     groups = len(scores) // GROUP
     if k < groups:
-        # k groups have a largest score of at least `bound`, so that the k largest of all are not below it.
+        # k groups have a maximum of at least `bound`, so the k largest scores are not below it.
         bound = np.partition(scores[: groups * GROUP].reshape(GROUP, groups).max(axis=0), -k)[-k]
         scores = scores[scores >= bound]
     return np.partition(scores, -k)[-k]  # type: ignore[no-any-return]
 
 
 def _nucleus(probabilities: Probabilities, top_p: float) -> Tokens:
-    """Indices of the fewest `probabilities` [n] that add up to `top_p`, one at least; of equal ones the first."""
-    # Tokens of at most (1 - top_p) / n cannot be in it, as all of them together are at most 1 - top_p: most of a
-    # vocabulary need not be sorted.
+    """Return the indices of the fewest `probabilities` [n] that add up to `top_p`, at least one; ties by index."""
+    # Tokens below (1 - top_p) / n add up to less than 1 - top_p, so they cannot be in it: most of a vocabulary need
+    # not be sorted.
     floor = min((1 - top_p) / len(probabilities), probabilities.max())
     likely = np.flatnonzero(probabilities >= floor)
     likely = likely[np.argsort(-probabilities[likely], kind="stable")]
-    enough = int(np.searchsorted(np.cumsum(probabilities[likely]), top_p))  # how many fall short of top_p
+    enough = int(np.searchsorted(np.cumsum(probabilities[likely]), top_p))  # tokens whose sum is below top_p
     return likely[: enough + 1]

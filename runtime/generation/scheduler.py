@@ -1,8 +1,8 @@
-"""The scheduler: writes what many requests ask for, side by side in the rows of one batch.
+"""The scheduler: runs many requests at a time in the rows of one batch.
 
-Requests enter rows and leave them between forward passes (continuous batching), so that no row waits for another's end.
-Long prompts are read in chunks, between which the other rows go on. What one row has read of a prompt is copied for
-another that begins with the same tokens. The text of a request is the same as if it were alone.
+Requests enter and leave rows between forward passes (continuous batching), so no row waits for another to finish. Long
+prompts are prefilled in chunks, and the other rows continue between chunks. A prompt prefix that one row has read is
+copied to rows whose prompt begins with the same tokens. The text of a request is the same as if it ran alone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from intaglio.runtime.strategies.contract import NO_LOGITS
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """How a scheduler shares the models out. Raises `UsageError` for values out of range."""
+    """Limits of a scheduler. Raises `UsageError` for values out of range."""
 
-    chunk: int = 256  # tokens of prompts that are read in a pass: so long the other rows wait
+    chunk: int = 256  # prompt tokens read per pass, during which the other rows wait
     max_waiting: int = 1024  # requests without a row
-    max_waiting_tokens: int = 1 << 20  # of their prompts, together
+    max_waiting_tokens: int = 1 << 20  # prompt tokens of all waiting requests
 
     def __post_init__(self) -> None:
         for name in ("chunk", "max_waiting", "max_waiting_tokens"):
@@ -40,15 +40,15 @@ class SchedulerOptions:
 
 
 class Scheduler:
-    """Writes requests with a pair of models, as many at a time as their sessions have rows.
+    """Runs requests on a model, with or without a draft model, as many at a time as the sessions have rows.
 
     state = scheduler.submit(GenerationRequest("Once upon a time"))
     while not state.ended:
         for event in scheduler.step():
             ...
 
-    One thread calls `step`; `submit`, `cancel` and `wait` may be called from any. Each request that was submitted ends
-    with one `Finished` or `Failed`.
+    One thread calls `step`; `submit`, `cancel` and `wait` may be called from any. Each submitted request ends with one
+    `Finished` or `Failed`.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Scheduler:
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
     ):
-        """`large` runs `bundle`, `draft` a smaller model with the same tokens and as many rows.
+        """`large` runs `bundle`; `draft` runs a smaller model with the same tokens and the same number of rows.
 
-        Both stay the caller's to close, and until then are for the scheduler alone.
+        The caller closes both, and must not use them otherwise before.
         """
-        assert bundle.manifest.decoder is not None, "there is a session of it"
+        assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
         self.prompts = PromptReader(bundle)
         self.limit = min(session.limit for session in (large, draft) if session)  # tokens of a prompt and its text
@@ -71,31 +71,31 @@ class Scheduler:
         self._start = large.encoder.decoder_start_token_id if isinstance(large, EncoderDecoderSession) else None
         self._waiting = WaitingRequests(options.max_waiting, options.max_waiting_tokens)
         self._rows = Rows(large, draft)
-        self._running: list[tuple[Row, RequestState]] = []  # in the order in which they began
+        self._running: list[tuple[Row, RequestState]] = []  # in the order in which they started
         self._prepared: dict[tuple[object, ...], Strategy] = {}
         self._passes = 0
-        self._read_last = False  # whether a prompt was read since rows last wrote
+        self._read_last = False  # whether a prompt was read since the last decode step
         self._events: list[Event] = []
 
     def prepare(self, strategy: Strategy) -> Strategy:
-        """Let a strategy look at the models, once; return the first one with the same options, which did.
+        """Prepare a strategy for the models, once; return the prepared one with the same options.
 
-        Raises `UsageError` where the models are none for it, or are to be measured while they write.
+        Raises `UsageError` if the models do not fit it, or if it needs to measure them while they are running.
         """
         key = _key(strategy)
         if key not in self._prepared:
             if strategy.needs_draft and self._draft is None:
-                raise UsageError("the strategy needs a smaller decoder, and none was opened. Choose another strategy.")
+                raise UsageError("the strategy needs a draft model, and none is open. Choose another strategy.")
             if strategy.measures and self._running:
-                raise UsageError("the models are writing. Prepare strategy auto, which measures them, before.")
+                raise UsageError("strategy auto measures the models, which are running. Prepare it before submitting.")
             self._rows.prepare(strategy)
             self._prepared[key] = strategy
         return self._prepared[key]
 
     def submit(self, request: GenerationRequest) -> RequestState:
-        """Let a request wait for its turn. A prompt that makes no sense fails in the next step.
+        """Queue a request. A request with an invalid prompt fails in the next step.
 
-        Raises `BusyError` where too much is waiting.
+        Raises `BusyError` if the queue is full.
         """
         try:
             prompt = self.prompts.encode(request.prompt)
@@ -110,7 +110,7 @@ class Scheduler:
         return state
 
     def cancel(self, state: RequestState) -> None:
-        """End a request before the next pass, as far as it is written; its row is free for that pass."""
+        """End a request before the next pass and keep its text so far; its row is free for that pass."""
         self._waiting.end(state)
 
     @property
@@ -119,13 +119,13 @@ class Scheduler:
         return not (self._running or self._waiting)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until a step would do something, at most `timeout` seconds; return whether it would."""
+        """Wait until there is work for a step, at most `timeout` seconds; return whether there is."""
         return bool(self._running) or self._waiting.wait(timeout)
 
     def step(self) -> list[Event]:
-        """Begin and end what is to, run one forward pass at most, and return what came of it.
+        """Start and end requests, run at most one forward pass, and return the events.
 
-        An error of one request ends that one alone, one of an engine all that have a row.
+        An error of one request ends that request only; an error of an engine ends all running requests.
         """
         self._events = []
         try:
@@ -134,23 +134,23 @@ class Scheduler:
             while (first := self._waiting.take(self._may_begin)) is not None:
                 self._begin(first)
             self._pass()
-        except Exception as error:  # of an engine: what its caches hold now nobody knows
+        except Exception as error:  # of an engine, whose caches are in an unknown state now
             known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
             known.__cause__ = error.__cause__ if known is error else error
             self._end_all(known)
-        except BaseException:  # an interrupt, in the midst of anything
+        except BaseException:  # an interrupt, at any point
             self._end_all(None)
             raise
         return self._events
 
     def close(self) -> None:
-        """End all requests, those that wait too."""
+        """End all requests, including those that wait."""
         self._end_all(None)
         while state := self._waiting.take(lambda _: True):
             state.close()
 
     def _may_begin(self, state: RequestState) -> bool:
-        """Whether there is a row; a strategy that measures the models waits until all others are at their ends."""
+        """Whether there is a free row; a strategy that measures the models waits until all others have finished."""
         if self._running and state.request.strategy.measures and _key(state.request.strategy) not in self._prepared:
             return False
         return len(self._running) < self._large.batch
@@ -172,10 +172,10 @@ class Scheduler:
         self._go_on(state, None)
 
     def _pass(self) -> None:
-        """The rows that draft come first, so that as many as can be wait for the large model together.
+        """Run one pass: rows that draft come first, so that as many as possible share a pass of the large model.
 
-        Then prompts are read and rows written in turn. The order also protects what an early exit has drafted, which
-        lies in the large model's cache, behind the end of what that has read.
+        Then prefill and decode steps alternate. The order also protects the drafts of an early exit, which are in the
+        large model's cache behind the tokens that it has read.
         """
         waiting = [(row, state, state.forward) for row, state in self._running if state.forward is not None]
         reading = [(row, state) for row, state, forward in waiting if _reads(state)]
@@ -192,7 +192,7 @@ class Scheduler:
             self._run(that_fit(drafting or parts))
 
     def _read(self, reading: Sequence[tuple[Row, RequestState]]) -> None:
-        """Read a chunk of a prompt, of several together where they are short, or let an encoder read a source."""
+        """Read a chunk of a prompt, or of several short prompts together, or let an encoder read a source."""
         row, state = reading[0]
         if isinstance(state.forward, ReadSource):
             self._read_source(row, state, state.forward.model)
@@ -218,7 +218,7 @@ class Scheduler:
 
     def _read_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
         session = model.session
-        assert isinstance(session, EncoderDecoderSession), "only their texts have a source"
+        assert isinstance(session, EncoderDecoderSession), "only encoder-decoders have a source"
         before = session.seconds
         try:
             session.read_row(row.number, state.source)
@@ -230,7 +230,7 @@ class Scheduler:
         self._go_on(state, NO_LOGITS)
 
     def _run(self, parts: Sequence[Part]) -> None:
-        """Run a pass, and let the requests that it answers go on."""
+        """Run a pass and continue the requests that it answers."""
         self._passes += 1
         answers = run(parts[0].forward.model.session, parts)
         served = {id(part.state) for part in parts}
@@ -241,7 +241,7 @@ class Scheduler:
             self._go_on(state, logits)
 
     def _go_on(self, state: RequestState, logits: Logits | None) -> None:
-        """Let a request go on to what it waits for next, or to its end."""
+        """Run a request until it waits for the next pass, or ends."""
         try:
             pieces = state.advance(logits)
         except Exception as error:  # of its strategy, or its constraint
@@ -265,7 +265,7 @@ class Scheduler:
         state.reported = True
 
     def _end_all(self, error: IntaglioError | None) -> None:
-        """End what has a row, and forget what the caches hold."""
+        """End all running requests, and clear the caches."""
         for _, state in list(self._running):
             state.error = error
             self._end(state)
@@ -277,5 +277,5 @@ def _reads(state: RequestState) -> bool:
 
 
 def _key(strategy: Strategy) -> tuple[object, ...]:
-    """What strategies with the same options share."""
+    """Return a key that is equal for strategies with the same options."""
     return type(strategy), *(getattr(strategy, each.name) for each in fields(strategy) if each.init)  # type: ignore[arg-type]

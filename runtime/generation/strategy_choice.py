@@ -1,4 +1,4 @@
-"""From the options that a user gave to a strategy and a way to sample."""
+"""Choose the strategy and the sampling parameters from the user's options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from intaglio.runtime.strategies.options import options_of
 
 
 def method_of(name: str, options: Mapping[str, object], drafting: str | None) -> Strategy:
-    """The strategy with the options that the user gave. Raises `UsageError` for those that it does not take.
+    """Build the strategy with the user's options. Raises `UsageError` for options that it does not have.
 
-    `drafting`: the option that names a draft model, if one was given.
+    `drafting`: the option that chose a draft model, "--draft" or "--early-exit", if any.
     """
     kind = STRATEGIES[name]
     if kind.needs_draft not in (None, drafting is not None):
-        needed = "needs a smaller decoder: add --draft BUNDLE, or --early-exit"
+        needed = "needs a draft model: add --draft BUNDLE or --early-exit"
         said = (
             f"takes no {drafting}. Leave it out, or choose --strategy bild, speculative or auto" if drafting else needed
         )
@@ -33,14 +33,14 @@ def method_of(name: str, options: Mapping[str, object], drafting: str | None) ->
 def sampling_of(
     strategy: str | None, default: str, filters: dict[str, float | None], penalty: float
 ) -> tuple[str, Sampling]:
-    """The strategy's name and how tokens are chosen, of what the user gave; `default`: the name without filters."""
+    """Return the strategy's name and the sampling parameters; `default`: the name if no filters are given."""
     given = {name: value for name, value in filters.items() if value is not None}
     name = strategy or ("sample" if given and default == "greedy" else default)
     if name not in STRATEGIES:
         raise UsageError(f"strategy {name!r}: expected one of {', '.join(STRATEGIES)}.")
     if name == "greedy" and given:
         options = ", ".join(f"--{option.replace('_', '-')}" for option in given)
-        raise UsageError(f"strategy 'greedy' takes the most probable token: leave out {options}, or take 'sample'.")
+        raise UsageError(f"strategy 'greedy' does not sample: leave out {options}, or use --strategy sample.")
     if given or name == "sample":
         given.setdefault("temperature", 1.0)
     return name, Sampling(**given, repetition_penalty=penalty)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Texts while they are written: iterate over their pieces, or take them whole."""
+"""Texts in progress: iterate over their pieces, or take them whole."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from intaglio.runtime.generation.scheduler import Scheduler
 
 
 class BatchRun:
-    """Texts while they are written side by side: iterate once over their pieces; `texts` are they as far as written."""
+    """A batch of texts in progress: iterate once over their pieces; `texts` are the texts so far."""
 
     def __init__(self, scheduler: Scheduler, states: Sequence[RequestState]):
-        """`states`: what `scheduler` was given to write."""
+        """`states`: the requests submitted to `scheduler`."""
         self._scheduler = scheduler
         self._over = False
         self._pieces = self._write()
         self.texts = [TextRun(state, self) for state in states]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """What is certain of the texts, piece by piece, each with the number of its text, from 0 on."""
+        """Yield the final pieces of the texts, each with the index of its text."""
         return self._pieces
 
     def _write(self) -> Iterator[tuple[int, str]]:
@@ -44,7 +44,7 @@ class BatchRun:
             self._scheduler.cancel(run.state)
 
     def whole(self) -> list[Generated]:
-        """Write the texts to their ends."""
+        """Run until all texts are finished, and return them."""
         for run in self.texts:
             run.state.put_off_text()
         for _ in self:
@@ -53,23 +53,23 @@ class BatchRun:
 
 
 class TextRun:
-    """One text while it is written: iterate over its pieces; `result` is what there is so far.
+    """A text in progress: iterate over its pieces; `result` returns the text so far.
 
-    Pieces of other texts that come meanwhile wait for whoever iterates over those.
+    Pieces of other texts of the batch that arrive meanwhile are kept for their own iterators.
     """
 
     def __init__(self, state: RequestState, batch: BatchRun | None = None):
-        """`batch`: what writes it, where it is not at its end."""
+        """`batch`: the batch that writes it; None for a finished text."""
         self.state = state
         self._batch = batch
-        self._waiting: deque[str] = deque()  # pieces that came while another text of the batch was read
+        self._waiting: deque[str] = deque()  # pieces that arrived while another text of the batch was read
 
     def __iter__(self) -> Iterator[str]:
-        """Write the text, and those beside it, and yield what is certain of it, piece by piece, none of them empty."""
+        """Run the batch and yield the final pieces of this text, none of them empty."""
         while self._waiting:
             yield self._waiting.popleft()
         for number, piece in self._batch or ():
-            assert self._batch is not None, "it gave a piece"
+            assert self._batch is not None, "it returned a piece"
             text = self._batch.texts[number]
             if text is self:
                 yield piece
@@ -77,7 +77,7 @@ class TextRun:
                 text._waiting.append(piece)
 
     def whole(self) -> Generated:
-        """Write the text to its end."""
+        """Run until the text is finished, and return it."""
         self.state.put_off_text()
         for _ in self:
             pass
@@ -85,18 +85,18 @@ class TextRun:
 
     @property
     def prompt(self) -> Sequence[int]:
-        """The tokens before the text: the prompt, or what an encoder-decoder's text begins with."""
+        """The tokens before the text: the prompt, or the decoder start token of an encoder-decoder."""
         return self.state.start
 
     def result(self) -> Generated:
-        """The text so far, and how it came about; of one that is not at its end what is held back too."""
+        """Return the text so far with its statistics; for an unfinished text, including held-back characters."""
         return self.state.result()
 
 
 class RequestsRun:
-    """Any number of texts, written in all rows of a scheduler: iterate over them once, each whole, in order.
+    """Any number of texts, generated in all rows of a scheduler: iterate over them once, each finished, in order.
 
-    A row whose text is at its end takes the next request at once. `begun` are those that were not given yet.
+    A row whose text is finished takes the next request at once. `begun` are the started texts not yet returned.
     """
 
     def __init__(self, scheduler: Scheduler, requests: Iterable[GenerationRequest], rows: int):
@@ -115,9 +115,9 @@ class RequestsRun:
                 return
 
     def _fill(self) -> bool:
-        """Submit as many requests as there are rows without one; False when all are written and given.
+        """Submit as many requests as there are free rows; return False when all texts were returned.
 
-        A text that is whole is given first: what comes next may depend on what is made of it.
+        A finished text is returned first, since the caller may compute the next request from it.
         """
         given_first = bool(self.begun) and self.begun[0].state.ended
         free = self._rows - sum(not run.state.ended for run in self.begun)
@@ -135,7 +135,7 @@ class RequestsRun:
 
 
 def stepped(scheduler: Scheduler) -> list[Event]:
-    """The events of a step. Raises the error of a request that came to nothing, which ends all others."""
+    """Run a step and return its events. Raises the error of a failed request, after ending all others."""
     events = scheduler.step()
     for event in events:
         if isinstance(event, Failed):

@@ -1,4 +1,4 @@
-"""From tokens to text while they come: no half characters, and nothing that a stop string may still take back."""
+"""Decode tokens to text as they arrive: no partial characters, and no text that a stop string may still remove."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from intaglio.errors import UsageError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-CONTEXT = 8  # tokens that the next ones are decoded with: they decide about a leading space
+CONTEXT = 8  # preceding tokens to decode with: they decide about a leading space
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what the bytes of an unfinished character decode to
 
 
 class TextStream:
-    """The text of tokens that come one at a time, up to the first stop string.
+    """Decodes tokens one at a time, up to the first stop string.
 
-    What `push` has returned never changes: a character whose bytes lie in several tokens is returned with the last
-    of them, and text that may be the beginning of a stop string once that is decided.
+    Text that `push` returned never changes: a character whose bytes are in several tokens is returned with the last
+    of them, and text that may be the beginning of a stop string is held back until that is decided.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()):
         """`prompt`: the tokens before the text; `stop`: strings that end it, none of them empty."""
         if "" in stop:
-            raise UsageError("a stop string is empty. Give at least one character, or leave it out.")
+            raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
         self.stopped: str | None = None  # the stop string that was found
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        self._window = list(prompt[-CONTEXT:])  # tokens that decide what the next ones decode to
-        self._decoded = self._decode()  # the window's text, as far as it was taken
-        self._held = ""  # decoded, but perhaps the beginning of a stop string
-        self._unread: list[int] = []  # tokens that nobody waits for the text of
+        self._window = list(prompt[-CONTEXT:])  # tokens that influence how the next ones decode
+        self._decoded = self._decode()  # the part of the window's text that was processed
+        self._held = ""  # decoded, but may be the beginning of a stop string
+        self._unread: list[int] = []  # tokens to decode in `finish`
 
     def push(self, token: int) -> str:
-        """Take the next token; return the text that is certain now, which may be empty."""
+        """Add the next token; return the new final text, which may be empty."""
         self._window.append(token)
         text = self._decode()
         complete = text.rstrip(UNFINISHED)
@@ -48,18 +48,18 @@ class TextStream:
         return self._certain(new)
 
     def put_off(self, token: int) -> None:
-        """Take the next token, and let its text come with `finish`. No stop string is looked for before."""
+        """Add the next token and decode it in `finish`; stop strings are not searched before."""
         self._unread.append(token)
 
     def branch(self) -> TextStream:
-        """A stream of its own that goes on from here."""
+        """Return an independent stream that continues from here."""
         other = copy(self)
         other._window = list(self._window)
         other._unread = list(self._unread)
         return other
 
     def finish(self) -> str:
-        """The rest of the text, when no more tokens come: what was held back, and a last half character as it is."""
+        """Return the rest of the text after the last token: held-back text, and a partial character as it is."""
         put_off = "".join(map(self.push, self._unread))
         self._unread.clear()
         whole = self._decode()
@@ -72,7 +72,7 @@ class TextStream:
         return self._tokenizer.decode(self._window, skip_special_tokens=True)
 
     def _certain(self, new: str) -> str:
-        """Add `new` to the text that is held, and return what no stop string can change any more."""
+        """Add `new` to the held-back text, and return the part that no stop string can change."""
         if not self._stop:
             return new
         if self.stopped is not None:
@@ -80,7 +80,9 @@ class TextStream:
         text = self._held + new
         found = [(place + len(stop), place, stop) for stop in self._stop if (place := text.find(stop)) >= 0]
         if found:
-            _, place, self.stopped = min(found)  # the first to be complete, so that it is the same for any tokens
+            _, place, self.stopped = min(
+                found
+            )  # the first to be complete, so that the result does not depend on the token boundaries
             self._held = ""
             return text[:place]
         length = max(_overlap(text, stop) for stop in self._stop)
@@ -90,6 +92,6 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that `stop` begins with."""
+    """Return the length of the longest suffix of `text` that is a prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((length for length in range(longest, 0, -1) if stop.startswith(text[-length:])), 0)

@@ -1,4 +1,4 @@
-"""The text of what a strategy wrote, in pieces by who wrote them."""
+"""Split the text of a trace into passages by author."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class Passage(NamedTuple):
-    """Text of successive tokens of one author."""
+    """Text of consecutive tokens of one author."""
 
     text: str
     by: str  # "small" or "large"
-    rolled_back: bool  # drafted in this place, and not taken
+    rolled_back: bool  # drafted in this place, and rejected
 
 
 def passages(tokenizer: Tokenizer, prompt: Sequence[int], trace: Sequence[Written], text: str) -> Iterator[Passage]:
-    """The passages of `text`, which was written after `prompt` (token ids), and between them what was taken back.
+    """Yield the passages of `text`, generated after `prompt` (token ids), with the rejected drafts in between.
 
-    Those that were not rolled back make up `text`; what ended it, such as a stop string, is in none of them. A
-    character whose bytes lie in tokens of two authors belongs to the second.
+    The passages that were not rolled back add up to `text`; a stop string or end token is in none of them. A character
+    whose bytes are in tokens of two authors belongs to the second.
     """
     stream, left, author = TextStream(tokenizer, prompt), len(text), "large"
     for (by, rolled_back), group in groupby(trace, key=lambda written: written[1:]):

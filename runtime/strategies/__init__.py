@@ -1,4 +1,4 @@
-"""The ways to choose the next tokens. One strategy, one file; this is the one list of them."""
+"""Decoding strategies. One strategy, one file; this is the only list of them."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ from intaglio.runtime.strategies.contract import (
     CachedModel,
     Calls,
     Forward,
+    GeneratedSequence,
     ReadSource,
     Seconds,
     Strategy,
-    Text,
     Tokens,
     Written,
 )
@@ -42,13 +42,13 @@ __all__ = [
     "Calm",
     "DraftTree",
     "Forward",
+    "GeneratedSequence",
     "NGram",
     "Plain",
     "ReadSource",
     "Seconds",
     "Speculative",
     "Strategy",
-    "Text",
     "Tokens",
     "Written",
 ]

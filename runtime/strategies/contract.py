@@ -1,8 +1,8 @@
-"""What a strategy is given, and what it gives.
+"""The contract of a strategy: its inputs and outputs.
 
-A strategy is written for one text. It asks for a model's forward pass by yielding a `Forward`, and gets the logits back
-as the value of that `yield`; it gives tokens by yielding them as `Written`. The scheduler (runtime/generation) answers
-what several sequences wait for in one pass, and closes a strategy when its sequence is at its end.
+A strategy is written for one sequence. It requests a forward pass of a model by yielding a `Forward`, and gets the
+logits as the value of that `yield`; it outputs tokens by yielding them as `Written`. The scheduler (runtime/generation)
+answers the requests of several sequences in one pass, and closes a strategy when its sequence ends.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ import numpy as np
 from intaglio.runtime.generation.sampling import Sampler
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 
-NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer where there is none, such as to a token
-Author = Literal["small", "large"]  # what drafts, be it a model or not; the model whose text it is
+NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer to a yield without logits, such as of a token
+Author = Literal["small", "large"]  # "small": the source of drafts, a model or not; "large": the target model
 
 
 class Calls(msgspec.Struct):
-    """Forward passes of a draft model (small), and of the model whose text it is (large)."""
+    """Forward passes of the draft model (small) and of the target model (large)."""
 
     small: int = 0
     large: int = 0
 
 
 class Tokens(msgspec.Struct):
-    """Tokens that went through each model, the prompt's among them."""
+    """Tokens that went through each model, including the prompt's."""
 
     small: int = 0
     large: int = 0
 
 
 class Seconds(msgspec.Struct):
-    """How long the text waited for each model."""
+    """Seconds that the sequence waited for each model."""
 
     small: float = 0.0
     large: float = 0.0
 
 
 class Counts(msgspec.Struct):
-    """What was done for one sequence. The scheduler keeps it."""
+    """Statistics of one sequence. The scheduler updates them."""
 
     calls: Calls = msgspec.field(default_factory=Calls)
     processed: Tokens = msgspec.field(default_factory=Tokens)
     seconds: Seconds = msgspec.field(default_factory=Seconds)
-    accepted: int = 0  # drafted tokens that stand in the text
-    rolled_back: int = 0  # drafted tokens that do not
-    blocks: int = 0  # that computed the written tokens, all together; 0: the strategy leaves none out
-    origins: int = 0  # tokens that the large model itself drafted after, in all passes
+    accepted: int = 0  # draft tokens that are in the text
+    rolled_back: int = 0  # draft tokens that are not
+    blocks: int = 0  # blocks run for all written tokens together; 0: the strategy skips none
+    origins: int = 0  # positions after which the large model itself drafted, in all passes
 
     def called(self, author: Author, tokens: int, seconds: float, origins: int = 0) -> None:
         """Count a forward pass of a decoder."""
@@ -66,7 +66,7 @@ class Counts(msgspec.Struct):
 
 
 class Written(NamedTuple):
-    """A token: the next one of the text, or one that was drafted and is not taken."""
+    """A token: the next one of the sequence, or a rejected draft token."""
 
     token: int
     by: Author
@@ -74,86 +74,84 @@ class Written(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """A request to read what a model's cache lacks of a sequence of tokens, and then a tree, if there is one.
+    """A request for a forward pass over the tokens of a sequence that are not in the model's cache, then over a tree.
 
-    What the cache lacks is looked at when the pass is run: it may have been shortened, or filled, meanwhile.
+    Which tokens are missing is determined when the pass runs: the cache may have been shortened, or filled, meanwhile.
     """
 
     model: CachedModel
     sequence: Sequence[int]
-    wanted: int = (
-        1  # logits are wanted after so many of its tokens, the last ones; with a tree, after those of the tree
-    )
+    wanted: int = 1  # number of last tokens to return logits for; with a tree, of the tree's tokens
     tree: Sequence[int] = ()  # tokens that may follow the sequence
     parents: Sequence[int] = ()  # of the tree's tokens, see `token_tree`
-    origins: Sequence[int] = ()  # the places of the tree's tokens that a model which drafts does so after
+    origins: Sequence[int] = ()  # places of the tree's tokens after which a self-drafting model computes drafts
 
 
 class ReadSource(NamedTuple):
-    """A request to let the encoder of an encoder-decoder read what the sequence is written from."""
+    """A request to run the encoder of an encoder-decoder on the source of the sequence."""
 
     model: CachedModel
 
 
 class CachedModel:
-    """A model with its cache of one text, which grows and is shortened, and never copied."""
+    """A model with its cache of one sequence; the cache grows and is truncated, and never copied."""
 
     def __init__(self, session: DecoderSession, row: int, author: Author):
-        """`row`: the text's place in the batch of `session`; `author`: as whose its calls count."""
+        """`row`: the sequence's row in the batch of `session`; `author`: the model its calls are counted for."""
         self.session, self.row, self.author = session, row, author
-        self.drafts: Logits = NO_LOGITS  # [origins, drafts, vocab] of the last pass, of a model that drafts
+        self.drafts: Logits = NO_LOGITS  # [origins, drafts, vocab] of the last pass of a self-drafting model
 
     @property
     def length(self) -> int:
-        """Tokens of the text that the cache holds."""
+        """Number of tokens of the sequence in the cache."""
         return self.session.lengths[self.row]
 
     def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
-        """The request to read what the cache does not hold yet of the sequence `tokens`.
+        """Request a pass over those of `tokens`, the whole sequence, that are not in the cache yet.
 
-        Its answer are the logits [wanted, vocab] after the last of them.
+        The answer is the logits [wanted, vocab] after the last `wanted` tokens.
         """
         return Forward(self, tokens, wanted)
 
     def append_tree(
         self, sequence: Sequence[int], tokens: Sequence[int], parents: Sequence[int], origins: Sequence[int]
     ) -> Forward:
-        """The request to read a tree of `tokens` after `sequence`, and to draft after those at the places `origins`.
+        """Request a pass over a tree of `tokens` after `sequence`, with drafts after those at the places `origins`.
 
-        Its answer are the logits after each of the tree's tokens.
+        The answer is the logits after each of the tree's tokens.
         """
         return Forward(self, sequence, len(tokens), tokens, parents, origins)
 
     def tree_room(self, origins: int) -> int:
-        """The most tokens of a tree that can be read next, if at most `origins` of them are drafted after."""
+        """Return the maximum size of the next tree, if drafts follow at most `origins` of its tokens."""
         return self.session.tree_room(origins, self.row)
 
     def keep(self, start: int, places: Sequence[int]) -> None:
-        """Of what the cache holds from `start` on, keep the tokens at `places`: a path through a tree."""
+        """Of the tokens in the cache from `start` on, keep those at `places`: a path through a tree."""
         self.session.keep(self.row, start, places)
 
     def truncate(self, length: int) -> None:
-        """Forget what the cache holds beyond the first `length` tokens, if anything."""
+        """Truncate the cache to at most `length` tokens."""
         self.session.truncate(self.row, length)
 
 
 @dataclass
-class Text:
-    """One sequence that is being written. The scheduler adds what is written to `tokens`, and counts."""
+class GeneratedSequence:
+    """A sequence being generated. The scheduler appends the written tokens to `tokens`, and updates `counts`."""
 
-    tokens: list[int]  # the prompt, and what was written after it
+    tokens: list[int]  # the prompt and the tokens written after it
     room: int  # tokens that may still be written; at least 1 while the strategy runs
-    ends: frozenset[int]  # tokens that end the text
+    ends: frozenset[int]  # tokens that end the sequence
     sampler: Sampler
-    large: CachedModel  # the model whose text it is; its cache may hold a beginning of the prompt
-    source: Sequence[int] = ()  # what an encoder-decoder writes the text from
-    draft: CachedModel | None = None  # a smaller model, for strategies that take one
+    large: CachedModel  # the target model; its cache may hold a prefix of the prompt
+    source: Sequence[int] = ()  # the encoder's input, for an encoder-decoder
+    draft: CachedModel | None = None  # the draft model, for strategies that use one
     counts: Counts = field(default_factory=Counts)
 
     @property
     def small(self) -> CachedModel:
-        """The smaller model of a strategy that needs one."""
-        assert self.draft is not None, "only strategies with needs_draft ask for it"
+        """The draft model of a strategy that needs one."""
+        assert self.draft is not None, "only strategies with needs_draft use it"
         return self.draft
 
 
@@ -161,19 +159,19 @@ Steps = Generator[Forward | Written, Logits, None]
 
 
 class Strategy(ABC):
-    """A way to choose tokens: a dataclass, whose fields are its options, each with a default."""
+    """A decoding strategy: a dataclass whose fields are its options, each with a default."""
 
-    needs_draft: ClassVar[bool | None]  # None: it takes a draft model, and does without
-    measures: ClassVar[bool] = False  # `prepare` runs the models, so that no sequence may be in their caches
-    whole_passes: ClassVar[bool] = True  # False: tokens that it writes do not go through all blocks of the model
+    needs_draft: ClassVar[bool | None]  # None: a draft model is optional
+    measures: ClassVar[bool] = False  # `prepare` runs the models, so no sequence may be in their caches
+    whole_passes: ClassVar[bool] = True  # False: written tokens do not run through all blocks of the model
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:  # noqa: B027  most have no need of it
-        """Look at the models, once, before the first sequence that is written so. Raises `UsageError`."""
+    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:  # noqa: B027  most do not need it
+        """Check or measure the models, once, before the first sequence. Raises `UsageError` if they do not fit."""
 
     @abstractmethod
-    def write(self, text: Text) -> Steps:
-        """Write the sequence without end; it is closed at its end, between any two tokens.
+    def write(self, sequence: GeneratedSequence) -> Steps:
+        """Generate tokens without end; the scheduler closes this generator when the sequence ends, after any token.
 
-        What was given as `Written`, and not as rolled back, is never taken back. Every token that is certain is given
-        before the next forward pass is asked for.
+        A token yielded as `Written`, unless marked as rolled back, is final. All final tokens are yielded before the
+        next forward pass is requested.
         """

@@ -1,4 +1,4 @@
-"""What drafting can win: predicted from the measured times of the models' steps."""
+"""The cost model: the speedup of drafting, predicted from measured step times of the models."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from itertools import pairwise
 
 from intaglio.runtime.sessions.decoder import DecoderSession
 
-LONGEST = 12  # drafted tokens up to which steps of the large model are measured
-CONTEXT = 32  # tokens that the caches hold meanwhile
+LONGEST = 12  # maximum draft tokens for which steps of the large model are measured
+CONTEXT = 32  # tokens in the caches during the measurement
 REPEATS = 5
-SLACK = 1.25  # by how much a step's time may be off what the steps beside it allow, before it is measured again
-ROUNDS = 4  # of measuring, at most
+SLACK = 1.25  # factor by which a time may be inconsistent with its neighbours before it is measured again
+ROUNDS = 4  # maximum rounds of measurements
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a model's steps, for as many texts side by side as it was opened for."""
+    """Seconds per step of the models, at the batch size they were opened with."""
 
-    small: float  # one token of what drafts; 0 where that is not a model
+    small: float  # a step of the draft model; 0 without one
     large: tuple[float, ...]  # 1, 2, 3, ... tokens of the large model at once
 
     @classmethod
     def measure(cls, large: DecoderSession, small: DecoderSession | None, longest: int = LONGEST) -> StepTimes:
-        """Measure in a fraction of a second, medians; the caches are empty afterwards.
+        """Measure the median step times, in a fraction of a second; the caches are empty afterwards.
 
-        `longest`: drafted tokens, at most so many as the models' limits leave room for.
+        `longest`: maximum draft tokens, reduced to what the models' limits leave room for.
         """
         limit = min(session.limit for session in (large, small) if session)
         context = min(CONTEXT, max(limit - longest - 1, 1))
@@ -38,36 +38,36 @@ class StepTimes:
 
     @property
     def longest(self) -> int:
-        """The longest draft whose review was measured, in tokens."""
+        """The longest measured draft, in tokens."""
         return len(self.large) - 1
 
     def speedup(self, chances: Sequence[float]) -> float:
-        """How many times as fast as the large model alone drafting is expected to write.
+        """Return the expected speedup of a draft over the large model alone.
 
-        `chances`: of each drafted token, the probability that it is kept, and so those before it. Such a draft gives
-        1 + their sum tokens, in the time of as many small steps and one large step of one token more. It is never more
-        than those tokens, as a pass with drafts takes at least as long as one without, whatever was measured.
+        `chances`: for each of the n draft tokens, the probability that it and all before it are accepted. The draft
+        gives 1 + sum(chances) tokens, in the time of n small steps and one large step over n + 1 tokens. The speedup is
+        at most 1 + sum(chances): a pass with drafts takes at least as long as one without.
         """
         drafted = len(chances)
         slower = max(drafted * self.small + self.large[drafted], self.large[0])
         return (1 + sum(chances)) * self.large[0] / slower
 
     def best_window(self, chances: Sequence[float]) -> int:
-        """How many of the first tokens of a draft to review for the highest speedup: 0 where drafting cannot win."""
+        """Return how many of the first draft tokens to review for the highest speedup: 0 if drafting is slower."""
         return max(range(min(len(chances), self.longest) + 1), key=lambda window: self.speedup(chances[:window]))
 
     def kept_alike(self, acceptance: float) -> list[float]:
-        """The chances in the longest draft, where each token is kept with one probability once those before it are.
+        """Return the chances in the longest draft at a constant acceptance rate.
 
-        1 and the first w of them add up to (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
+        1 plus the sum of the first w is (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
         """
         return [acceptance**place for place in range(1, self.longest + 1)]
 
 
 def _step_times(session: DecoderSession, context: int, longest: int) -> tuple[float, ...]:
-    """Seconds of a step of 1, 2, ... `longest` tokens after `context` others, in each text of the batch; medians.
+    """Measure the median seconds of a step of 1, 2, ... `longest` tokens after `context` others, in each row.
 
-    Steps whose times cannot be are measured again, a bounded number of times: another program may have run meanwhile.
+    Implausible times are measured again, up to `ROUNDS` times: another program may have been running.
     """
     times = [0.0] * longest
     doubtful = list(range(1, longest + 1))
@@ -81,10 +81,10 @@ def _step_times(session: DecoderSession, context: int, longest: int) -> tuple[fl
 
 
 def implausible(times: Sequence[float]) -> list[int]:
-    """The numbers of tokens, from 1 on, whose step may have been measured wrongly; `times`: of 1, 2, 3, ... tokens.
+    """Return the numbers of tokens whose step time may be wrong; `times`: of steps of 1, 2, 3, ... tokens.
 
-    A step takes no longer than one of a token more, and no longer than one of a token less and another of one token.
-    Where that does not hold by far, each of the steps may be the one that is wrong.
+    A step of n tokens takes at most as long as one of n + 1, and at most as long as a step of n - 1 plus a step of 1.
+    If that is violated by more than `SLACK`, any of these steps may be the wrong one.
     """
     found: set[int] = set()
     for tokens, (less, more) in enumerate(pairwise(times), 1):
@@ -96,7 +96,7 @@ def implausible(times: Sequence[float]) -> list[int]:
 
 
 def _median(session: DecoderSession, context: int, tokens: int) -> float:
-    """Seconds of a step of so many tokens after `context` others, in each text of the batch."""
+    """Measure the median seconds of a step of `tokens` tokens after `context` others, in each row."""
     session.rollback(0)
     session.append([[0] * context] * session.batch, [1] * session.batch)
 

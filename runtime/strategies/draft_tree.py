@@ -1,10 +1,10 @@
-"""Drafts that the model makes itself, by hidden transfer or Medusa heads: a tree of them is verified in the same pass.
+"""Self-drafting by hidden transfer or Medusa heads: each pass verifies a tree of drafts and makes the next drafts.
 
-Each pass gives the model's own distribution after every token of the tree; the path that the model agrees with is
-kept, and the drafts after its last token make the next tree (Hidden Transfer, section 3.4). The paper drafts after
-every token of the tree. Here it is after the few that are likely to be the last of the path: on a CPU the pseudo states
-of the others cost more time than they save. Paths go on with copies, too, of what followed their last tokens earlier in
-the text: the model drafts two or three tokens ahead, a copy reaches as far as the text repeats itself.
+Each pass returns the model's own distribution after every token of the tree. The path that the model agrees with is
+accepted, and the drafts after its last token form the next tree (Hidden Transfer, section 3.4). The paper drafts after
+every token of the tree; here only after the few that are likely to be the last of the path, because on a CPU the pseudo
+states of the others cost more time than they save. Paths are also extended with copies of what followed their last
+tokens earlier in the text: the model drafts two or three tokens ahead, a copy is as long as the repetition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import softmax
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.token_tree import depths
-from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
 from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.drafting import check_count, check_probability
 from intaglio.runtime.strategies.options import option
@@ -31,20 +31,20 @@ from intaglio.runtime.strategies.tree_growth import Tree, grow
 
 @dataclass(frozen=True)
 class DraftTree(Strategy):
-    """Every token is one that the model chose, so that a text is the model's, or is distributed as its texts are.
+    """The model chooses every token, so the text is the same as without drafts, or has the same distribution.
 
-    With `typical`, drafted tokens are also taken that the model thinks likely enough: those of at least the lower one
-    of `typical` and sqrt(typical)·exp(-entropy) (Medusa's typical acceptance), at a temperature of 1.
+    With `typical`, draft tokens with a probability of at least min(typical, sqrt(typical)·exp(-entropy)) at a
+    temperature of 1 are accepted too (Medusa's typical acceptance).
     """
 
     needs_draft: ClassVar[bool] = False
     kind: ClassVar[str]
     tree: int = option(8, "maximum draft tokens in a tree")
     min_draft_prob: float = option(0.05, "minimum draft probability")  # of a path, up to its last token
-    # Those of a tree that are likeliest to be the last of the path.
-    draft_positions: int = option(1, "draft positions: tokens of a tree to draft after")
+    # Those tokens of a tree that are most likely to be the last of the path.
+    draft_positions: int = option(1, "number of tokens in a tree to draft after")
     ngram: int = option(6, "longest n-gram to look up in the text so far, 0 for none")
-    typical: float | None = option(None, "accept draft tokens of this probability too, so that the text may differ")
+    typical: float | None = option(None, "also accept draft tokens of this probability; changes the text")
 
     def __post_init__(self) -> None:
         check_count("tree", self.tree)
@@ -55,12 +55,12 @@ class DraftTree(Strategy):
             check_probability("typical", self.typical)
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
-        """See `Strategy`. Raises `UsageError` for a model that does not draft in this way."""
+        """See `Strategy`. Raises `UsageError` for a model that does not draft this way."""
         if large.decoder.draft_kind != self.kind:
-            drafts = f"drafts by {large.decoder.draft_kind}" if large.decoder.draft_kind else "drafts nothing"
+            drafts = f"drafts with {large.decoder.draft_kind}" if large.decoder.draft_kind else "has no drafts"
             raise UsageError(
                 f"strategy {self.kind!r}: the bundle's model {drafts}. "
-                f"Train it (intaglio train {self.kind}), export what that makes, and generate with that bundle."
+                f"Train it (intaglio train {self.kind}), export the result, and generate with that bundle."
             )
         most = large.engine.axes.get("drafting", Axis()).maximum
         if most is not None and self.draft_positions > most:
@@ -68,42 +68,42 @@ class DraftTree(Strategy):
                 f"draft positions {self.draft_positions}: the engine drafts after at most {most} tokens at a time."
             )
 
-    def write(self, text: Text) -> Steps:
+    def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
-        return self.write_trees(text, len)
+        return self.write_trees(sequence, len)
 
-    def write_trees(self, text: Text, enough: Callable[[Sequence[float]], int]) -> Steps:
-        """Write the text. `enough`: how many of a tree's tokens to review, by the chances that they are kept."""
-        large, sampler = text.large, text.sampler
+    def write_trees(self, sequence: GeneratedSequence, enough: Callable[[Sequence[float]], int]) -> Steps:
+        """Generate. `enough`: returns how many of a tree's tokens to review, given their chances of acceptance."""
+        large, sampler = sequence.large, sequence.sampler
         copies = Copies(self.ngram)
-        logits = yield large.follow(text.tokens)
-        token, drafts = sampler.choose(logits[0], text.tokens), large.drafts[0]
+        logits = yield large.follow(sequence.tokens)
+        token, drafts = sampler.choose(logits[0], sequence.tokens), large.drafts[0]
         while True:
             yield Written(token, "large")
-            copies.read(text.tokens)
-            most = min(self.tree, text.room - 1, large.tree_room(self.draft_positions) - 1)
+            copies.read(sequence.tokens)
+            most = min(self.tree, sequence.room - 1, large.tree_room(self.draft_positions) - 1)
             tree = grow(token, drafts, most, self.min_draft_prob, copies)
             tree = tree.first(enough(tree.chances[1:]))
-            origins, start = tree.likely_ends(self.draft_positions), len(text.tokens) - 1
-            logits = yield large.append_tree(text.tokens[:start], tree.tokens, tree.parents, origins)
-            path, token = self._walk(text, tree, logits)
+            origins, start = tree.likely_ends(self.draft_positions), len(sequence.tokens) - 1
+            logits = yield large.append_tree(sequence.tokens[:start], tree.tokens, tree.parents, origins)
+            path, token = self._walk(sequence, tree, logits)
             large.keep(start, path)
             copies.observe([*(tree.tokens[place] for place in path[1:]), token])
             drafts = drafts_after(path, origins, large.drafts)
             ahead = depths(tree.parents)
-            # By depth, and of each first those that were not taken: a trace shows them where they would have stood.
+            # By depth, rejected tokens first: a trace shows them in the place of the accepted one.
             for place in sorted(range(1, len(ahead)), key=lambda place: (ahead[place], place in path)):
                 yield Written(tree.tokens[place], "small", rolled_back=place not in path)
 
-    def _walk(self, text: Text, tree: Tree, logits: Logits) -> tuple[list[int], int]:
-        """The places of the tokens to keep, from the first on, and the token that the model chooses after them."""
-        path, seen = [0], list(text.tokens)
+    def _walk(self, sequence: GeneratedSequence, tree: Tree, logits: Logits) -> tuple[list[int], int]:
+        """Return the places of the accepted path, from the root on, and the token that the model chooses after it."""
+        path, seen = [0], list(sequence.tokens)
         while True:
             here = logits[path[-1]]
-            chosen = text.sampler.choose(here, seen)
+            chosen = sequence.sampler.choose(here, seen)
             children = {tree.tokens[place]: place for place, parent in enumerate(tree.parents) if parent == path[-1]}
             if chosen not in children and self.typical and children:
-                likely = softmax(text.sampler.penalised(here, seen))
+                likely = softmax(sequence.sampler.penalised(here, seen))
                 best = max(children, key=lambda token: likely[token])
                 entropy = -float((likely * np.log(likely, where=likely > 0, out=np.zeros_like(likely))).sum())
                 if likely[best] >= min(self.typical, math.sqrt(self.typical) * math.exp(-entropy)):
@@ -116,7 +116,7 @@ class DraftTree(Strategy):
 
 @dataclass(frozen=True)
 class HiddenTransfer(DraftTree):
-    """Drafts from pseudo hidden states, which pass through the model's later layers."""
+    """Drafts from pseudo hidden states that run through the model's later layers."""
 
     kind: ClassVar[str] = HIDDEN_TRANSFER
 
@@ -132,9 +132,9 @@ DRAFT_TREES: Mapping[str, type[DraftTree]] = {tree.kind: tree for tree in (Hidde
 
 
 def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: Logits) -> Logits:
-    """What is drafted after the last token of a path, [steps, vocab]; `drafts` [origins, steps, vocab] are after those.
+    """Return the drafts after the last token of a path, [steps, vocab], from `drafts` [origins, steps, vocab].
 
-    Where the last token is no origin, it is what was drafted after the nearest token before it, as far as that reaches.
+    If the last token is not an origin, these are the remaining drafts of the nearest origin before it.
     """
     for ahead, place in enumerate(reversed(path)):
         if place in origins:

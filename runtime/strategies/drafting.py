@@ -1,4 +1,4 @@
-"""What strategies share that draft tokens and have the large model review them."""
+"""Shared parts of the drafting strategies: checks of options, verification of drafts, and accepting them."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import numpy as np
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
-from intaglio.runtime.strategies.contract import Steps, Text, Written
+from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Written
 
-MAX_COUNT = 1024  # tokens; what is drafted at a time, or looked for, is far below
+MAX_COUNT = 1024  # tokens; useful windows and n-grams are far shorter
 
 
 def check_count(option: str, count: int, least: int = 1) -> None:
-    """Refuse a number of tokens that is not in `least` to `MAX_COUNT`."""
+    """Raise `UsageError` for a number of tokens outside `least` to `MAX_COUNT`."""
     if not least <= count <= MAX_COUNT:
         raise UsageError(f"{option} {count}: expected {least} to {MAX_COUNT}.")
 
 
 def check_probability(option: str, value: float) -> None:
-    """Refuse what is no probability, or 0."""
+    """Raise `UsageError` for a value that is not a probability above 0."""
     if not 0 < value <= 1:
         raise UsageError(f"{option} {value}: expected a probability, more than 0 and at most 1.")
 
 
 def check_fits(option: str, count: int, large: DecoderSession, small: DecoderSession | None) -> None:
-    """Refuse to draft more tokens at a time than the models take."""
+    """Raise `UsageError` for more draft tokens at a time than the models take."""
     limit = min(session.limit for session in (large, small) if session)
     if count >= limit:
         raise UsageError(f"{option} {count}: expected less than the {limit} tokens that the models take.")
 
 
 def verify(
-    text: Text, draft: Sequence[int], proposals: Sequence[Probabilities | None], logits: Logits
+    sequence: GeneratedSequence, draft: Sequence[int], proposals: Sequence[Probabilities | None], logits: Logits
 ) -> tuple[int, int]:
-    """How many of the drafted tokens to keep, and the token after them, so that the text is distributed as the model's.
+    """Return how many draft tokens to accept, and the token after them; the large model's distribution is preserved.
 
-    draft      tokens, each drawn from its entry of `proposals`, [vocab]; None where it was given without a draw
-    logits     [len(draft) + 1, vocab], the large model's before each of them and after the last
+    draft      tokens, each drawn from its entry of `proposals`, [vocab]; None if it was not drawn
+    logits     [len(draft) + 1, vocab], the large model's before each draft token and after the last
 
-    Token x is kept with probability min(1, p(x) / q(x)); in the place of the first that is not, one is drawn from the
-    positive part of p - q (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2). Where tokens are chosen
-    greedily, p and q have one token each, and what is left is the model's own choice.
+    Token x is accepted with probability min(1, p(x) / q(x)); the first rejected token is replaced by one drawn from the
+    positive part of p - q (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2). With greedy decoding, p
+    and q have one token each, and the result is the model's own choice.
     """
-    sampler, seen = text.sampler, list(text.tokens)
+    sampler, seen = sequence.sampler, list(sequence.tokens)
     for kept, (token, proposal) in enumerate(zip(draft, proposals, strict=True)):
         target = sampler.distribution(logits[kept], seen)
         if sampler.uniform() * (1.0 if proposal is None else proposal[token]) >= target[token]:
@@ -56,10 +56,10 @@ def verify(
     return len(draft), sampler.draw(sampler.distribution(logits[-1], seen))
 
 
-def settle(text: Text, draft: Sequence[int], kept: int, token: int) -> Steps:
-    """Give the first `kept` drafted tokens and the large model's `token` after them; the caches forget the others."""
+def settle(sequence: GeneratedSequence, draft: Sequence[int], kept: int, token: int) -> Steps:
+    """Write the first `kept` draft tokens and the large model's `token`; remove the others from the caches."""
     for place, drafted in enumerate(draft):
         yield Written(drafted, "small", rolled_back=place >= kept)
     yield Written(token, "large")
-    for model in filter(None, (text.draft, text.large)):
-        model.truncate(len(text.tokens) - 1)
+    for model in filter(None, (sequence.draft, sequence.large)):
+        model.truncate(len(sequence.tokens) - 1)

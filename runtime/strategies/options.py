@@ -1,4 +1,4 @@
-"""The options of strategies, as their dataclasses declare them: what the command line and `generate` know of them."""
+"""The options of strategies, declared by their dataclasses; used by the command line and by `generate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HELP = "help"  # in a field's metadata
 
 
 def option(default: Any, meaning: str) -> Any:
-    """A field of a strategy's dataclass: its default, and what it means, for help texts."""
+    """Declare a field of a strategy's dataclass with its default and its meaning, which is the help text."""
     return field(default=default, metadata={HELP: meaning})
 
 
@@ -24,7 +24,7 @@ class StrategyOption(NamedTuple):
 
 
 def options_of(strategy: type) -> Iterator[StrategyOption]:
-    """The options of a strategy, in the order of its fields."""
+    """Yield the options of a strategy, in the order of its fields."""
     hints = get_type_hints(strategy)
     for each in _options(strategy):
         kinds = [kind for kind in get_args(hints[each.name]) or (hints[each.name],) if kind is not type(None)]
@@ -33,7 +33,7 @@ def options_of(strategy: type) -> Iterator[StrategyOption]:
 
 
 def options_by_name(strategies: Mapping[str, type]) -> dict[str, dict[str, StrategyOption]]:
-    """Name of an option -> name of each strategy that has it -> the option there."""
+    """Return option name -> name of each strategy that has it -> the option."""
     found: dict[str, dict[str, StrategyOption]] = {}
     for name, strategy in strategies.items():
         for each in options_of(strategy):
@@ -42,7 +42,7 @@ def options_by_name(strategies: Mapping[str, type]) -> dict[str, dict[str, Strat
 
 
 def _options(strategy: type) -> list[Field[Any]]:
-    """The fields that are options; every one that the constructor takes is, and says what it means."""
+    """Return the fields of the constructor, all of which must be declared with `option`."""
     taken = [each for each in fields(strategy) if each.init]
     missing = [each.name for each in taken if HELP not in each.metadata or each.default is MISSING]
     assert not missing, f"{strategy.__name__}: declare {', '.join(missing)} with `option`"

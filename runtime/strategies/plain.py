@@ -1,21 +1,21 @@
-"""One forward pass for each token: greedy decoding and sampling."""
+"""One forward pass per token: greedy decoding and sampling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.strategies.contract import Steps, Strategy, Text, Written
+from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
 
 
 @dataclass(frozen=True)
 class Plain(Strategy):
-    """The model alone: each token is chosen from the logits after all tokens before it."""
+    """The model alone: each token is chosen from the logits after all preceding tokens."""
 
     needs_draft: ClassVar[bool] = False
 
-    def write(self, text: Text) -> Steps:
+    def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         while True:
-            logits = yield text.large.follow(text.tokens)
-            yield Written(text.sampler.choose(logits[-1], text.tokens), "large")
+            logits = yield sequence.large.follow(sequence.tokens)
+            yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")

@@ -1,4 +1,4 @@
-"""Trees of tokens that may follow a text: of what a model drafts and what the text repeats, the likeliest first."""
+"""Grow draft trees from a model's drafts and from copies of the text, most probable tokens first."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from intaglio.runtime.generation.sampling import likeliest
 from intaglio.runtime.sessions.decoder import Logits
 from intaglio.runtime.strategies.copies import Copies
 
-COPIED = -1  # the rank of a token that is no draft of the model's
+COPIED = -1  # the rank of a copied token, which is not a draft of the model
 
 
 class Tree(NamedTuple):
-    """A token that is certain, and what may follow it: a token after the one before it, the likeliest first."""
+    """A tree whose root is final and whose other tokens are drafts; parents precede children, in descending chance."""
 
     tokens: list[int]
     parents: list[int]  # the places of the tokens before each; -1 for the first
-    chances: list[float]  # that the text goes on as the path to each does
+    chances: list[float]  # probability that the path to each token is accepted
 
     def first(self, drafted: int) -> Tree:
-        """The tree of the first token and the `drafted` likeliest after it."""
+        """Return the tree of the root and the `drafted` most probable tokens after it."""
         size = 1 + drafted
         return Tree(self.tokens[:size], self.parents[:size], self.chances[:size])
 
     def likely_ends(self, most: int) -> list[int]:
-        """The places, ascending, of at most `most` tokens: the likeliest to be the last ones which are kept.
+        """Return the places, ascending, of the `most` tokens that are most likely to be the last accepted one.
 
-        A path goes on in one of its children, or ends.
+        A path continues with one of its children, or ends.
         """
         ends = list(self.chances)
         for parent, chance in zip(self.parents, self.chances, strict=True):
@@ -37,16 +37,16 @@ class Tree(NamedTuple):
 
 
 def grow(root: int, drafts: Logits, most: int, least: float, copies: Copies) -> Tree:
-    """The tree of `root` and the likeliest paths after it.
+    """Build the tree of `root` and the most probable paths after it.
 
-    drafts  [steps, vocab], logits of the tokens after `root`, each step's thought to depend on no other
-    most    tokens besides `root`
-    least   the chance of a path up to its last token
-    copies  what may follow the text, and each path; of a token that is both drafted and copied the higher chance counts
+    drafts  [steps, vocab], logits of the tokens after `root`; steps are assumed to be independent
+    most    maximum number of tokens besides `root`
+    least   minimum chance of a path
+    copies  proposals after the text and each path; a token both drafted and copied has the higher of the two chances
     """
     steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
     tree, paths = Tree([root], [-1], [1.0]), [list[int]()]
-    # Tokens that may be next: (chance of the path to them, negated; parent; token; rank among the step's drafts)
+    # Candidates: (-chance of the path to the token, parent, token, rank among the step's drafts)
     ahead: list[tuple[float, int, int, int]] = []
 
     def draft(parent: int, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""How many tokens to draft at a time: fixed, by a rule of thumb, or by the cost model."""
+"""The number of tokens to draft at a time: fixed, adaptive, or by the cost model."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Protocol
 from intaglio.runtime.strategies.cost_model import StepTimes
 
 FIRST, MOST = 5, 20  # tokens
-FIRST_ACCEPTANCE = 0.7  # what is thought of a draft model before anything is known of it
-MEMORY = 0.9  # of how often drafts are kept: what an observation leaves of those before it
-LOOK_AGAIN = 32  # tokens without a draft after which one of a single token is tried
+FIRST_ACCEPTANCE = 0.7  # initial estimate of the acceptance rate
+MEMORY = 0.9  # weight of the previous estimate in the running mean of the acceptance rate
+LOOK_AGAIN = 32  # tokens without a draft after which a draft of one token is tried
 
 
 def learn(chance: float, kept: bool) -> float:
-    """What is thought of a chance once it was seen whether a drafted token was kept: a running mean."""
+    """Update the estimated chance of acceptance with one observation: a running mean."""
     return MEMORY * chance + (1 - MEMORY) * kept
 
 
 class Window(Protocol):
-    """The number of tokens to draft next, 0 for none, of one text."""
+    """Decides how many tokens to draft next in one sequence."""
 
     def size(self) -> int:
-        """Tokens to draft now."""
+        """Return the number of tokens to draft now, 0 for none."""
         ...
 
     def observe(self, drafted: int, kept: int) -> None:
@@ -32,7 +32,7 @@ class Window(Protocol):
 
 @dataclass
 class FixedWindow:
-    """Always the same."""
+    """A constant number of tokens."""
 
     tokens: int
 
@@ -46,7 +46,7 @@ class FixedWindow:
 
 @dataclass
 class AdaptiveWindow:
-    """Two tokens more after a draft that was kept whole, one less after any other."""
+    """Two tokens more after a fully accepted draft, one less after any other."""
 
     tokens: int = FIRST
 
@@ -61,20 +61,20 @@ class AdaptiveWindow:
 
 @dataclass
 class CostWindow:
-    """The one that the cost model expects most of, at the acceptance that was seen lately."""
+    """The window with the highest speedup in the cost model, at the recent acceptance rate."""
 
     times: StepTimes
     acceptance: float = FIRST_ACCEPTANCE
     waited: int = 0  # tokens since the last draft
 
     def size(self) -> int:
-        """See `Window`. Where drafting could win with other texts, it is tried again now and then."""
+        """See `Window`. If drafting could be faster at a higher acceptance rate, it is tried again now and then."""
         if window := self.times.best_window(self.times.kept_alike(self.acceptance)):
             return window
         return int(self.waited >= LOOK_AGAIN and self.times.best_window(self.times.kept_alike(1.0)) > 0)
 
     def observe(self, drafted: int, kept: int) -> None:
-        """See `Window`. The token that was not kept counts, those after it say nothing."""
+        """See `Window`. The first rejected token counts; those after it carry no information."""
         self.waited = 0 if drafted else self.waited + 1
         for place in range(min(kept + 1, drafted)):
             self.acceptance = learn(self.acceptance, place < kept)

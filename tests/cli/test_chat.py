@@ -66,7 +66,7 @@ def test_a_conversation_that_no_longer_fits_says_what_was_dropped(chat: Run) -> 
     code, out, err = chat(f"{'a' * 20}\n{'b' * 20}\n", "--json")
     assert code == 0
     assert json.loads(out.splitlines()[1])["prompt"] == f"<user>{'b' * 20}>"
-    assert "no longer fits into the model's 64 tokens: its oldest 2 messages were dropped. /reset" in err
+    assert "no longer fits into the model's 64 tokens: the oldest 2 messages were dropped. /reset" in err
 
 
 def test_a_message_that_does_not_fit_is_refused_and_the_others_are_answered(chat: Run) -> None:
@@ -81,7 +81,7 @@ def test_a_message_that_does_not_fit_is_refused_and_the_others_are_answered(chat
     [
         (b"\xff\xfe\n", [], "standard input: line 1 is not UTF-8 text"),
         (b"a\n", ["--fallback", "0.5"], "strategy 'greedy' takes no --fallback"),
-        (b"a\n", ["--strategy", "bild"], "needs a smaller decoder: add --draft BUNDLE"),
+        (b"a\n", ["--strategy", "bild"], "needs a draft model: add --draft BUNDLE"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(stdin: bytes, options: list[str], said: str, tiny_decoder: Path) -> None:

@@ -64,7 +64,7 @@ def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, mi
 def test_of_many_texts_the_most_similar_pairs_are_shown(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, _ = intaglio("run", tiny_bundle, "--similarity", *[f"{number} texts" for number in range(9)])
     lines = out.splitlines()
-    assert (code, lines[0]) == (0, "The most similar pairs of 9 texts")
+    assert (code, lines[0]) == (0, "Most similar pairs of 9 texts")
     cosines = [float(line.split()[0]) for line in lines[4:-1]]
     assert len(cosines) == 20
     assert cosines == sorted(cosines, reverse=True)
@@ -145,7 +145,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["build", "/nowhere", "--target", "tensorrt-rtx", "--axis", "frames"], "expected NAME=MIN:OPT:MAX"),
         (["compress", "/nowhere", "-o", "x", "--recipe", "canonical"], "no such directory"),
         (["compress", "/nowhere", "-o", "x", "--recipe", "float16", "--calibration", "y"], "no pass of recipe float16"),
-        (["run", "/nowhere", "text", "--input", "/file"], "Give one of the two"),
+        (["run", "/nowhere", "text", "--input", "/file"], "Use one of the two"),
         (["run", "/nowhere", "--input", "/no/file"], "no such file"),
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
     ],
@@ -170,7 +170,7 @@ def test_an_output_that_was_not_compared_does_not_pass(
     bounds = ["--max-abs", "1000", "--min-cosine", "-1"]
     code, out, _ = intaglio("validate", tiny_bundle_copy, "--against", tmp_path / "encoder", *bounds)
     assert code == 1
-    assert "Not compared, as the other end does not have it: sentence_embedding" in out
+    assert "Not compared, because the other model does not have it: sentence_embedding" in out
 
 
 def test_no_arguments_show_the_help(intaglio: Run) -> None:

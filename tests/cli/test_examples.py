@@ -80,5 +80,5 @@ def test_the_examples_of_the_encoders_recipes_run(typed: Callable[[list[str]], N
 def test_an_option_that_does_not_fit_is_refused_before_any_work(intaglio: Run, tmp_path: Path) -> None:
     arguments = ["compress", "/nowhere", "-o", tmp_path / "out", "--recipe", "lut", "--calibration", "/nowhere.txt"]
     assert intaglio(*arguments, "--group-size", "64") == (
-        2, "", "intaglio: --group-size 64: no pass of recipe lut takes it. Recipes that do: rtn, gptq, awq.\n",
+        2, "", "intaglio: --group-size 64: no pass of recipe lut has this option. Recipes that do: rtn, gptq, awq.\n",
     )  # fmt: skip

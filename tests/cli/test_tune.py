@@ -48,4 +48,4 @@ def test_the_table_is_shown(cache, monkeypatch, capsys):
     monkeypatch.setenv("INTAGLIO_ISA", "portable")
     run(monkeypatch, "--quick")
     shown = capsys.readouterr().out
-    assert "group_matmul" in shown and "m_u=1 t_u=4" in shown and "kept in" in shown
+    assert "group_matmul" in shown and "m_u=1 t_u=4" in shown and "stored in" in shown

@@ -281,5 +281,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, sourc
         program.send_signal(number)
         _, errors = program.communicate(timeout=60)
     assert program.returncode == 2
-    assert errors.strip().splitlines() == ["intaglio: interrupted. What was begun was removed; run the command again."]
+    assert errors.strip().splitlines() == [
+        "intaglio: interrupted. Unfinished output was removed; run the command again."
+    ]
     assert list(out.iterdir()) == []

@@ -163,8 +163,16 @@ def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_pa
 @pytest.mark.parametrize(
     ("recipe", "options", "said"),
     [
-        ("mixed", {"bits": 3}, "--bits 3: no pass of recipe mixed takes it. Recipes that do: lut, lut-sparse, rtn,"),
-        ("lut", {"group_size": 64}, "--group-size 64: no pass of recipe lut takes it. Recipes that do: rtn, gptq,"),
+        (
+            "mixed",
+            {"bits": 3},
+            "--bits 3: no pass of recipe mixed has this option. Recipes that do: lut, lut-sparse, rtn,",
+        ),
+        (
+            "lut",
+            {"group_size": 64},
+            "--group-size 64: no pass of recipe lut has this option. Recipes that do: rtn, gptq,",
+        ),
         ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 takes it."),
     ],
 )

@@ -107,20 +107,20 @@ def test_a_body_inside_a_loop_is_seen_and_counted(changed: Callable[..., tuple[i
     [
         ("return 3", UsageError, "own:change: returned int, expected an onnx_graphsurgeon.Graph, or None"),
         ("return 1 / 0", UsageError, "own:change: ZeroDivisionError in line 4 of own.py: division by zero."),
-        ("graph.nodes[0].op = 'Nonsense'", GraphError, "own:change left a graph that ONNX's checker refuses: No Op"),
-        ("graph.nodes.reverse()", GraphError, "own:change left a graph that ONNX's checker refuses: Nodes in a graph"),
+        ("graph.nodes[0].op = 'Nonsense'", GraphError, "produced a graph that ONNX's checker rejects: No Op"),
+        ("graph.nodes.reverse()", GraphError, "produced a graph that ONNX's checker rejects: Nodes in a graph"),
         ("graph.nodes[0].attrs['odd'] = 1", GraphError, "Unrecognized attribute: odd for operator MatMul"),
-        ("graph.nodes[0].attrs['odd'] = object()", GraphError, "own:change: left a graph that cannot be written ("),
+        ("graph.nodes[0].attrs['odd'] = object()", GraphError, "produced a graph that cannot be exported ("),
         ("graph.tensors()['a'].values = np.ones((5, 3), np.float32)", GraphError, "Incompatible dimensions"),
         ("p = graph.tensors()['p']; p.dtype, p.shape = np.float32, ['A', 7]", GraphError,
          "Inferred shape and existing shape differ"),
         ("graph.outputs[0].name = 'z'", GraphError,
          "got the outputs z float32[A, 2], expected y float32[A, 2], which the bundle has. Keep their names, order"),
-        ("graph.inputs[0].dtype = np.float16", GraphError, "own:change left a graph that ONNX's checker refuses: "),
+        ("graph.inputs[0].dtype = np.float16", GraphError, "own:change produced a graph that ONNX's checker rejects: "),
         ("h = graph.tensors()['h']; h.dtype, h.shape = np.float32, ['A', 3]; graph.outputs.append(h)", GraphError,
          "got the outputs y float32[A, 2], h float32[A, 3],"),
         ("graph.inputs[0].name = 'w'", GraphError, "got the inputs w float32[A, 4], expected x float32[A, 4], which"),
-        ("graph.outputs[0].dtype = None", GraphError, "own:change: left a graph that cannot be written ("),
+        ("graph.outputs[0].dtype = None", GraphError, "produced a graph that cannot be exported ("),
         ("graph.inputs[0].shape = None", GraphError, "Field 'shape' of 'type' is required but missing. Fix"),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_what_was_observed_of_the_graph_before_is_forgotten(
     model.graph.inputs[0].meta["statistics"] = object()
     model.meta["calibration"] = "kept for the manifest"
     made, counts = changed("return graph", model=model)
-    assert "what was observed of activations before is forgotten: calibrate after this pass" in counts.reasons
+    assert "earlier statistics of activations were dropped: calibrate after this pass" in counts.reasons
     assert not made.graph.inputs[0].meta and made.meta["calibration"] == "kept for the manifest"
 
 
@@ -148,7 +148,9 @@ def test_more_weights_than_a_message_holds_are_refused(
     changed: Callable[..., tuple[ir.Model, Counts]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surgeon, "LARGEST", 50)
-    with pytest.raises(GraphError, match=r"own:change: the weights take 0\.0 GB, expected at most 0\.0, which onnx-gr"):
+    with pytest.raises(
+        GraphError, match=r"own:change: the weights take 0\.0 GB, expected at most 0\.0, the limit of onnx-gr"
+    ):
         changed("return graph")
 
 

@@ -119,7 +119,7 @@ def test_a_model_that_is_left_does_not_look_compressed(
     assert result["left"][0] == {"name": "lm_head", "elements": 272 * 40, "kind": "layer", "asked": False}
     (line,) = done.stderr.splitlines()
     assert (
-        line.startswith("warning: recipe rtn left ") and "of the weights of linear layers as they were: lm_head" in line
+        line.startswith("warning: recipe rtn left ") and "of the weights of linear layers uncompressed: lm_head" in line
     )
     assert line.endswith(" more.")
 
@@ -129,8 +129,8 @@ def test_a_tied_head_that_is_left_is_named_with_the_way_to_take_it(tiny_decoder:
     left = "transformer.wte (tied to the embeddings), transformer.wpe (a table)"
     assert f"69.6 % of the weights are compressed; left: {left}" in done.stdout.splitlines()
     assert done.stderr == (
-        "warning: recipe rtn left 26.2 % of the weights of linear layers as they were: transformer.wte (tied to the "
-        "embeddings). A recipe file with tied: true compresses a copy of a tied one.\n"
+        "warning: recipe rtn left 26.2 % of the weights of linear layers uncompressed: transformer.wte (tied to the "
+        "embeddings). To compress a copy of a tied weight, set tied: true in a recipe file.\n"
     )
 
 

@@ -35,5 +35,5 @@ def test_an_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) ->
     command = [sys.executable, "-P", "-c", PROGRAM.format(how=how), str(tmp_path / "out")]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 2
-    assert found.stderr == "intaglio: interrupted. What was begun was removed; run the command again.\n"
+    assert found.stderr == "intaglio: interrupted. Unfinished output was removed; run the command again.\n"
     assert list(tmp_path.iterdir()) == []

@@ -187,7 +187,7 @@ def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio
     code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "again", *arguments, "--layer", 1)
     assert code == 0 and "after 1 of 2 blocks" in out and "agrees with all" in out
     code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "every", *arguments, "--every-layer")
-    assert code == 0 and "after 1 of 2 blocks" in out and "after all of them: loss" in out
+    assert code == 0 and "after 1 of 2 blocks" in out and "whole model: loss" in out
     code, _, err = intaglio(
         "train", "early-exit", checkpoint, "-o", tmp_path / "x", *arguments, "--every-layer", "--layer", 1
     )

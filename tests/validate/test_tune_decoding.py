@@ -31,7 +31,7 @@ def data(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def tuned(trained_pair: tuple[Path, Path], data: Path) -> TunedDecoding:
     small, large = trained_pair
     return tune_decoding(
-        large, small, data, 5.0, fallbacks=[0.3, 0.9], rollbacks=[0.0, 4.0], max_new_tokens=24, texts=4, threads=1
+        large, small, data, 5.0, fallbacks=[0.3, 0.9], rollbacks=[0.0, 4.0], max_new_tokens=24, max_samples=4, threads=1
     )
 
 
@@ -71,7 +71,7 @@ def test_drafting_reads_fewer_bytes_for_more_operations(tuned: TunedDecoding) ->
 def test_an_early_exit_is_tuned_as_a_smaller_model_is(
     exiting: Path, data: Path, intaglio: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    arguments = ["--data", data, "--texts", "2", "-n", "12", "--fallback", "0.3", "--rollback", "0", "--json"]
+    arguments = ["--data", data, "--max-samples", "2", "-n", "12", "--fallback", "0.3", "--rollback", "0", "--json"]
     code, out, _ = intaglio("tune-decoding", exiting, "--early-exit", *arguments, "--picture", tmp_path / "curve.svg")
     result = json.loads(out)
     assert code == 0 and result["draft"] is None
@@ -80,7 +80,7 @@ def test_an_early_exit_is_tuned_as_a_smaller_model_is(
     assert "its early exit" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
     for options in ([], ["--early-exit", "--draft", exiting]):
         code, _, said = intaglio("tune-decoding", exiting, *options, *arguments)
-        assert code == 2 and "expected one of --draft BUNDLE and --early-exit" in said
+        assert code == 2 and "Give either --draft BUNDLE or --early-exit" in said
 
 
 def test_the_picture_shows_every_setting(tuned: TunedDecoding) -> None:
@@ -112,8 +112,8 @@ def test_references_of_the_file_are_what_counts(
     ("options", "said"),
     [
         ({"metric": "taste"}, "metric 'taste'"),
-        ({"texts": 0}, "texts 0: expected at least 1"),
-        ({"loss": -1.0}, "loss -1"),
+        ({"max_samples": 0}, "max samples 0: expected at least 1"),
+        ({"max_quality_drop": -1.0}, "max quality drop -1"),
         ({"fallbacks": []}, "no thresholds"),
         ({"fallbacks": [1.5]}, "fallback 1.5"),
         ({"data": "missing.jsonl"}, "--data"),
@@ -148,6 +148,6 @@ def test_a_picture_that_is_there_is_refused_before_anything_is_written(
     code, out, err = intaglio(*arguments)
     assert (code, out) == (2, "")
     assert err == f"intaglio: --picture {path}: exists already. Add --force to replace it, or choose another path.\n"
-    few = ("--force", "--texts", 1, "-n", 2, "--fallback", 0.5, "--rollback", 1)
+    few = ("--force", "--max-samples", 1, "-n", 2, "--fallback", 0.5, "--rollback", 1)
     assert intaglio(*arguments, *few)[0] == 0
     assert path.read_text().startswith("<svg")

@@ -31,7 +31,7 @@ METHODS = (
 
 @click.group("train", epilog=EPILOG)
 def train_command() -> None:
-    """Fine-tune: what a compression method made, a checkpoint that is pruned on the way, or what will draft."""
+    """Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned."""
 
 
 for method in METHODS:

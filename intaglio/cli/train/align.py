@@ -20,30 +20,28 @@ Examples:
 """
 
 
-@click.command("align", epilog=EPILOG, short_help="A small model, to write what the large one would.")
+@click.command("align", epilog=EPILOG, short_help="Align a small (draft) model with the large one.")
 @click.argument("source", metavar="SMALL", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
-@click.option(
-    "--teacher", required=True, type=click.Path(path_type=Path), help="The bundle of the large model to draft for."
-)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
+@click.option("--teacher", required=True, type=click.Path(path_type=Path), help="Bundle of the large model.")
 @click.option(
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help='Prompts: JSON lines {"prompt": ...}, or UTF-8 text to take windows of. A tenth is held out.',
+    help='Prompts: JSON lines {"prompt": ...}, or UTF-8 text to cut into windows. A tenth is held out.',
 )
-@click.option("--prompt-tokens", default=64, show_default=True, help="Tokens of a window of text.")
-@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Tokens to write after a prompt at most.")
-@click.option("--texts", type=int, help="Take so many prompts of the file.  [default: all]")
+@click.option("--prompt-tokens", default=64, show_default=True, help="Tokens per window of text.")
+@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per prompt.")
+@click.option("--texts", type=int, help="Use only the first prompts of --data.  [default: all]")
 @click.option("--steps", default=300, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and written side by side.")
-@click.option("--learning-rate", default=2e-4, show_default=True, help="Of Adam.")
+@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and generated at a time.")
+@click.option("--learning-rate", default=2e-4, show_default=True, help="Learning rate of Adam.")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
+    "--dtype", type=click.Choice(["float32", "float16"]), help="Dtype of the written weights.  [default: unchanged]"
 )
-@click.option("--seed", default=0, show_default=True, help="Of the order of the texts.")
-@click.option("--target", default=DEFAULT, show_default=True, help="What runs the large model.")
-@click.option("--threads", type=click.IntRange(1), help="Processor threads of it, for ort-cpu.  [default: all]")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the texts.")
+@click.option("--target", default=DEFAULT, show_default=True, help="Runtime for the large model.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads of the large model, for ort-cpu.  [default: all]")
 @force_option
 @json_option
 def align_command(
@@ -64,10 +62,11 @@ def align_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune the model in the folder SMALL on what the large one writes, so that more of its drafts are kept.
+    """Fine-tune the model in the directory SMALL on the large model's texts, so that more of its drafts are accepted.
 
-    Both are causal language models, or both encoder-decoders, with one tokenizer. The large model writes a text after
-    each prompt, greedily; then the small one learns its tokens. The folder that is made can be exported like any other.
+    Both are causal language models, or both encoder-decoders, with the same tokenizer. The large model generates a text
+    after each prompt, greedily; then the small one is trained on its tokens. The output can be exported like any other
+    checkpoint.
     """
     from intaglio.training import align
 

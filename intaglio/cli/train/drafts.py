@@ -30,30 +30,28 @@ Examples:
 
 
 def draft_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The arguments and options that both kinds of drafts have."""
+    """Add the arguments and options that both kinds of drafts share."""
     options = [
         click.argument("source", type=click.Path(path_type=Path)),
-        click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make."),
+        click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory."),
         click.option(
             "--data",
             required=True,
             type=click.Path(path_type=Path),
-            help="UTF-8 text, or what generate --json printed: best the model's own texts. A tenth is held out.",
+            help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
         ),
-        click.option(
-            "--steps-ahead", default=3, show_default=True, help="Tokens that are drafted, after the next one."
-        ),
+        click.option("--steps-ahead", default=3, show_default=True, help="Tokens to draft after the next one."),
         click.option("--steps", default=300, show_default=True, help="Steps of the optimiser for each step ahead."),
         click.option("--batch-size", default=8, show_default=True, help="Windows of text per step."),
-        click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window."),
-        click.option("--learning-rate", default=2e-3, show_default=True, help="Of Adam, at its highest."),
-        click.option("--seed", default=0, show_default=True, help="Of the order of the windows."),
+        click.option("--max-tokens", default=128, show_default=True, help="Tokens per window."),
+        click.option("--learning-rate", default=2e-3, show_default=True, help="Peak learning rate of Adam."),
+        click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows."),
         click.option(
             "--precision",
             type=click.Choice(["float32", "bfloat16"]),
             default="float32",
             show_default=True,
-            help="Of the products; bfloat16 is twice as fast on processors that have it.",
+            help="Precision of matrix products; bfloat16 is twice as fast on CPUs that support it.",
         ),
         force_option,
         json_option,
@@ -64,10 +62,12 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command(
-    "hidden-transfer", epilog=HIDDEN_TRANSFER_EPILOG, short_help="Drafts from pseudo hidden states in middle layers."
+    "hidden-transfer",
+    epilog=HIDDEN_TRANSFER_EPILOG,
+    short_help="Train drafts from pseudo hidden states in middle layers.",
 )
 @draft_options
-@click.option("--layers", help="The block, from 0, that each step ahead stands before, such as 6,7,9.")
+@click.option("--layers", help="For each step ahead, the block (from 0) before which it is computed, e.g. 6,7,9.")
 def hidden_transfer_command(
     source: Path,
     output: Path,
@@ -83,11 +83,11 @@ def hidden_transfer_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Train projections with which the causal language model in the folder SOURCE drafts tokens itself.
+    """Train projections with which the causal language model in the directory SOURCE drafts tokens itself.
 
-    In a middle layer the hidden states of a token become pseudo hidden states of the tokens after it, which go through
-    the remaining layers. The model's own weights stay as they are. The folder that is made can be exported like any
-    other; its graph then gives drafts besides the logits.
+    In a middle layer, the hidden states of a token are projected to pseudo hidden states of the tokens after it, which
+    run through the remaining layers. The model's own weights do not change. The output can be exported like any other
+    checkpoint; its graph then returns drafts besides the logits.
     """
     from intaglio.training import train_hidden_transfer
 
@@ -98,7 +98,7 @@ def hidden_transfer_command(
     _print_drafts(result, as_json)
 
 
-@click.command("medusa", epilog=MEDUSA_EPILOG, short_help="Drafts from heads on the last layer, to compare.")
+@click.command("medusa", epilog=MEDUSA_EPILOG, short_help="Train Medusa heads on the last layer, for comparison.")
 @draft_options
 def medusa_command(
     source: Path,
@@ -114,10 +114,10 @@ def medusa_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Train Medusa heads with which the causal language model in the folder SOURCE drafts tokens itself.
+    """Train Medusa heads with which the causal language model in the directory SOURCE drafts tokens itself.
 
-    For each step ahead a residual block, x + SiLU(x·W) of the last hidden states, before the model's own head. The
-    model's own weights stay as they are. Loss, text and numbers that are trained are those of hidden-transfer.
+    For each step ahead, a residual block x + SiLU(x·W) on the last hidden states precedes the model's own head. The
+    model's own weights do not change. Loss, data and number of trained parameters are those of hidden-transfer.
     """
     from intaglio.training import train_medusa
 
@@ -130,7 +130,7 @@ def medusa_command(
 def _numbers(text: str, option: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() for part in parts):
-        raise UsageError(f"{option} {text!r}: expected whole numbers with commas between them, such as 6,7,9.")
+        raise UsageError(f"{option} {text!r}: expected comma-separated whole numbers, e.g. 6,7,9.")
     return [int(part) for part in parts]
 
 

@@ -20,17 +20,17 @@ Examples:
 """
 
 
-@click.command("early-exit", epilog=EPILOG, short_help="A decoder, to predict halfway too.")
+@click.command("early-exit", epilog=EPILOG, short_help="Train a decoder to predict at an early exit too.")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
 @click.option("--layer", type=int, help="Blocks before the exit.  [default: a quarter of them]")
-@click.option("--every-layer", is_flag=True, help="An exit after every block instead, for generate --strategy calm.")
+@click.option("--every-layer", is_flag=True, help="Add an exit after every block, for generate --strategy calm.")
 @click.option("--steps", default=500, show_default=True, help="Steps of the optimiser.")
 @click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
-@click.option("--max-tokens", default=128, show_default=True, help="Tokens of a window.")
-@click.option("--learning-rate", default=1e-4, show_default=True, help="Of Adam.")
-@click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@click.option("--max-tokens", default=128, show_default=True, help="Tokens per window.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows.")
 @force_option
 @json_option
 def early_exit_command(
@@ -47,11 +47,11 @@ def early_exit_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune the causal language model in the folder SOURCE to predict after its first blocks too.
+    """Fine-tune the causal language model in the directory SOURCE to predict after its first blocks too.
 
-    The first blocks can then draft for the whole model. Both exits share the final norm and the head, and the mean of
-    their losses is lowered. With --every-layer each token can leave the model after as many blocks as it needs. The
-    folder that is made can be exported like any other.
+    The first blocks can then draft for the whole model. Both exits share the final norm and the head; the mean of their
+    losses is minimised. With --every-layer each token can exit after as many blocks as it needs. The output can be
+    exported like any other checkpoint.
     """
     from intaglio.training import train_early_exit
 
@@ -65,7 +65,7 @@ def early_exit_command(
     rows: list[tuple[str, str | float, str | float]] = []
     for each in early:
         rows.append((f"after {each.layer} of {result.layers} blocks: loss", each.loss_before, each.loss))
-        rows.append(("agrees with all of them", f"{each.agreement_before:.1%}", f"{each.agreement:.1%}"))
-    rows.append(("after all of them: loss", last.loss_before, last.loss))
+        rows.append(("agreement with the whole model", f"{each.agreement_before:.1%}", f"{each.agreement:.1%}"))
+    rows.append(("whole model: loss", last.loss_before, last.loss))
     print_table(f"Predictions on {result.held_out:,} held-out tokens", ["", "before", "after"], rows)
     click.echo(f"{result.checkpoint}: trained on {result.tokens:,} tokens in {result.seconds:.0f} s")

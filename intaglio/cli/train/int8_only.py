@@ -17,29 +17,35 @@ Examples:
 """
 
 
-@click.command("int8-only", epilog=EPILOG, short_help="What the recipe int8-only made: its integers.")
+@click.command("int8-only", epilog=EPILOG, short_help="Fine-tune the integer weights of an int8-only bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output bundle.")
 @click.option(
-    "--teacher", required=True, type=click.Path(path_type=Path), help="The floating-point bundle BUNDLE was made from."
+    "--teacher",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The floating-point bundle that BUNDLE was compressed from.",
 )
 @click.option(
     "--data",
     required=True,
     type=click.Path(path_type=Path),
-    help="Real inputs, without labels: UTF-8, one text a line, or .npz arrays by input name. A tenth is held out.",
+    help="Real inputs: UTF-8 with one text per line, or .npz arrays by input name; no labels. A tenth is held out.",
 )
 @click.option("--steps", default=200, show_default=True, help="Steps of the optimiser.")
 @click.option("--batch-size", default=8, show_default=True, help="Texts per step.")
 @click.option(
-    "--learning-rate", default=0.02, show_default=True, help="Of weights: units of their 8 bits that a step moves."
+    "--learning-rate", default=0.02, show_default=True, help="Learning rate of weights, in 8-bit units per step."
 )
 @click.option(
-    "--bias-learning-rate", default=0.01, show_default=True, help="Of biases and normalisations, in like units."
+    "--bias-learning-rate",
+    default=0.01,
+    show_default=True,
+    help="Learning rate of biases and norms, in the same units.",
 )
-@click.option("--max-tokens", default=128, show_default=True, help="Where longer texts are cut.")
+@click.option("--max-tokens", default=128, show_default=True, help="Truncate longer texts.")
 @click.option("--embeddings", is_flag=True, help="Train the embedding tables too.")
-@click.option("--seed", default=0, show_default=True, help="Of the order of the texts, and of which are held out.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the order and of the held-out texts.")
 @force_option
 @json_option
 def int8_only_command(
@@ -57,10 +63,10 @@ def int8_only_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune the integers of BUNDLE, which the recipe int8-only made, to give what its teacher gives.
+    """Fine-tune the integer weights of BUNDLE, made with the recipe int8-only, to match its teacher's outputs.
 
-    Weights, biases and normalisations are trained with the integer arithmetic that the bundle runs with; scales stay.
-    Of the states evaluated on held-out texts the best is kept, the one given among them.
+    Weights, biases and normalisations are trained with the bundle's own integer arithmetic; scales do not change. The
+    best state on the held-out texts is kept, which can be the initial one.
     """
     from intaglio.training import train_int8_only
 
@@ -74,5 +80,5 @@ def int8_only_command(
     rows = [("before", result.loss_before), ("after", result.loss_after)]
     print_table(f"Distance to {result.teacher} on {result.held_out} held-out texts", ["", "loss"], rows)
     outputs = ", ".join(result.outputs)
-    click.echo(f"The loss is of {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
+    click.echo(f"Loss measured on {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
     click.echo(f"{result.bundle}: {result.changed:,} of {result.trained:,} integers changed, in {result.seconds:.0f} s")

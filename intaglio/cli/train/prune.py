@@ -17,35 +17,37 @@ Examples:
 """
 
 
-@click.command("prune", epilog=EPILOG, short_help="A decoder's checkpoint, while weights are pruned.")
+@click.command("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it on the way.")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
-@click.option("--fraction", default=0.5, show_default=True, help="Of each layer, what is pruned in the end.")
+@click.option("--fraction", default=0.5, show_default=True, help="Final pruned fraction of each layer.")
 @click.option(
     "--by",
     type=click.Choice(["magnitude", "rows"]),
     default="magnitude",
     show_default=True,
-    help="Single weights become 0, or hidden channels of the feed-forward networks are removed.",
+    help="magnitude: set single weights to 0; rows: remove hidden channels of the feed-forward networks.",
 )
 @click.option(
     "--schedule",
     type=click.Choice(["separate", "linear", "cubic"]),
     default="cubic",
     show_default=True,
-    help="Prune before each stage; or before every step, evenly, or fast at first.",
+    help="separate: prune before each stage; linear, cubic: before every step, evenly or fast at first.",
 )
-@click.option("--stages", default=5, show_default=True, help="Stages of pruning, after one without.")
+@click.option("--stages", default=5, show_default=True, help="Pruning stages, after one stage without pruning.")
 @click.option("--steps", default=100, show_default=True, help="Steps of the optimiser in each stage.")
 @click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
-@click.option("--max-tokens", default=256, show_default=True, help="Tokens of a window.")
-@click.option("--learning-rate", default=1e-4, show_default=True, help="Of Adam.")
-@click.option("--multiple", default=32, show_default=True, help="By rows: a multiple of so many channels stays.")
+@click.option("--max-tokens", default=256, show_default=True, help="Tokens per window.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float16"]), help="Of the weights written; by default as they were."
+    "--multiple", default=32, show_default=True, help="With --by rows: keep a multiple of this number of channels."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the order of the windows.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16"]), help="Dtype of the written weights.  [default: unchanged]"
+)
+@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows.")
 @force_option
 @json_option
 def prune_command(
@@ -66,10 +68,10 @@ def prune_command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune the causal language model in the folder SOURCE on text, and prune it on the way.
+    """Fine-tune the causal language model in the directory SOURCE on text, and prune it on the way.
 
-    The folder that is made can be exported like any other. Weights that became 0 stay in it; channels that were
-    removed are gone from its matrices.
+    The output can be exported like any other checkpoint. Weights pruned to 0 stay in its matrices; pruned channels are
+    removed from them.
     """
     from intaglio.training import prune
 
@@ -80,7 +82,7 @@ def prune_command(
     if as_json:
         print_json(result)
         return
-    rows: list[tuple[str, float, float]] = [("as it was", 0.0, result.loss_before)]
+    rows: list[tuple[str, float, float]] = [("before", 0.0, result.loss_before)]
     rows += [(f"stage {number}", stage.fraction, stage.loss) for number, stage in enumerate(result.stages)]
     print_table(f"Loss on {result.held_out:,} held-out tokens", ["", "pruned", "loss"], rows)
     click.echo(

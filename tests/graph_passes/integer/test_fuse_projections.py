@@ -72,11 +72,11 @@ def test_one_layer_gives_the_same_integers(parse: Parse, batch: int, length: int
 
 TWO_OUTPUTS = "int8[batch, n, 8] y, int8[batch, n, 8] z"
 LEFT: dict[str, dict[str, Any]] = {
-    "made from different inputs": {"text": body(q_from="other")},
-    "not all of its inputs are made by an IntLinear": {"text": body(q="Requantize <bits = 8>")},
-    "not only it takes its query": {"text": body(after="z = Identity(k)"), "outputs": TWO_OUTPUTS},
+    "computed from different inputs": {"text": body(q_from="other")},
+    "not all of its inputs are outputs of an IntLinear": {"text": body(q="Requantize <bits = 8>")},
+    "its query, key and value have other users": {"text": body(after="z = Identity(k)"), "outputs": TWO_OUTPUTS},
     "are not linear": {"text": body(q='IntLinear <bits = 8, activation = "gelu", out_scale = 0.02>')},
-    "are no constants": {"text": body(), "missing": "wq"},
+    "are not constants": {"text": body(), "missing": "wq"},
     "weights of different shapes": {
         "text": body(),
         "wv": np.ones((INPUTS, 2 * WIDTH), np.int8),

@@ -74,7 +74,7 @@ LEFT = {
     "its terms have shapes ('n', 8) and (8,), expected one shape": {"r": "int32[8]"},
     "its terms have shapes ('n', 8) and ('k', 8), expected one shape": {"r": "int32[k, 8]"},
     "both of its terms are int8": {"x": "int8[n, 8]", "r": "int8[n, 8]"},
-    "not only an IntLayerNorm takes it": {"body": f"{SUM} {NORM} other = Identity(s)"},
+    "it has other users than an IntLayerNorm": {"body": f"{SUM} {NORM} other = Identity(s)"},
 }
 
 
@@ -96,7 +96,7 @@ def test_a_second_sum_is_not_put_on_top_of_a_residual(parse: Parse) -> None:
     expected = run_integer(model, given)
     FuseResidual()(model)
     _, counts = FuseResidual()(model)
-    assert counts.reasons == ["t: what takes it has a residual already"]
+    assert counts.reasons == ["t: its IntLayerNorm has a residual already"]
     assert operators(model) == ["IntAdd", "IntLayerNorm"]
     for got, want in zip(run_integer(model, given), expected, strict=True):
         np.testing.assert_array_equal(got, want)

@@ -152,9 +152,9 @@ FOLDABLE = {
 }
 LEFT = {
     "residual": (f"{NORM}  p = MatMul(h, a)  y = Add(p, h)", "used by more than linear layers"),
-    "gelu": ("p = MatMul(x, a)  h = Gelu(p)  y = MatMul(h, c)", "Gelu does not let factors through"),
+    "gelu": ("p = MatMul(x, a)  h = Gelu(p)  y = MatMul(h, c)", "factors do not commute with Gelu"),
     "input": ("y = MatMul(x, a)", "it is an input of the graph"),
-    "shared vector": (f"{NORM}  m = Mul(x, v)  p = MatMul(h, a)  y = Add(p, m)", "does not let factors through"),
+    "shared vector": (f"{NORM}  m = Mul(x, v)  p = MatMul(h, a)  y = Add(p, m)", "factors do not commute with"),
     "used twice": ("p = MatMul(x, a)  h = Relu(p)  q = MatMul(h, c)  y = Add(q, p)", "p is used elsewhere too"),
 }
 

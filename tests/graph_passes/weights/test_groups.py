@@ -76,8 +76,8 @@ def test_a_weight_that_two_layers_use_is_stored_once(parse: Callable[..., ir.Mod
 @pytest.mark.parametrize(
     ("rows", "options", "reason"),
     [
-        (100, {"group_size": 0}, "w: 100 inputs are no multiple of 32"),
-        (100, {"group_size": 64}, "w: 100 inputs are no multiple of 32"),
+        (100, {"group_size": 0}, "w: 100 inputs are not a multiple of 32"),
+        (100, {"group_size": 64}, "w: 100 inputs are not a multiple of 32"),
         (128, {"skip": ("w",)}, "w: skipped as asked"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_tied_head_is_left_unless_asked_for(parse: Parse) -> None:
 def test_skipped_and_odd_layers_say_why(parse: Parse) -> None:
     model = parse("(float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }", {"w": WEIGHT.T})
     assert found(model, skip=("w*",))[1].reasons == ["w: skipped as asked"]
-    assert found(model, multiple_of=32)[1].reasons == ["w: 4 inputs are no multiple of 32"]
+    assert found(model, multiple_of=32)[1].reasons == ["w: 4 inputs are not a multiple of 32"]
 
 
 def test_misspelt_skip_is_refused(parse: Parse) -> None:

@@ -168,9 +168,9 @@ def test_mixed_keeps_its_budget_and_says_the_least(model: ir.Model, weighting: S
     assert counts.rewritten["bytes"] <= 11 * size / 8
     assert counts.rewritten["layers"] == 2
     counts = Mixed(megabytes=1, compensate=False)(model.clone(), PassInputs(sensitivity_file=weighting))[1]
-    assert counts.reasons == ["a: left as it is, within the budget", "b: left as it is, within the budget"]
+    assert counts.reasons == ["a: left uncompressed, within the budget", "b: left uncompressed, within the budget"]
     with pytest.raises(
-        GraphError, match=r"budget of 352 bytes, the layers take at least \d+ \(\d\.\d+ bits per weight"
+        GraphError, match=r"budget of 352 bytes, but the layers take at least \d+ \(\d\.\d+ bits per weight"
     ):
         Mixed(bits_per_weight=1, compensate=False)(model, PassInputs(sensitivity_file=weighting))
 

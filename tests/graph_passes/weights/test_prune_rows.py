@@ -80,8 +80,8 @@ def test_exactly_the_masked_function(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("p = MatMul(x, a)  h = Softmax(p)  y = MatMul(h, c)", "Softmax leads to its input"),
-        ("y = MatMul(x, d)", "an input of the graph leads to its input"),
+        ("p = MatMul(x, a)  h = Softmax(p)  y = MatMul(h, c)", "its input is computed by Softmax"),
+        ("y = MatMul(x, d)", "its input depends on an input of the graph"),
         ("p = MatMul(x, a)  h = Relu(p)  q = MatMul(h, c)  s = ReduceSum(h)  y = Add(q, s)", "h is used by ReduceSum"),
         ("p = MatMul(x, a)  h = Relu(p)  q = MatMul(h, c)  r = MatMul(x, a)  s = ReduceSum(r)  y = Add(q, s)",
          "the weight of a is shared"),

@@ -184,7 +184,7 @@ def test_bytes_that_are_not_utf8_are_refused(name: str, bundle_with: Make) -> No
 
 def test_a_templates_own_refusal_is_told_without_control_characters(bundle_with: Make) -> None:
     template = ChatTemplate.open(bundle_with(chat_template__jinja="{{ raise_exception('no \\x1b[31m\\n chat') }}"))
-    with pytest.raises(UsageError, match=r"refuses the messages: 'no \\x1b\[31m chat'"):
+    with pytest.raises(UsageError, match=r"rejects the messages: 'no \\x1b\[31m chat'"):
         template.render(TALK)
 
 
@@ -201,7 +201,7 @@ def test_a_bundle_without_a_template_says_so(bundle_with: Make) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[]", "holds no message"),
+        ("[]", "contains no messages"),
         ("{}", "expected a JSON list"),
         ('[{"role": "user"}]', "missing required field `content`"),
         ("[" * 100_000, "expected a JSON list"),

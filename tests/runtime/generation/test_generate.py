@@ -153,7 +153,7 @@ def test_a_conversation_is_answered_after_its_template(bundle: Path) -> None:
     ("prompt", "options", "said"),
     [
         ("", {}, "the prompt is empty"),
-        ("x" * 64, {}, "prompt of 64 tokens: the model takes at most 64 together"),
+        ("x" * 64, {}, "prompt of 64 tokens: the model takes at most 64, including at least one new token"),
         ("\udcff", {}, "not Unicode"),
         ("a", {"max_new_tokens": 0}, "max new tokens 0"),
         ("a", {"seed": -1}, "seed -1"),
@@ -172,8 +172,8 @@ def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"strategy": "bild"}, "strategy 'bild' needs a smaller decoder: add --draft BUNDLE, or --early-exit."),
-        ({"strategy": "speculative"}, "strategy 'speculative' needs a smaller decoder"),
+        ({"strategy": "bild"}, "strategy 'bild' needs a draft model: add --draft BUNDLE or --early-exit."),
+        ({"strategy": "speculative"}, "strategy 'speculative' needs a draft model"),
         ({"strategy": "ngram", "draft": "same"}, "strategy 'ngram' takes no --draft. Leave it out, or choose"),
         ({"strategy": "sample", "draft": "same"}, "strategy 'sample' takes no --draft"),
         ({"strategy": "bild", "draft": "same", "fallback": 1.5}, "fallback 1.5: expected a probability, 0 to 1."),
@@ -225,12 +225,12 @@ def test_what_a_refusal_had_opened_is_closed(bundle: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("strategy", ["bild", "speculative"])
 def test_a_prompt_that_fills_the_smaller_cache_is_refused(strategy: str, bundle: Path, short: Path) -> None:
     with TextGenerator(bundle, strategy=strategy, draft=short, batch=2) as generator:
-        with pytest.raises(UsageError, match=r"^prompt of 48 tokens: the model takes at most 48 together [^\n]*$"):
+        with pytest.raises(UsageError, match=r"^prompt of 48 tokens: the model takes at most 48, [^\n]*$"):
             generator.write_batch(["Hello", "x" * 48])
         with pytest.raises(UsageError, match=r"^the prompt is empty"):
             generator.write_batch(["Hello", ""])
         for prompts in ([], ["a"] * 3):
-            with pytest.raises(UsageError, match=f"^{len(prompts)} prompts at a time: expected 1 to the batch of 2."):
+            with pytest.raises(UsageError, match=f"^{len(prompts)} prompts at a time: expected 1 to 2."):
                 generator.write_batch(prompts)
         (result,) = generator.write_batch(["x" * 47]).whole()
     assert (len(result.tokens), result.stopped in ("capacity", "eos")) == (1, True)

@@ -23,7 +23,16 @@ from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
 from intaglio.runtime.generation.text_run import RequestsRun
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import Auto, BigLittleDecoder, Calm, Plain, Speculative, Strategy, Text, Written
+from intaglio.runtime.strategies import (
+    Auto,
+    BigLittleDecoder,
+    Calm,
+    GeneratedSequence,
+    Plain,
+    Speculative,
+    Strategy,
+    Written,
+)
 from intaglio.runtime.strategies.contract import Steps
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
@@ -206,10 +215,10 @@ class Watched(Plain):
 
     closed: ClassVar[list[bool]] = []
 
-    def write(self, text: Text) -> Steps:
+    def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         try:
-            yield from super().write(text)
+            yield from super().write(sequence)
         finally:
             self.closed.append(True)
 
@@ -228,10 +237,10 @@ def test_strategies_are_closed_at_whatever_end(models: dict[str, Models]) -> Non
 def test_more_than_may_wait_are_refused_and_the_others_are_written(models: dict[str, Models]) -> None:
     scheduler = models["float"].scheduler(1, max_waiting=3, max_waiting_tokens=20)
     states = [scheduler.submit(request([number] * 5)) for number in range(3)]
-    with pytest.raises(BusyError, match=r"^3 requests are waiting, at most 3 may\. Try again later\.$"):
+    with pytest.raises(BusyError, match=r"^3 requests are waiting, the maximum is 3\. Try again later\.$"):
         scheduler.submit(request([1]))
     scheduler.step()
-    with pytest.raises(BusyError, match=r"^prompt of 11 tokens: 10 are waiting to be read, at most 20 may\. "):
+    with pytest.raises(BusyError, match=r"^prompt of 11 tokens: 10 prompt tokens are waiting, the maximum is 20\. "):
         scheduler.submit(request([1] * 11))
     states.append(scheduler.submit(request([1] * 10)))
     run(scheduler)
@@ -311,7 +320,7 @@ class Raising:
 class Broken(Plain):
     """A strategy with a mistake."""
 
-    def write(self, text: Text) -> Steps:
+    def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         yield from ()
         raise ValueError("a mistake")
@@ -430,14 +439,14 @@ def test_models_are_measured_once_and_only_while_they_are_idle(
     states = [scheduler.submit(each) for each in asked]
     scheduler.step()
     assert measured == []
-    with pytest.raises(UsageError, match="the models are writing"):
+    with pytest.raises(UsageError, match="strategy auto measures the models, which are running"):
         scheduler.prepare(Auto())
     run(scheduler)
     states.append(scheduler.submit(request(RANDOM[:20])))
     scheduler.step()
     states.append(scheduler.submit(request(RANDOM[20:40], strategy=Auto())))
     scheduler.step()
-    assert not states[-2].ended and states[-1].text is not None  # side by side: it was measured before
+    assert not states[-2].ended and states[-1].sequence is not None  # side by side: it was measured before
     run(scheduler)
     assert measured == [[0, 0, 0]]
     assert [len(state.tokens) for state in states] == [10, 8, 8, 8, 8]

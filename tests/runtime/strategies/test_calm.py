@@ -227,6 +227,6 @@ def test_the_command_line(
     result = json.loads(out)
     assert result["strategy"] == "calm" and 1 < result["blocks"] <= 4
     code, _, err = intaglio("generate", bundle, *arguments, "--trace")
-    assert code == 0 and f"A token went through {result['blocks']:.1f} blocks" in err
+    assert code == 0 and f"On average a token ran through {result['blocks']:.1f} blocks" in err
     code, _, err = intaglio("generate", tiny_decoder, "Hello", "--strategy", "calm")
     assert code == 2 and "--every-layer" in err and err.count("\n") == 1

@@ -186,9 +186,9 @@ def test_a_model_that_does_not_draft_so_is_refused(
     kind: str, tiny_decoder: Path, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
     other = next(each for each in KINDS if each != kind)
-    with pytest.raises(UsageError, match=f"drafts nothing. Train it .intaglio train {kind}"):
+    with pytest.raises(UsageError, match=f"has no drafts. Train it .intaglio train {kind}"):
         TextGenerator(tiny_decoder, strategy=kind)
-    with pytest.raises(UsageError, match=f"drafts by {other}"):
+    with pytest.raises(UsageError, match=f"drafts with {other}"):
         TextGenerator(make_drafting("gpt2", other)[1], strategy=kind)
 
 

@@ -17,7 +17,7 @@ from intaglio.bundle import Bundle
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.sampling import Probabilities, Sampler, Sampling, distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.strategies import CachedModel, Text
+from intaglio.runtime.strategies import CachedModel, GeneratedSequence
 from intaglio.runtime.strategies.drafting import verify
 from intaglio.runtime.tokenizer import read_backend
 
@@ -36,12 +36,12 @@ class Given:
         return next(self.numbers)
 
 
-def text(numbers: Iterable[float] = ()) -> Text:
+def text(numbers: Iterable[float] = ()) -> GeneratedSequence:
     """A text whose sampler draws `numbers`; no model is asked for."""
     sampler = Sampler(Sampling(temperature=1.0))
     sampler._generator = Given(numbers)  # type: ignore[assignment]
     nowhere: Any = None
-    return Text([0], 100, frozenset(), sampler, CachedModel(nowhere, 0, "large"))
+    return GeneratedSequence([0], 100, frozenset(), sampler, CachedModel(nowhere, 0, "large"))
 
 
 def logits(probabilities: Probabilities) -> np.ndarray:

@@ -103,14 +103,14 @@ def test_auto_writes_the_large_models_text_and_says_what_to_expect(
         said = generator.method.forecast()
     assert [result.tokens for result in found] == expected
     assert any(result.calls.small for result in found) == (times is FAST)
-    assert ("cannot win" in said) == (times is SLOW)
+    assert ("Drafting is off" in said) == (times is SLOW)
 
 
 @pytest.mark.parametrize(
     ("large", "said"),
     [
-        ((1.0,) * 13, "13.0 times as fast, if all of 12 drafted"),
-        ((1.0, 3.0, 5.0), "cannot win: to review several tokens takes too long"),
+        ((1.0,) * 13, "13.0 times as fast, if all 12 draft tokens"),
+        ((1.0, 3.0, 5.0), "off: a pass over several tokens takes too long"),
     ],
 )
 def test_without_a_draft_model_reviewing_is_what_costs(
