@@ -60,7 +60,7 @@ def instruction_set() -> str | None:
     if name is None and library() is not None:
         offered = ", ".join(supported_instruction_sets())
         raise UsageError(
-            f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: expected one of {offered}, which this CPU supports."
+            f"INTAGLIO_ISA={os.environ.get('INTAGLIO_ISA')}: this CPU offers {offered}. Choose one of them."
         )
     return name
 
