@@ -79,7 +79,7 @@ def test_a_pass_without_what_it_needs_is_refused_before_it_touches_the_graph(par
 
 
 def test_a_pass_that_takes_what_it_does_not_state_is_told(parse: Callable[..., ir.Model]) -> None:
-    with pytest.raises(GraphError, match=r"took calibration that it does not state\. Add Need\.CALIBRATION"):
+    with pytest.raises(GraphError, match=r"used calibration without declaring it\. Add Need\.CALIBRATION"):
         Greedy()(parse(RELU))
 
 
@@ -105,8 +105,8 @@ def test_options_that_passes_share_are_checked_in_each(kind: type[Pass], make: C
         (lambda: Gptq(samples=0), "gptq: samples 0: expected at least 1."),
         (lambda: Awq(batch=0), "awq: batch 0: expected at least 1."),
         (lambda: Lut(samples=0), "lut: samples 0: expected at least 1."),
-        (lambda: Mixed(outliers=0.6), "mixed: outliers 0.6: expected a part of all weights from 0 to 0.5, such as"),
-        (lambda: LutSparse(sensitive=-1), "lut_sparse: sensitive -1: expected a part of all weights from 0 to 0.5"),
+        (lambda: Mixed(outliers=0.6), "mixed: outliers 0.6: expected a fraction of the weights, 0 to 0.5, such as"),
+        (lambda: LutSparse(sensitive=-1), "lut_sparse: sensitive -1: expected a fraction of the weights, 0 to 0.5"),
         (lambda: PruneMagnitude(fraction=1), "prune_magnitude: fraction 1: expected 0 to below 1, such as 0.5."),
         (lambda: PruneRows(fraction=-1), "prune_rows: fraction -1: expected 0 to below 1, such as 0.5."),
     ],

@@ -142,7 +142,7 @@ def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
             "(float[1, 4, 2] x, float[4] s, float[4] b, float[4] m, float[4] v) => (float[1, 4, 2] y, float[4] n)"
             "{ y, n, o = BatchNormalization(x, s, b, m, v) }",
             13,
-            "gives out its running statistics",
+            "outputs its running statistics",
         ),
         ("(float[2, 4] x) => (float[2, 4] y) { y = Scatter(x) }", 13, "Scatter '.*' is not in opset 23"),
     ],

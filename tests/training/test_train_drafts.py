@@ -158,4 +158,4 @@ def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio
     code, out, _ = intaglio("train", "medusa", checkpoint, "-o", tmp_path / "heads", *arguments, "--steps-ahead", 2)
     assert code == 0 and "+2" in out and "parameters of drafts" in out
     code, _, err = intaglio("train", "hidden-transfer", checkpoint, "-o", tmp_path / "x", *arguments, "--layers", "a")
-    assert code == 2 and "--layers 'a': expected whole numbers" in err and err.count("\n") == 1
+    assert code == 2 and "--layers 'a': expected comma-separated whole numbers" in err and err.count("\n") == 1

@@ -185,7 +185,7 @@ def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio
     assert (code, err) == (0, "")
     assert json.loads(out)["layer"] == 1 and out.count("\n") == 1
     code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "again", *arguments, "--layer", 1)
-    assert code == 0 and "after 1 of 2 blocks" in out and "agrees with all" in out
+    assert code == 0 and "after 1 of 2 blocks" in out and "agreement with the whole model" in out
     code, out, _ = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "every", *arguments, "--every-layer")
     assert code == 0 and "after 1 of 2 blocks" in out and "whole model: loss" in out
     code, _, err = intaglio(

@@ -158,7 +158,7 @@ def test_a_table_that_is_read_twice_is_stored_once(
 
 def test_a_table_with_nan_is_named(parse: Callable[..., ir.Model]) -> None:
     table = np.full((20, 8), np.nan, np.float32)
-    with pytest.raises(GraphError, match="t: holds NaN or infinity, expected finite weights"):
+    with pytest.raises(GraphError, match="t: contains NaN or infinity, expected finite weights"):
         IntegerEmbedding(where="everywhere")(with_table(parse, TWICE, 8, table))
 
 

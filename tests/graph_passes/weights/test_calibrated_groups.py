@@ -151,7 +151,7 @@ FOLDABLE = {
     "swiglu": "g = MatMul(x, a)  s = Sigmoid(g)  t = Mul(g, s)  u = MatMul(x, b2)  h = Mul(t, u)  y = MatMul(h, c)",
 }
 LEFT = {
-    "residual": (f"{NORM}  p = MatMul(h, a)  y = Add(p, h)", "used by more than linear layers"),
+    "residual": (f"{NORM}  p = MatMul(h, a)  y = Add(p, h)", "not only used by group-quantised linear layers"),
     "gelu": ("p = MatMul(x, a)  h = Gelu(p)  y = MatMul(h, c)", "factors do not commute with Gelu"),
     "input": ("y = MatMul(x, a)", "it is an input of the graph"),
     "shared vector": (f"{NORM}  m = Mul(x, v)  p = MatMul(h, a)  y = Add(p, m)", "factors do not commute with"),

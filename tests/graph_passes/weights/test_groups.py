@@ -140,7 +140,7 @@ def test_options_out_of_range(options: dict[str, int], said: str) -> None:
 def test_weights_that_are_no_numbers_are_refused(parse: Callable[..., ir.Model], number: float) -> None:
     weight = W.copy()
     weight[3, 4] = number
-    with pytest.raises(GraphError, match="w: holds NaN or infinity"):
+    with pytest.raises(GraphError, match="w: contains NaN or infinity"):
         Rtn()(parse(MATMUL, {"w": weight, "b": BIAS}))
 
 

@@ -94,7 +94,7 @@ def test_misspelt_skip_is_refused(parse: Parse) -> None:
 
 def test_weights_that_are_not_finite_are_refused(parse: Parse) -> None:
     model = parse("(float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }", {"w": np.full((4, 3), np.nan, np.float32)})
-    with pytest.raises(GraphError, match="w: holds NaN or infinity"):
+    with pytest.raises(GraphError, match="w: contains NaN or infinity"):
         found(model)
 
 

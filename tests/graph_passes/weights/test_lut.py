@@ -151,10 +151,10 @@ def test_without_calibration_text_the_pass_has_to_be_told(model: ir.Model, weigh
     [
         (lambda: Lut(bits=5), "bits 5: expected one of 2, 3, 4"),
         (lambda: LutSparse(bits=1), "bits 1: expected one of 2, 3, 4"),
-        (lambda: LutSparse(outliers=0.6), "outliers 0.6: expected a part"),
-        (lambda: LutSparse(sensitive=-1), "sensitive -1: expected a part"),
+        (lambda: LutSparse(outliers=0.6), "outliers 0.6: expected a fraction"),
+        (lambda: LutSparse(sensitive=-1), "sensitive -1: expected a fraction"),
         (lambda: LutSparse(unweighted=True), "unweighted, but sensitive is 0.0005"),
-        (lambda: Mixed(outliers=2), "outliers 2: expected a part"),
+        (lambda: Mixed(outliers=2), "outliers 2: expected a fraction"),
     ],
 )
 def test_options_out_of_range_are_refused_when_the_recipe_is_read(make: Callable[[], object], said: str) -> None:

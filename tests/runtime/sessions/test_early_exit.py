@@ -235,7 +235,7 @@ def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path
         ({"strategy": "bild", "early_exit": True}, "has no early exit. Train it .intaglio train early-exit"),
         ({"strategy": "greedy", "early_exit": True}, "strategy 'greedy' takes no --early-exit. Leave it out"),
         ({"strategy": "bild", "early_exit": True, "draft": "x"}, "--early-exit and --draft are both given"),
-        ({"strategy": "bild"}, "add --draft BUNDLE, or --early-exit"),
+        ({"strategy": "bild"}, "add --draft BUNDLE or --early-exit"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:

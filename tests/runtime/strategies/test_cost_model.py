@@ -103,7 +103,7 @@ def test_no_forecast_exceeds_a_token_for_each_draft_and_one_more(
     assert times.speedup(chances) <= (1 + sum(chances)) * (1 + 1e-12)
     method = Auto()
     method.times, method.most = times, data.draw(st.integers(0, times.longest))
-    if found := re.search(r"it ([\d.]+) times as fast, if all of (\d+) ", method.forecast()):
+    if found := re.search(r"up to ([\d.]+) times as fast, if all (\d+) ", method.forecast()):
         speedup, drafts = float(found[1]), int(found[2])
         assert speedup <= drafts + 1
         assert drafts <= method.most
