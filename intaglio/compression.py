@@ -131,7 +131,7 @@ def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:
             f"{ALLOW_CODE} (in Python allow_code=True)."
         )
     if allow_code and not running:
-        raise UsageError(f"{ALLOW_CODE}: recipe {recipe} contains no code of its own. Leave the option out.")
+        raise UsageError(f"{ALLOW_CODE}: recipe {recipe} runs no code of its own. Leave the option out.")
 
 
 def _check_data(

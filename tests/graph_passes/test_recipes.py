@@ -173,7 +173,7 @@ def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_pa
             {"group_size": 64},
             "--group-size 64: no pass of recipe lut has this option. Recipes that do: rtn, gptq,",
         ),
-        ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 takes it."),
+        ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 has this option."),
     ],
 )
 def test_an_option_that_no_pass_has_names_the_recipes_that_take_it(

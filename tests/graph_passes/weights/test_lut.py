@@ -220,7 +220,7 @@ def test_sensitivities_that_are_missing_superfluous_or_of_another_model_are_refu
     given = folder / "sensitivity"
     text = folder / "text.txt"
     (tmp_path / "plain.yaml").write_text("passes: [{lut: {compensate: false}}]")
-    with pytest.raises(UsageError, match="pass lut needs to know how sensitive the loss is"):
+    with pytest.raises(UsageError, match="pass lut needs the sensitivity of the loss to each weight"):
         compress(folder / "bundle", tmp_path / "out", tmp_path / "plain.yaml")
     with pytest.raises(UsageError, match=r"no pass of recipe .* needs it"):
         compress(folder / "bundle", tmp_path / "out", tmp_path / "plain.yaml", calibration=text, sensitivity=given)
