@@ -63,7 +63,7 @@ class CachedRows:
         if longest > self.limit:
             which = "model's" if self.limit == self.decoder.max_positions else "cache's"
             raise UsageError(
-                f"text of {longest} tokens, the {which} limit is {self.limit}. Shorten the prompt, or ask for less."
+                f"sequence of {longest} tokens, the {which} limit is {self.limit}. Shorten the prompt, or ask for less."
             )
 
 

@@ -239,7 +239,7 @@ def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_p
 def test_a_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     export(str(make_decoder(family)[0]), tmp_path / "bundle", dtype="float16", check=False)
-    with pytest.raises(UsageError, match="axis capacity: TensorRT writes into caches of one length only"):
+    with pytest.raises(UsageError, match="axis capacity: TensorRT needs caches of one fixed length"):
         build(tmp_path / "bundle", "tensorrt-rtx", ["t4"], axes={"capacity": "1:2:3"})
     built = build(tmp_path / "bundle", "tensorrt-rtx", ["t4", "a100"], axes={"capacity": "48"})
     assert [(engine.sm, engine.profiles["past_key_0"]["max"][2]) for engine in built.engines] == [(75, 48), (80, 48)]
