@@ -152,7 +152,7 @@ def run_command(program: str, command: click.Command) -> None:
     except IntaglioError as error:
         message = str(error)
     except (KeyboardInterrupt, click.exceptions.Abort):
-        message = "interrupted. What was begun was removed; run the command again."
+        message = "interrupted. Unfinished output was removed; run the command again."
     click.echo(f"{program}: {message}", err=True)
     sys.exit(2)
 
