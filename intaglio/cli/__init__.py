@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -98,12 +97,19 @@ def main() -> None:
             raise
         message = _message(error)
         if message is not None:
-            with contextlib.suppress(OSError):  # the reader of standard error may have closed it, too
+            try:
                 click.echo(message, err=True)
-        if isinstance(error, OSError | SystemExit):  # buffered output cannot be written; do not try again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            except OSError:  # the reader of standard error has closed it too
+                _discard(2)
+        if isinstance(error, OSError | SystemExit):  # buffered output cannot be written
+            _discard(1)
         sys.exit(ERROR)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _discard(descriptor: int) -> None:
+    """Let what is still buffered for an output that nobody reads go nowhere, or its flush at exit sets the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 class _Warnings:

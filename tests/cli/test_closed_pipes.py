@@ -60,9 +60,11 @@ def test_tables_and_answers(options: list[str], tiny_bundle: Path, tiny_decoder:
     assert stderr_after(["chat", str(tiny_decoder), *options], 0, b"text\n" * 3) == ""
 
 
-def test_a_mistake_whose_message_nobody_reads_keeps_its_exit_code() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_mistake_whose_message_nobody_reads_keeps_its_exit_code(unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [*PROGRAM, "inspect", "/no/bundle"]
-    assert subprocess.run(command, stdout=writing, stderr=writing, check=False).returncode == 2
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    assert subprocess.run(command, stdout=writing, stderr=writing, env=environment, check=False).returncode == 2
     os.close(writing)

@@ -298,4 +298,4 @@ def test_verb_sensitivity_prints_one_object(folder: Path, tmp_path: Path) -> Non
     done = CliRunner().invoke(cli, [*arguments, *text, "--json"], catch_exceptions=False)
     assert json.loads(done.stdout)["tokens"] == 96
     done = CliRunner().invoke(cli, [*arguments, *text, "--force"], catch_exceptions=False)
-    assert "9 matrices; 96 tokens in 3 pieces" in done.stdout
+    assert "9 matrices; 96 tokens in 3 windows" in done.stdout
