@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Let what is still buffered for an output that nobody reads go nowhere, or its flush at exit sets the exit code."""
+    """Drop what is buffered for an output that nobody reads, as its flush at exit would change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
