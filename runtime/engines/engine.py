@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +14,7 @@ from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.memory import Array, Buffer, HostMemory, Memory
 
-__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers", "check_threads", "zeros"]
+__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers", "check_threads"]
 
 MAX_THREADS = 1024
 
@@ -89,14 +89,6 @@ def check_threads(threads: int | None) -> None:
     """Raise `UsageError` for an unreasonable number of processor threads."""
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise UsageError(f"threads {threads}: expected 1 to {MAX_THREADS}.")
-
-
-def zeros(specs: Iterable[TensorSpec], lengths: Mapping[str, int]) -> dict[str, Array]:
-    """An array of zeros for each of `specs`, by name; `lengths` are the lengths of the symbolic axes."""
-    return {
-        spec.name: np.zeros([lengths[axis] if isinstance(axis, str) else axis for axis in spec.shape], spec.dtype)
-        for spec in specs
-    }
 
 
 def check_buffers(engine: Engine, buffers: Mapping[str, Buffer]) -> None:
