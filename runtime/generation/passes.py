@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from intaglio.runtime.generation.request_state import RequestState
@@ -53,24 +53,26 @@ def _fits(parts: Sequence[Part]) -> bool:
     return all(width <= model.session.tree_room(origins, model.row) for model in models)
 
 
-def run(session: DecoderSession, parts: Sequence[Part]) -> Iterator[tuple[RequestState, Logits]]:
-    """Run one pass; return the requests that it answers, with their logits [wanted, vocab]."""
+def run(session: DecoderSession, parts: Sequence[Part], number: int) -> list[tuple[RequestState, Logits]]:
+    """Run the pass of this number; return the requests that it answers, with their logits [wanted, vocab]."""
     tokens: list[Sequence[int]] = [()] * session.batch
-    trees: list[Sequence[int]] = [()] * session.batch
-    origins: list[Sequence[int]] = [()] * session.batch
     wanted = [0] * session.batch
+    trees: list[Sequence[int]] | None = None
+    origins: list[Sequence[int]] | None = None
     for part in parts:
         row = part.forward.model.row
         tokens[row], wanted[row] = part.tokens, part.wanted
         if part.forward.tree and part.answers:
+            trees, origins = trees or [()] * session.batch, origins or [()] * session.batch
             trees[row], origins[row] = part.forward.parents, part.forward.origins
     before = session.seconds
-    branched = any(trees)
-    logits = session.append(tokens, wanted, trees if branched else None, origins if branched else None)
+    logits = session.append(tokens, wanted, trees, origins)
     seconds = session.seconds - before
     for part in parts:
         model = part.forward.model
         model.drafts = session.draft_logits[model.row]
-        after = len(origins[model.row]) or 1 if session.decoder.drafts else 0
+        origin_count = max(len(part.forward.origins), 1) if part.answers else 1
+        after = origin_count if session.decoder.drafts else 0
+        part.state.served = number
         part.state.counts.called(model.author, len(part.tokens), seconds, after)
-    return ((part.state, logits[part.forward.model.row]) for part in parts if part.answers)
+    return [(part.state, logits[part.forward.model.row]) for part in parts if part.answers]

@@ -36,6 +36,7 @@ class RequestState:
         self.reused = 0  # tokens of the prompt that the large model did not read
         self.forward: Forward | ReadSource | None = None  # what the request waits for, once it has a row
         self.sequence: GeneratedSequence | None = None  # once it has a row
+        self.served = 0  # number of the last pass that it took part in
         self.error: Exception | None = None  # why it failed
         self.ended = False
         self.reported = False  # whether its end was reported as an event

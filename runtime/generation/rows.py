@@ -23,7 +23,6 @@ class Row:
     state: RequestState | None = None  # the request that has the row
     tokens: Sequence[int] = ()  # of an idle row: the tokens in its caches, up to their lengths
     freed: int = 0  # when it became idle, as a counter
-    served: int = 0  # number of the last pass that it took part in
 
     def known(self) -> tuple[Sequence[int], int]:
         """Return tokens, and how many of the first ones may be in the caches exactly as a prefill would leave them.

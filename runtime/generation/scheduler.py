@@ -129,10 +129,8 @@ class Scheduler:
         """
         self._events = []
         try:
-            for state in self._waiting.ending():
-                self._end(state)
-            while (first := self._waiting.take(self._may_begin)) is not None:
-                self._begin(first)
+            if self._waiting:
+                self._end_and_begin()
             self._pass()
         except Exception as error:  # of an engine, whose caches are in an unknown state now
             known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
@@ -148,6 +146,13 @@ class Scheduler:
         self._end_all(None)
         while state := self._waiting.take(lambda _: True):
             state.close()
+
+    def _end_and_begin(self) -> None:
+        """End the cancelled and invalid requests, and start as many others as there are free rows."""
+        for state in self._waiting.ending():
+            self._end(state)
+        while (first := self._waiting.take(self._may_begin)) is not None:
+            self._begin(first)
 
     def _may_begin(self, state: RequestState) -> bool:
         """Whether there is a free row; a strategy that measures the models waits until all others have finished."""
@@ -177,12 +182,15 @@ class Scheduler:
         Then prefill and decode steps alternate. The order also protects the drafts of an early exit, which are in the
         large model's cache behind the tokens that it has read.
         """
-        waiting = [(row, state, state.forward) for row, state in self._running if state.forward is not None]
-        reading = [(row, state) for row, state, forward in waiting if _reads(state)]
-        writing = sorted(
-            ((row, state, forward) for row, state, forward in waiting if not _reads(state)), key=lambda e: e[0].served
-        )
-        parts = [part_of(state, forward, self._chunk) for _, state, forward in writing if isinstance(forward, Forward)]
+        reading: list[tuple[Row, RequestState]] = []
+        parts: list[Part] = []
+        for row, state in self._running:
+            forward = state.forward
+            if isinstance(forward, ReadSource) or (forward is not None and is_reading(state)):
+                reading.append((row, state))
+            elif forward is not None:
+                parts.append(part_of(state, forward, self._chunk))
+        parts.sort(key=_last_served)
         drafting = [part for part in parts if part.forward.model.author == "small"]
         if reading and not drafting and not (self._read_last and parts):
             self._read_last = True
@@ -232,12 +240,7 @@ class Scheduler:
     def _run(self, parts: Sequence[Part]) -> None:
         """Run a pass and continue the requests that it answers."""
         self._passes += 1
-        answers = run(parts[0].forward.model.session, parts)
-        served = {id(part.state) for part in parts}
-        for row, state in self._running:
-            if id(state) in served:
-                row.served = self._passes
-        for state, logits in answers:
+        for state, logits in run(parts[0].forward.model.session, parts, self._passes):
             self._go_on(state, logits)
 
     def _go_on(self, state: RequestState, logits: Logits | None) -> None:
@@ -272,8 +275,8 @@ class Scheduler:
         self._rows.forget()
 
 
-def _reads(state: RequestState) -> bool:
-    return isinstance(state.forward, ReadSource) or (state.forward is not None and is_reading(state))
+def _last_served(part: Part) -> int:
+    return part.state.served
 
 
 def _key(strategy: Strategy) -> tuple[object, ...]:

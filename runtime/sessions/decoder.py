@@ -148,8 +148,7 @@ class DecoderSession(CachedRows):
         counts = [len(tokens) for tokens in texts]
         self.check_lengths(counts)
         longest = max(counts)
-        widest = longest if trees else min(longest, self._widest(counts))
-        if longest and longest == widest:
+        if longest == 1 or (longest and (trees or longest <= self._widest(counts))):
             return self._append(texts, counts, wanted, trees, origins)
         return self._append_in_pieces(texts, wanted)
 
@@ -280,13 +279,13 @@ class DecoderSession(CachedRows):
 
     def _reserve(self, slots: int) -> None:
         """Ensure `slots` slots in every row; the cache's content is copied."""
-        self._limits.check_slots(slots)
-        if slots > self.capacity:
+        if slots > self.cache.capacity:
+            self._limits.check_slots(slots)
             self._pool.clear()  # these are bound to the old caches
             self.cache.grow(self._limits.slots or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
-        if self.capacity != self._slots.capacity:
+        if self.cache.capacity != self._slots.capacity:
             self._pool.clear()
-            self._slots.resize(self.capacity)
+            self._slots.resize(self.cache.capacity)
 
     def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
         """Use `buffers` (by name) as additional inputs of the next steps; `tokens` is the capacity of the buffers."""

@@ -56,9 +56,15 @@ class Counts(msgspec.Struct):
 
     def called(self, author: Author, tokens: int, seconds: float, origins: int = 0) -> None:
         """Count a forward pass of a decoder."""
-        self.origins += origins if author == "large" else 0
-        for counts, more in ((self.calls, 1), (self.processed, tokens), (self.seconds, seconds)):
-            setattr(counts, author, getattr(counts, author) + more)
+        if author == "large":
+            self.calls.large += 1
+            self.processed.large += tokens
+            self.seconds.large += seconds
+            self.origins += origins
+        else:
+            self.calls.small += 1
+            self.processed.small += tokens
+            self.seconds.small += seconds
 
     def read(self, author: Author, seconds: float) -> None:
         """Count the time of an encoder."""
