@@ -13,7 +13,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 HERE = Path(__file__).parent
-STAGES = ("exporters", "graph_passes", "plugins", "runtime", "training", "validate")
+STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validate")
 
 
 def packages() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from import_graph import ImportGraph, circles
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
+FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")
 # Imports of modules that load a heavy library (torch, ONNX Runtime, ...) may stand in a function or be for type
 # checkers alone, to keep the others light. So may those of these files and folders, for the reason given.
 PUT_OFF = {

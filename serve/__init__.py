@@ -1,0 +1,1 @@
+"""The OpenAI HTTP API over the runtime: decoders and encoders, batched continuously."""
