@@ -56,10 +56,10 @@ class GenerationStream:
         Raises the error of `fail`.
         """
         while not self._events:
-            if self._error is not None:
-                raise self._error
             if not self._unfinished:
                 return []
+            if self._error is not None:
+                raise self._error
             self._arrived.clear()
             await self._arrived.wait()
         arrived = list(self._events)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from intaglio.runtime.generation.events import Finished, Piece
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.serve.errors import ApiError
+from intaglio.serve.parts import Part
 
 
 class Chunk(NamedTuple):
@@ -37,8 +37,8 @@ class Formatter(ABC):
         return []
 
     @abstractmethod
-    def take(self, index: int, event: Piece | Finished) -> list[Chunk]:
-        """Process an event of a text; return the chunks that it becomes."""
+    def take(self, part: Part) -> list[Chunk]:
+        """Process a part of a text; return the chunks that it becomes."""
 
     def end(self) -> list[Chunk]:
         """The chunks after the last text has finished."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.generated import Generated
-from intaglio.serve.decoder_worker import ChoiceEvent, DecoderWorker, GenerationStream
+from intaglio.serve.decoder_worker import DecoderWorker, GenerationStream
 from intaglio.serve.errors import ApiError, api_error
 from intaglio.serve.formatter import Formatter
+from intaglio.serve.parts import parts_of
 
 Report = Callable[[Generated], None]  # called with each finished text
 
@@ -31,10 +30,10 @@ async def whole(stream: GenerationStream, formatter: Formatter, report: Report) 
     """Run until all texts are finished; return the response. Raises `ApiError`."""
     async with stream:
         while events := await stream.next():
-            for index, event in _merged(events):
-                formatter.take(index, event)
-                if isinstance(event, Finished):
-                    report(event.result)
+            for part in parts_of(events):
+                formatter.take(part)
+                if part.result is not None:
+                    report(part.result)
     return formatter.response()
 
 
@@ -46,30 +45,13 @@ async def streamed(stream: GenerationStream, formatter: Formatter, report: Repor
                 yield chunk.encode()
             while events := await stream.next():
                 chunks = []
-                for index, event in _merged(events):
-                    chunks += formatter.take(index, event)
-                    if isinstance(event, Finished):
-                        report(event.result)
+                for part in parts_of(events):
+                    chunks += formatter.take(part)
+                    if part.result is not None:
+                        report(part.result)
                 if chunks:
                     yield b"".join([chunk.encode() for chunk in chunks])
             yield b"".join(chunk.encode() for chunk in formatter.end()) + formatter.last
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             yield b"".join(chunk.encode() for chunk in formatter.failure(api_error(error)))
 
-
-def _merged(events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, Piece | Finished]]:
-    """Join pieces of a text that arrived together. Raises the error of a text that failed."""
-    pieces: dict[int, list[Piece]] = {}
-    for index, event in events:
-        if isinstance(event, Piece):
-            pieces.setdefault(index, []).append(event)
-            continue
-        if isinstance(event, Failed):
-            raise api_error(event.error) from event.error
-        if index in pieces:
-            yield index, Piece.joined(pieces.pop(index))
-        yield index, event
-    for index, some in pieces.items():
-        yield index, Piece.joined(some)
