@@ -155,6 +155,19 @@ class DecoderWorker:
         """End a text before the next pass."""
         self.scheduler.cancel(state)
 
+    @property
+    def unfinished(self) -> int:
+        """Number of texts that wait or run."""
+        return len(self._streams)
+
+    def fail_all(self, error: Exception) -> int:
+        """Let all open streams fail with `error`; called in the event loop. Return the number of unfinished texts."""
+        with self._lock:
+            streams = [stream for _, stream, _ in self._streams.values()]
+        for stream in streams:
+            stream.fail(error)
+        return len(streams)
+
     def _work(self) -> None:
         try:
             while not self._closing:

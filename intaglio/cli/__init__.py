@@ -27,6 +27,7 @@ VERBS = {
     "run": "Run a bundle on text: embed, classify, fill blanks.",
     "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
     "chat": "Chat with a decoder on the terminal.",
+    "serve": "Serve bundles behind the OpenAI HTTP API, batched continuously.",
     "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
     "roofline": "Compare a bundle's speed with the limits of this machine's memory and processors.",
     "tune": "Measure the CPU kernels for compressed weights on this machine, and use the fastest.",
