@@ -60,6 +60,18 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred less likely."
     ),
+    click.option(
+        "--presence-penalty",
+        default=0.0,
+        show_default=True,
+        help="Above 0: make generated tokens less likely, however often they occur; -2 to 2.",
+    ),
+    click.option(
+        "--frequency-penalty",
+        default=0.0,
+        show_default=True,
+        help="Above 0: make generated tokens less likely, each time more; -2 to 2.",
+    ),
     click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
     click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),

@@ -63,6 +63,8 @@ class TextGenerator:
         top_p: float | None = None,
         min_p: float | None = None,
         repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
@@ -93,7 +95,12 @@ class TextGenerator:
             raise UsageError("--early-exit and --draft are both given, expected at most one. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
         default = "auto" if drafting else "greedy"
-        self.strategy, self._sampling = sampling_of(strategy, default, filters, repetition_penalty)
+        penalties = {
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+        }
+        self.strategy, self._sampling = sampling_of(strategy, default, filters, penalties)
         self.method = method_of(self.strategy, options, drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)

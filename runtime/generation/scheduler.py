@@ -98,6 +98,7 @@ class Scheduler:
         Raises `BusyError` if the queue is full.
         """
         try:
+            request.sampling.check_vocabulary(self._large.vocabulary)
             prompt = self.prompts.encode(request.prompt)
             check_prompt(prompt.tokens, self.limit if self._start is None else len(prompt.tokens) + 1)
         except IntaglioError as error:
@@ -250,7 +251,7 @@ class Scheduler:
         except Exception as error:  # of its strategy, or its constraint
             state.error = error
             pieces = []
-        self._events += [Piece(state, piece) for piece in pieces if piece]
+        self._events += [Piece(state, text, logprobs) for text, logprobs in pieces if text or logprobs]
         if state.ended or state.error is not None:
             self._end(state)
 
