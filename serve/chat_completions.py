@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
+from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.serve.constraints import ResponseFormat, constraints_for
@@ -34,6 +35,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # variables of the template, such as {"enable_thinking": false}
 
 
 class TopLogprob(msgspec.Struct):
@@ -125,7 +127,7 @@ class ChatFormatter(Formatter):
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
         constraints = constraints_for(fields, fields.response_format, model, fields.n)
         most = fields.max_completion_tokens or fields.max_tokens
-        prompt = messages_of(fields.messages)
+        prompt = ChatPrompt(messages_of(fields.messages), options=fields.chat_template_kwargs or {})
         self.requests = generation_requests(fields, model, [prompt], most, logprobs, constraints)
         self.streams = fields.stream
         self._usage = fields.reports_usage

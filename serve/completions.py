@@ -27,7 +27,7 @@ MAX_LOGPROBS = 20
 class CompletionRequest(GenerationFields, kw_only=True):
     """The body of a request."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]  # type: ignore[misc]
+    prompt: str | list[str | int | list[int]]  # a text, token ids, or a list of either
     max_tokens: Count = 16
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token
 
@@ -107,16 +107,13 @@ class CompletionFormatter(Formatter):
 
 
 def _prompts(fields: CompletionRequest, vocabulary: int) -> Sequence[str | list[int]]:
-    given = fields.prompt
-    prompts: list[str | list[int]]
-    if isinstance(given, str):
-        prompts = [given]
-    elif given and isinstance(given[0], int):
-        prompts = [[each for each in given if isinstance(each, int)]]
-    else:
-        prompts = [each for each in given if isinstance(each, str | list)]
-    if not prompts:
+    given = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt
+    if not given:
         raise invalid("prompt: the list is empty. Send at least one prompt.", "prompt")
+    tokens = [each for each in given if isinstance(each, int)]
+    prompts: Sequence[str | list[int]] = [tokens] if tokens else [each for each in given if not isinstance(each, int)]
+    if tokens and len(tokens) < len(given):
+        raise invalid("prompt: token ids and texts are mixed. Send a list of one kind.", "prompt")
     for prompt in prompts:
         if isinstance(prompt, list) and not all(0 <= token < vocabulary for token in prompt):
             raise invalid(f"prompt: token ids go from 0 to {vocabulary - 1}. Send other ids, or text.", "prompt")

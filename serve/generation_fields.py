@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
+from intaglio.runtime.generation.prompt_reader import Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
 from intaglio.serve.errors import invalid
@@ -19,7 +19,7 @@ from intaglio.serve.model import DecoderModel
 Count = Annotated[int, Meta(ge=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
-Seed = Annotated[int, Meta(ge=0, lt=1 << 63)]
+Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 MAX_STOPS = 16
 
@@ -89,7 +89,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
 def generation_requests(
     fields: GenerationFields,
     model: DecoderModel,
-    prompts: Sequence[Prompt | Sequence[int] | EncodedPrompt],
+    prompts: Sequence[Prompt | Sequence[int]],
     max_new_tokens: int | None,
     logprobs: int | None,
     constraints: Sequence[LogitConstraint | None],
@@ -107,7 +107,7 @@ def generation_requests(
                 sampling,
                 stops,
                 max_new_tokens or model.max_tokens,
-                None if fields.seed is None else (fields.seed, choice),
+                None if fields.seed is None else (fields.seed % (1 << 64), choice),
                 generator.method,
                 ignore_eos=True,
                 end_tokens=frozenset() if fields.ignore_eos else generator.ends,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.chat import Message, ToolCall
 from intaglio.serve.errors import invalid
 
 
@@ -16,21 +16,6 @@ class ContentPart(msgspec.Struct):
 
     type: str
     text: str | None = None
-
-
-class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
-    """The function that was called, and its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
-    """A call of an earlier answer."""
-
-    id: str
-    function: FunctionCall
-    type: Literal["function"] = "function"
 
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,5 +55,5 @@ def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
         if message.tool_calls and message.role != "assistant":
             raise invalid(f"{where}.tool_calls: only messages of the assistant have calls.", f"{where}.tool_calls")
         role = "system" if message.role == "developer" else message.role
-        found.append(Message(role, text or ""))
+        found.append(Message(role, text, message.name, message.tool_calls, message.tool_call_id))
     return found

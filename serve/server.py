@@ -110,8 +110,10 @@ class _Server(uvicorn.Server):
         listening.listen(BACKLOG)
         await self.serve([listening])
 
-    def _log_started_message(self, listeners: Sequence[socket.socket]) -> None:
-        host, port = listeners[0].getsockname()[:2]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and report where."""
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         names = ", ".join(self._api.models.by_name)
         log.info("listening on %s://%s:%d with %s", "https" if self.config.ssl else "http", shown, port, names)

@@ -151,6 +151,11 @@ class TextGenerator:
         return self.scheduler.limit
 
     @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return self._model.vocabulary
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the bundle."""
         return self.scheduler.prompts.tokenizer
