@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
+from intaglio.serve.classification import ClassificationRequest, create_classification
 from intaglio.serve.completions import CompletionFormatter, CompletionRequest
+from intaglio.serve.embeddings import EmbeddingsRequest, create_embeddings
+from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, api_error
 from intaglio.serve.fields import decode
 from intaglio.serve.formatter import Formatter
@@ -32,6 +35,7 @@ from intaglio.serve.options import ServerOptions
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
 
 Fields = TypeVar("Fields", bound=GenerationFields)
+EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest)
 
 
 class ModelCard(msgspec.Struct):
@@ -74,6 +78,8 @@ class Api:
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/v1/classify", self.classify, methods=["POST"]),
         ]
         middleware = [Middleware(Gate, api=self)]
         if self.options.cors_origins:
@@ -117,6 +123,30 @@ class Api:
     async def chat_completions(self, request: Request) -> Response:
         """Answers to a conversation."""
         return await self._generate(request, ChatRequest, ChatFormatter)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Embeddings of texts."""
+        return await self._encode(request, EmbeddingsRequest, create_embeddings)
+
+    async def classify(self, request: Request) -> Response:
+        """Classes of texts."""
+        return await self._encode(request, ClassificationRequest, create_classification)
+
+    async def _encode(
+        self,
+        request: Request,
+        kind: type[EncoderFields],
+        create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, msgspec.Struct]],
+    ) -> Response:
+        fields = decode(await read_body(request, self.options), kind)
+        model = self.models.encoder(fields.model)
+        seconds = self.options.request_timeout
+        work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
+        try:
+            return _json(await _unless_disconnected(request, work))
+        except TimeoutError:
+            late = f"the response took more than {seconds:g} seconds. Send fewer texts."
+            raise ApiError(504, late, "timeout_error") from None
 
     async def _generate(
         self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]

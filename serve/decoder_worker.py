@@ -15,6 +15,7 @@ from intaglio.runtime.generation.events import Event, Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
+from intaglio.serve.worker_state import WorkerState
 
 IDLE_WAIT = 1.0  # seconds; the thread looks this often whether it should end
 
@@ -155,10 +156,9 @@ class DecoderWorker:
         """End a text before the next pass."""
         self.scheduler.cancel(state)
 
-    @property
-    def unfinished(self) -> int:
-        """Number of texts that wait or run."""
-        return len(self._streams)
+    def state(self) -> WorkerState:
+        """The current load, in texts."""
+        return WorkerState(*self.scheduler.load())
 
     def fail_all(self, error: Exception) -> int:
         """Let all open streams fail with `error`; called in the event loop. Return the number of unfinished texts."""

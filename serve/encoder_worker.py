@@ -136,6 +136,11 @@ class EncoderWorker:
                 self._drop([call])
         return [result for result in call.results if result is not None]
 
+    @property
+    def alive(self) -> bool:
+        """Whether texts are run."""
+        return self._thread.is_alive()
+
     def state(self) -> WorkerState:
         """The current load, in texts."""
         with self._changed:

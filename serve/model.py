@@ -44,7 +44,8 @@ class EncoderModel:
     @property
     def max_tokens(self) -> int | None:
         """Maximum number of tokens of a text."""
-        return self.worker.max_tokens
+        sequence = self.bundle.manifest.axes.get("sequence")
+        return sequence.maximum if sequence else None
 
 
 Model = DecoderModel | EncoderModel

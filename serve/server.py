@@ -106,7 +106,8 @@ class _Server(uvicorn.Server):
         """Listen until a signal arrives."""
         loop = asyncio.get_running_loop()
         for model in self._api.models.by_name.values():
-            model.worker.start(loop)
+            if isinstance(model, DecoderModel):
+                model.worker.start(loop)
         listening.listen(BACKLOG)
         await self.serve([listening])
 
@@ -139,7 +140,7 @@ class _Server(uvicorn.Server):
         """Stop listening, finish the running requests within the grace period, cancel the others."""
         grace = self._api.options.grace
         workers = [each.worker for each in self._api.models.by_name.values() if isinstance(each, DecoderModel)]
-        running = sum(worker.unfinished for worker in workers)
+        running = sum(worker.state().running + worker.state().waiting for worker in workers)
         log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
         late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)
         timer = asyncio.get_running_loop().call_later(grace, _fail_all, workers, late)
