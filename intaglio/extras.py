@@ -11,6 +11,7 @@ from intaglio.errors import MissingExtraError
 EXTRA_OF = {
     "cuda.bindings": "gpu",
     "huggingface_hub": "export",
+    "llguidance": "grammar",
     "onnx_graphsurgeon": "surgeon",
     "onnxruntime": "cpu",
     "onnxscript": "export",

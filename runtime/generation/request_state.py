@@ -133,6 +133,8 @@ class RequestState:
                 piece = self._stream.push(written.token)
             if self._stream.stopped is not None:
                 self._stopped = "stop"
+            elif self.sequence.sampler.finished(self.sequence.tokens):
+                self._stopped = "eos"
             elif not self.sequence.room:
                 self._stopped = "length" if self._room == self.request.max_new_tokens else "capacity"
         self.ended = self._stopped != "interrupted"

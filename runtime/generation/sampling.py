@@ -89,6 +89,7 @@ class Sampler:
         self.sampling = sampling
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
+        self._masked: Logits = np.empty(0, np.float32)  # the memory of constrained logits, reused by each call
 
     def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
@@ -103,14 +104,27 @@ class Sampler:
     def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
         """Return the logits [vocabulary] after the constraint, the penalties and the bias.
 
-        If greedy, `choose` takes the highest of them.
+        If greedy, `choose` takes the highest of them. With a constraint, they are valid until the next call of the
+        sampler, which reuses their memory.
         """
         return penalised(self._allowed(logits, seen), self.sampling, seen, self._prompt_tokens)
 
     def _allowed(self, logits: Logits, seen: Sequence[int]) -> Logits:
         if self._constraint is None:
             return logits
-        return constrained(logits, self._constraint, seen[self._prompt_tokens :])
+        if self._masked.shape != logits.shape or self._masked.dtype != logits.dtype:
+            self._masked = np.empty_like(logits)
+        return constrained(logits, self._constraint, seen[self._prompt_tokens :], self._masked)
+
+    def count_allowed(self, seen: Sequence[int], draft: Sequence[int]) -> int:
+        """Return how many tokens of `draft`, from its first, the constraint allows after `seen`."""
+        if self._constraint is None or not draft:
+            return len(draft)
+        return self._constraint.count_allowed(seen[self._prompt_tokens :], draft)
+
+    def finished(self, seen: Sequence[int]) -> bool:
+        """Whether the constraint ends the text after `seen`, the tokens so far, prompt included."""
+        return self._constraint is not None and self._constraint.finished(seen[self._prompt_tokens :])
 
     def uniform(self) -> float:
         """Draw a number in [0, 1); 0.5 if greedy."""
