@@ -28,6 +28,7 @@ VERBS = {
     "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
     "chat": "Chat with a decoder on the terminal.",
     "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
+    "bench": "Measure latency, throughput and memory of a bundle or a server, beside a baseline.",
     "roofline": "Compare a bundle's speed with the limits of this machine's memory and processors.",
     "tune": "Measure the CPU kernels for compressed weights on this machine, and use the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
