@@ -153,7 +153,9 @@ def _loads(
     loads = []
     for at_a_time in concurrency:
         enough = max(REQUESTS, REQUESTS_EACH * at_a_time) if seconds is None else None
-        loads += [Load(at_a_time, tokens, requests or enough, seconds, rate) for tokens in lengths]
+        loads += [
+            Load(at_a_time, tokens, enough if requests is None else requests, seconds, rate) for tokens in lengths
+        ]
     return loads
 
 

@@ -64,5 +64,5 @@ def _timing(text: Generated) -> Timing:
         units=len(text.tokens),
         prompt_tokens=text.prompt_tokens,
         first=text.queued_seconds + text.prompt_seconds,
-        per_token=1 / text.tokens_per_second if text.seconds > text.prompt_seconds else None,
+        per_token=1 / text.tokens_per_second if len(text.tokens) > 1 else None,
     )
