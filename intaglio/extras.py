@@ -12,6 +12,7 @@ EXTRA_OF = {
     "cuda.bindings": "gpu",
     "httpx2": "bench",
     "huggingface_hub": "export",
+    "llguidance": "grammar",
     "onnx_graphsurgeon": "surgeon",
     "onnxruntime": "cpu",
     "onnxscript": "export",

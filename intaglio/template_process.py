@@ -4,8 +4,8 @@ jinja2's sandbox protects the machine, but does not prevent `2 ** 999999999` or 
 where the kernel limits time and memory. The process imports little, so that it starts fast, and stays for the later
 turns of a conversation. It reads JSON lines and answers each with one:
 
-    {"template": "..."}                  {}             or {"refused": reason} or {"limit": "memory"}
-    {"tokens": {...}, "messages": [...]} {"text": ...}  or {"refused": reason} or {"limit": "memory" | "characters"}
+    {"template": "..."}   {}             or {"refused": reason} or {"limit": "memory"}
+    {"variables": {...}}  {"text": ...}  or {"refused": reason} or {"limit": "memory" | "characters"}
 
 Every request has a limit in "seconds" of processor time; the kernel kills a process that exceeds it.
 """
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 30  # of address space
 MAX_CHARACTERS = 16 << 20  # of a prompt
 SHOWN = 200  # characters of a template's own error message
+FUNCTIONS = ("raise_exception", "strftime_now")  # of every template
+RESERVED = ("add_generation_prompt", "documents", *FUNCTIONS)  # variables that this process sets
 
 
 def _compile(source: str) -> Template:
@@ -51,12 +53,18 @@ def _compile(source: str) -> Template:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    environment.globals |= dict(zip(FUNCTIONS, (_refuse, _now), strict=True))
     return environment.from_string(source)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -69,7 +77,7 @@ def _now(form: str) -> str:
 
 def _render(template: Template, request: dict[str, Any]) -> dict[str, str]:
     pieces, length = [], 0
-    for piece in template.generate(**request["tokens"], messages=request["messages"], add_generation_prompt=True):
+    for piece in template.generate({"documents": None, **request["variables"], "add_generation_prompt": True}):
         pieces.append(piece)
         length += len(piece)
         if length > MAX_CHARACTERS:

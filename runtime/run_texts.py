@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -14,7 +16,8 @@ from intaglio.bundle import Bundle, Manifest
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.runtime.tokenizer import Tokenizer, TokenSequence
+from intaglio.targets import DEFAULT
 
 
 class Ran(msgspec.Struct, omit_defaults=True, eq=False):
@@ -24,6 +27,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     embedding: npt.NDArray[np.float32] | None = None  # [width], "embed": the sentence's; "encode": mean hidden state
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
     scores: dict[str, float] | None = None  # probability of each class, or of the top words for the first blank
+    tokens: int = 0  # that the model read, special tokens included
 
 
 def run(
@@ -42,22 +46,81 @@ def run(
     """
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
-    opened = Bundle.open(bundle)
-    task = opened.manifest.task
-    if top < 1:
-        raise UsageError(f"top {top}: expected at least 1.")
-    if opened.manifest.decoder is not None:
-        raise BundleError(f"bundle {bundle}: is a decoder, which generates text. Use: intaglio generate {bundle}")
-    if task not in TASKS:
-        raise BundleError(f"bundle {bundle}: its task is {task or 'unknown'!r}, expected one of {', '.join(TASKS)}.")
-    needed, read = TASKS[task]
-    if needed not in {spec.name for spec in opened.manifest.outputs}:
-        raise BundleError(f"bundle {bundle}: no output {needed}, which the task {task!r} needs. Re-export it.")
-    tokenizer = Tokenizer.open(opened)
-    with open_engine(bundle, target) as engine:
+    with TextRunner(Bundle.open(bundle), target, top=top) as runner:
         for batch in _batches(texts, batch_size):
-            feeds = tokenizer.feeds(batch, truncate)
-            yield from read(_Batch(batch, feeds, engine.run(feeds), opened.manifest, tokenizer, top))
+            yield from runner.run(batch, truncate)
+
+
+class TextRunner:
+    """An opened bundle of one of the `TASKS`, which runs batches of texts. A context manager."""
+
+    def __init__(
+        self, bundle: Bundle, target: str = DEFAULT, threads: int | None = None, spinning: bool = True, top: int = 5
+    ):
+        """`threads` and `spinning`: see `open_engine`; `top`: the number of words listed for a blank.
+
+        Raises `UsageError` for options out of range, `BundleError` for a bundle that does not accept text.
+        """
+        if top < 1:
+            raise UsageError(f"top {top}: expected at least 1.")
+        self.manifest, self._top = bundle.manifest, top
+        self._read = _reader(bundle)
+        self.tokenizer = Tokenizer.open(bundle)
+        self.engine = open_engine(bundle, target, threads, spinning)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, texts: Sequence[str], truncate: bool = False) -> list[Ran]:
+        """Run one batch. Raises `UsageError` for a text that the model does not accept."""
+        sequences = self.tokenizer.encode(texts, truncate)
+        for text, sequence in zip(texts, sequences, strict=True):
+            self.check(text, sequence)
+        return self.run_tokens(texts, sequences)
+
+    def check(self, text: str, sequence: TokenSequence) -> None:
+        """Raise `UsageError` for a text with too many tokens, or without the blank of a fill-mask bundle."""
+        self.tokenizer.check_length(text, sequence)
+        blank = self.tokenizer.mask_token_id
+        if self.manifest.task == "fill-mask" and blank not in sequence.ids:
+            token = self.tokenizer.backend.id_to_token(blank) if blank is not None else "[MASK]"
+            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} for the word to fill in.")
+
+    def run_tokens(self, texts: Sequence[str], sequences: Sequence[TokenSequence]) -> list[Ran]:
+        """Run one batch of checked texts, at least one, given with their tokens."""
+        feeds = self.tokenizer.pad(sequences)
+        outputs = self.engine.run(feeds)
+        results = list(self._read(_Batch(texts, feeds, outputs, self.manifest, self.tokenizer, self._top)))
+        for result, sequence in zip(results, sequences, strict=True):
+            result.tokens = len(sequence.ids)
+        return results
+
+    def close(self) -> None:
+        """Release the engine; the runner is invalid afterwards."""
+        self.engine.close()
+
+
+def _reader(bundle: Bundle) -> Callable[[_Batch], Iterator[Ran]]:
+    """The function that interprets the outputs of `bundle`. Raises `BundleError` unless it has one of the `TASKS`."""
+    manifest = bundle.manifest
+    if manifest.decoder is not None:
+        raise BundleError(
+            f"bundle {bundle.path}: is a decoder, which generates text. Use: intaglio generate {bundle.path}"
+        )
+    if manifest.task not in TASKS:
+        known = ", ".join(TASKS)
+        raise BundleError(f"bundle {bundle.path}: its task is {manifest.task or 'unknown'!r}, expected one of {known}.")
+    needed, read = TASKS[manifest.task]
+    if needed not in {spec.name for spec in manifest.outputs}:
+        raise BundleError(
+            f"bundle {bundle.path}: no output {needed}, which the task {manifest.task!r} needs. Re-export it."
+        )
+    return read
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -75,7 +138,7 @@ def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 class _Batch:
     """The data needed to interpret the outputs of one batch."""
 
-    texts: list[str]
+    texts: Sequence[str]
     feeds: Mapping[str, Array]
     outputs: Mapping[str, Array]
     manifest: Manifest
@@ -108,9 +171,6 @@ def _fill_mask(batch: _Batch) -> Iterator[Ran]:
     for index, text in enumerate(batch.texts):
         ids = batch.feeds["input_ids"][index].copy()
         positions = np.flatnonzero(ids == blank)
-        if positions.size == 0:
-            token = tokenizer.backend.id_to_token(blank) if blank is not None else "[MASK]"
-            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} for the word to fill in.")
         probabilities = _softmax(batch.outputs["logits"][index, positions])
         ids[positions] = probabilities.argmax(axis=-1)
         scores: dict[str, float] = {}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,14 @@ LONGEST_WORD = 1 << 20  # characters
 TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
-# Input of a model -> attribute of the tokenizer's encoding.
-COLUMNS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+COLUMNS = ("input_ids", "attention_mask", "token_type_ids")  # the inputs that a tokenizer returns
+
+
+class TokenSequence(NamedTuple):
+    """One text as the model reads it: special tokens included, no padding."""
+
+    ids: Sequence[int]
+    type_ids: Sequence[int]
 
 
 class Tokenizer:
@@ -63,7 +69,7 @@ class Tokenizer:
         self.max_length = max_length
         self.truncation = min((length for length in (truncation, max_length) if length is not None), default=cut)
         self.pad_token_id = next(_ids(self.backend, padding.get("pad_id"), *pad, "[PAD]", "<pad>", 0))
-        self.backend.enable_padding(pad_id=self.pad_token_id, pad_type_id=padding.get("pad_type_id", 0))
+        self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
 
     @classmethod
     def open(cls, bundle: Bundle) -> Tokenizer:
@@ -84,6 +90,16 @@ class Tokenizer:
 
         A text longer than the model's limit raises `UsageError`, or is truncated with `truncate`.
         """
+        sequences = self.encode(texts, truncate)
+        for text, sequence in zip(texts, sequences, strict=True):
+            self.check_length(text, sequence)
+        return self.pad(sequences)
+
+    def encode(self, texts: Sequence[str], truncate: bool = False) -> list[TokenSequence]:
+        """The tokens of each text, of any length. Not for several threads at a time.
+
+        Raises `UsageError` for a text that is not Unicode, or with a word that is too long for a tokenizer.
+        """
         for text in texts:
             check_unicode(text)
             check_words(text)
@@ -91,17 +107,29 @@ class Tokenizer:
             self.backend.enable_truncation(self.truncation)
         else:
             self.backend.no_truncation()
-        encodings = self.backend.encode_batch(list(texts))
-        for text, encoding in zip(texts, encodings, strict=True):
-            if self.max_length is not None and (tokens := sum(encoding.attention_mask)) > self.max_length:
-                raise UsageError(
-                    f"text of {tokens} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
-                    "Split it, or add --truncate."
-                )
-        return {
-            name: np.array([getattr(encoding, COLUMNS[name]) for encoding in encodings], dtype=np.int64)
-            for name in self.inputs
-        }
+        return [TokenSequence(encoding.ids, encoding.type_ids) for encoding in self.backend.encode_batch(list(texts))]
+
+    def check_length(self, text: str, sequence: TokenSequence) -> None:
+        """Raise `UsageError` for a text of more tokens than the model takes."""
+        if self.max_length is not None and len(sequence.ids) > self.max_length:
+            raise UsageError(
+                f"text of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
+                "Split it, or truncate it with --truncate."
+            )
+
+    def pad(self, sequences: Sequence[TokenSequence]) -> dict[str, npt.NDArray[np.int64]]:
+        """One batch: input name -> int64 [len(sequences), longest], padded on the right, mask 0 at padding."""
+        shape = len(sequences), max((len(sequence.ids) for sequence in sequences), default=0)
+        feeds = {name: np.full(shape, self._padding.get(name, 0), dtype=np.int64) for name in self.inputs}
+        for row, sequence in enumerate(sequences):
+            columns: dict[str, Sequence[int] | int] = {
+                "input_ids": sequence.ids,
+                "attention_mask": 1,
+                "token_type_ids": sequence.type_ids,
+            }
+            for name, array in feeds.items():
+                array[row, : len(sequence.ids)] = columns[name]
+        return feeds
 
     def batches(
         self, texts: Sequence[str], batch_size: int, truncate: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def _help(strategies: Mapping[str, StrategyOption]) -> str:
     return f"{said}.  [default: {', '.join(f'{each:g}' for each in defaults)}]" if defaults else f"{said}."
 
 
-OPTIONS: tuple[Callable[[Any], Any], ...] = (
+DRAFTING_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--strategy",
         help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; sample with a sampling "
@@ -43,6 +43,9 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),
+)
+OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    *DRAFTING_OPTIONS,
     click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Maximum number of new tokens."),
     click.option(
         "--temperature", type=float, help="Divides the logits: below 1 less random, above 1 more.  [default: 1.0]"
@@ -57,6 +60,18 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred less likely."
     ),
+    click.option(
+        "--presence-penalty",
+        default=0.0,
+        show_default=True,
+        help="Above 0: make generated tokens less likely, however often they occur; -2 to 2.",
+    ),
+    click.option(
+        "--frequency-penalty",
+        default=0.0,
+        show_default=True,
+        help="Above 0: make generated tokens less likely, each time more; -2 to 2.",
+    ),
     click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
     click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),
@@ -67,6 +82,15 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command all of `OPTIONS`, in their order; it gets them as the arguments of `TextGenerator`."""
-    for option in reversed(OPTIONS):
+    return _with(OPTIONS, command)
+
+
+def drafting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command those of `OPTIONS` that choose the strategy and its draft model."""
+    return _with(DRAFTING_OPTIONS, command)
+
+
+def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
         command = option(command)
     return command

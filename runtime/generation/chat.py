@@ -7,13 +7,17 @@ in a process with limits (`template_process`): it can neither modify its input, 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +26,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files import read_text
 from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, special_tokens
-from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, SHOWN
+from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
 
 TEMPLATE = "chat_template.jinja"
 PROCESSOR = "chat_template.json"  # the file of models with a processor
@@ -30,11 +34,53 @@ MAX_SECONDS = 5  # CPU time for one prompt, or for compiling
 MAX_WAIT = 60  # seconds to wait for an answer: the machine may be busy
 
 
+class FunctionCall(msgspec.Struct):
+    """The function that a tool call names, and its arguments."""
+
+    name: str
+    arguments: str | dict[str, Any]  # JSON text of an object, as OpenAI's API has it, or the object
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A tool call of an assistant message."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
 class Message(msgspec.Struct):
     """One message of a conversation."""
 
-    role: str  # "system", "user", "assistant", or another role that the template knows
-    content: str
+    role: str  # "system", "user", "assistant", "tool", or another role that the template knows
+    content: str | None = None  # only an assistant message with tool calls has none
+    name: str | None = None  # of the author, or of the tool
+    tool_calls: list[ToolCall] | None = None  # of an assistant message
+    tool_call_id: str | None = None  # of a tool message: the call that it answers
+
+    def as_variable(self) -> dict[str, Any]:
+        """Return the message as templates expect it: arguments as objects, no fields that were left out.
+
+        Raises `UsageError` for a message without content, and for arguments that are not a JSON object.
+        """
+        if self.content is None and not self.tool_calls:
+            raise UsageError(f"a message of role {self.role!r} has no content. Only one with tool calls needs none.")
+        calls = None if self.tool_calls is None else [_call(each) for each in self.tool_calls]
+        given = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
+        return {
+            "role": self.role,
+            "content": self.content,
+            **{key: value for key, value in given.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation to answer, with the tools that the model may call, and options of the chat template."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()  # {"type": "function", "function": {"name", "description", "parameters"}}
+    options: Mapping[str, Any] = field(default_factory=dict)  # JSON values, such as {"enable_thinking": False}
 
 
 def read_messages(path: Path, option: str) -> list[Message]:
@@ -49,18 +95,40 @@ def read_messages(path: Path, option: str) -> list[Message]:
         raise UsageError(f"{option} {path}: expected {expected} ({one_line(error)}). Fix the file.") from error
     if not messages:
         raise UsageError(f"{option} {path}: contains no messages, expected at least one. Add a message.")
+    for number, message in enumerate(messages, 1):
+        try:
+            message.as_variable()
+        except UsageError as error:
+            raise UsageError(f"{option} {path}: message {number}: {error}") from error
     return messages
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Return a tool call with its arguments as an object."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UsageError(
+                f"tool call of {call.function.name!r}: the arguments are not a JSON object ({one_line(error)}). "
+                "Send them as the model wrote them, or as an object."
+            ) from error
+    called: dict[str, Any] = msgspec.to_builtins(call)
+    return {**called, "function": {"name": call.function.name, "arguments": arguments}}
 
 
 class ChatTemplate:
     """The chat template of a bundle, compiled in a separate process; `render` makes prompts with it."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str], where: str):
+    def __init__(self, source: str, tokens: Mapping[str, str], where: str, tool_source: str | None = None):
         """Compile `source`, a jinja2 template. `tokens`: special tokens ("bos_token" -> "<s>"); `where`: for errors.
 
-        Raises `BundleError` for a template that does not compile.
+        `tool_source`: the template for prompts with tools, where that is another. Raises `BundleError` for a template
+        that does not compile.
         """
-        self._source = source
+        self.source = source
+        self.tool_source = tool_source or source
         self._tokens = dict(tokens)
         self._where = where
         self._process = self._start()
@@ -70,26 +138,49 @@ class ChatTemplate:
         """Open the template of `bundle`. Raises `BundleError` when it has none, or one that does not compile."""
         configuration = {**read_object(bundle, CONFIGURATION), **read_object(bundle, PROCESSOR)}
         source: object = configuration.get("chat_template")
+        tool_source: object = None
         if isinstance(source, list):  # several templates by name
             named = {str(each.get("name")): each.get("template") for each in source if isinstance(each, dict)}
-            source = named.get("default")
+            source, tool_source = named.get("default"), named.get("tool_use")
         where = bundle.path / CONFIGURATION
         if TEMPLATE in bundle.manifest.files:
             where = bundle.path / TEMPLATE
-            source = _text(where)
+            source, tool_source = _text(where), None
         if not isinstance(source, str):
             raise BundleError(
                 f"bundle {bundle.path}: has no chat template; its model was not trained on conversations. "
                 "Use a plain prompt instead."
             )
-        return cls(source, special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration}), str(where))
+        tokens = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration})
+        return cls(source, tokens, str(where), tool_source if isinstance(tool_source, str) else None)
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Return the prompt for the next message, with special tokens as text. Raises `UsageError`."""
+    @property
+    def knows_tools(self) -> bool:
+        """Whether prompts can have tools."""
+        return re.search(r"\btools\b", self.tool_source) is not None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the prompt for the next message, with special tokens as text.
+
+        `tools` and `options`: as in `ChatPrompt`. Raises `UsageError` for messages or tools that the template rejects
+        or does not know, and for options that would replace its other variables.
+        """
+        if tools and not self.knows_tools:
+            raise UsageError(f"{self._where}: the chat template of this bundle knows no tools. Leave the tools out.")
+        if tools and self.tool_source != self.source:
+            return self._for_tools.render(messages, tools, options)
+        variables = {"messages": [message.as_variable() for message in messages], "tools": list(tools or ()) or None}
+        reserved = {*variables, *self._tokens, *RESERVED}
+        if taken := reserved.intersection(options or ()):
+            raise UsageError(f"chat template option {min(taken)!r}: the name is reserved. Leave the option out.")
         if not self._process.runs():
             self._process = self._start()
-        plain = [{"role": message.role, "content": message.content} for message in messages]
-        answer = self._process.ask({"tokens": self._tokens, "messages": plain})
+        answer = self._process.ask({"variables": {**(options or {}), **self._tokens, **variables}})
         if "text" in answer:
             return answer["text"]
         if "refused" in answer:
@@ -97,9 +188,13 @@ class ChatTemplate:
             raise UsageError(f"{self._where}: the chat template rejects the messages: {said}. Change them.")
         raise UsageError(f"{self._where}: the chat template {_beyond(answer)}. Fix it.")
 
+    @cached_property
+    def _for_tools(self) -> ChatTemplate:
+        return ChatTemplate(self.tool_source, self._tokens, self._where)
+
     def _start(self) -> _Process:
         process = _Process()
-        answer = process.ask({"template": self._source})
+        answer = process.ask({"template": self.source})
         if answer:
             reason = answer.get("refused") or f"it {_beyond(answer)}"
             raise BundleError(f"{self._where}: the chat template does not compile ({reason}). Fix it.")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.runtime.generation.request_state import RequestState
 
 
 class Piece(NamedTuple):
-    """The next final characters of a text, at least one."""
+    """The next final characters of a text, at least one; with log-probabilities, a piece for each token."""
 
     state: RequestState
-    text: str
+    text: str  # may be empty if `logprobs` are given: of an end token, or while text is held back
+    logprobs: TokenLogprobs | None = None  # of the token that completed `text`
 
 
 class Finished(NamedTuple):

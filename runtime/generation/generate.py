@@ -63,12 +63,15 @@ class TextGenerator:
         top_p: float | None = None,
         min_p: float | None = None,
         repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
         batch: int = 1,
         target: str = "ort-cpu",
         threads: int | None = None,
+        scheduling: SchedulerOptions | None = None,
         **options: float | None,
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
@@ -78,7 +81,8 @@ class TextGenerator:
         `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options`: its options.
         `seed`: the same seed gives the same texts, except with strategy auto; by default they differ.
         `stop`: strings that end a text. `ignore_eos`: continue after the end token.
-        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`.
+        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `scheduling`: the limits
+        of the scheduler, by default none.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
@@ -91,7 +95,12 @@ class TextGenerator:
             raise UsageError("--early-exit and --draft are both given, expected at most one. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
         default = "auto" if drafting else "greedy"
-        self.strategy, self._sampling = sampling_of(strategy, default, filters, repetition_penalty)
+        penalties = {
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+        }
+        self.strategy, self._sampling = sampling_of(strategy, default, filters, penalties)
         self.method = method_of(self.strategy, options, drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
@@ -111,7 +120,7 @@ class TextGenerator:
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
             unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)  # it asks for a batch
-            self.scheduler = Scheduler(self._bundle, self._model, self._draft, unbounded)
+            self.scheduler = Scheduler(self._bundle, self._model, self._draft, scheduling or unbounded)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.narrow(self._draft.limit, self._draft.vocabulary)
@@ -125,12 +134,26 @@ class TextGenerator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all texts, and release the models."""
         self._opened.close()
+
+    @property
+    def has_source(self) -> bool:
+        """Whether an encoder reads the prompt, which then takes no positions of the text."""
+        return isinstance(self._model, EncoderDecoderSession)
 
     @property
     def limit(self) -> int:
         """Maximum number of tokens of a prompt and its text together."""
         return self.scheduler.limit
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return self._model.vocabulary
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -170,7 +193,7 @@ class TextGenerator:
             raise UsageError(
                 f"{len(prompts)} prompts at a time: expected 1 to {self.batch}. Open it with a larger batch."
             )
-        encoded = [self._checked(prompt) for prompt in prompts]
+        encoded = [self.checked(prompt) for prompt in prompts]
         self._end_others()
         states = [self.scheduler.submit(self._request(prompt)) for prompt in encoded]
         self._writing = BatchRun(self.scheduler, states)
@@ -183,7 +206,7 @@ class TextGenerator:
         `UsageError` as `write` does.
         """
         self._end_others()
-        requests = (self._request(self._checked(prompt)) for prompt in prompts)
+        requests = (self._request(self.checked(prompt)) for prompt in prompts)
         self._writing = RequestsRun(self.scheduler, requests, self.batch)
         return self._writing
 
@@ -229,20 +252,19 @@ class TextGenerator:
 
         Raises `UsageError` as `write` does.
         """
-        return self._checked(prompt).tokens
+        return self.checked(prompt).tokens
 
     def room(self, prompt: Prompt) -> int:
         """Return how many new tokens fit after `prompt`; less than 1 if the prompt is too long.
 
         The source that an encoder reads takes no positions of the text.
         """
-        if isinstance(self._model, EncoderDecoderSession):
+        if self.has_source:
             return self.limit - 1
         return self.limit - len(self.scheduler.prompts.encode(prompt).tokens)
 
-    def _checked(self, prompt: Prompt) -> EncodedPrompt:
-        """Encode a prompt and check that it is neither empty nor too long."""
+    def checked(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
+        """Encode a prompt. Raises `UsageError` if it is empty or too long."""
         encoded = self.scheduler.prompts.encode(prompt)
-        reads_apart = isinstance(self._model, EncoderDecoderSession)
-        check_prompt(encoded.tokens, len(encoded.tokens) + 1 if reads_apart else self.limit)
+        check_prompt(encoded.tokens, len(encoded.tokens) + 1 if self.has_source else self.limit)
         return encoded

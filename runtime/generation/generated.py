@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.runtime.strategies import Calls, Seconds, Tokens, Written
 
 
@@ -30,3 +31,4 @@ class Generated(msgspec.Struct):
     queued_seconds: float  # from the request until it got a row of the batch
     prompt_seconds: float  # from then until the first tokens
     seconds: float  # from then until the last token
+    logprobs: list[TokenLogprobs] | None = None  # one for each token, if the request asks for them

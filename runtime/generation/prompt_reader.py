@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from intaglio.bundle import Bundle
-from intaglio.runtime.generation.chat import ChatTemplate, Message
+from intaglio.runtime.generation.chat import ChatPrompt, ChatTemplate, Message
 from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
 
-Prompt = str | Sequence[Message]  # a text to continue, or a conversation to answer
+Prompt = str | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer
 
 
 class EncodedPrompt(NamedTuple):
@@ -38,17 +38,23 @@ class PromptReader:
     def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
         """Encode a text (with the tokenizer's special tokens) or a conversation (with its template); keep token ids.
 
-        Raises `UsageError` for invalid text, and for messages that the template rejects.
+        Raises `UsageError` for invalid text, and for messages or tools that the template rejects.
         """
         if isinstance(prompt, EncodedPrompt):
             return prompt
         if isinstance(prompt, str):
             return self._encoded(prompt, special=True)
+        if isinstance(prompt, ChatPrompt):
+            return self._rendered(prompt)
         if messages := [each for each in prompt if isinstance(each, Message)]:
-            with self._lock:
-                return self._encoded(self.template.render(messages), special=False)
+            return self._rendered(ChatPrompt(messages))
         tokens = [each for each in prompt if isinstance(each, int)]
         return EncodedPrompt(self.tokenizer.decode(tokens, skip_special_tokens=False), tokens)
+
+    def _rendered(self, prompt: ChatPrompt) -> EncodedPrompt:
+        with self._lock:
+            text = self.template.render(prompt.messages, prompt.tools, prompt.options)
+        return self._encoded(text, special=False)
 
     def _encoded(self, text: str, special: bool) -> EncodedPrompt:
         """Encode a text. `special`: add the tokenizer's special tokens, which a chat template writes itself."""

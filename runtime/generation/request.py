@@ -32,12 +32,15 @@ class GenerationRequest:
     constraint: LogitConstraint | None = None
     priority: int = 0  # requests of higher priority start first
     reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: read all of it
+    logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise UsageError(f"max new tokens {self.max_new_tokens}: expected at least 1.")
         if any(part < 0 for part in ([self.seed] if isinstance(self.seed, int) else self.seed or ())):
             raise UsageError(f"seed {self.seed}: expected 0 or more.")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise UsageError(f"logprobs {self.logprobs}: expected 0 or more alternatives.")
         if "" in self.stop:
             raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.logprobs import LogprobRecorder, TokenLogprobs
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampler
@@ -43,6 +44,8 @@ class RequestState:
         self._steps: Steps | None = None
         self._stream = TextStream(tokenizer, self.start, request.stop)
         self._pieces: list[str] = []
+        self._recorder = None if request.logprobs is None else LogprobRecorder(request.logprobs)
+        self._logprobs: list[TokenLogprobs] = []
         self._trace: list[Written] = []
         self._put_off = False  # whether tokens are decoded only at the end
         self._stopped = "interrupted"
@@ -77,13 +80,16 @@ class RequestState:
         assert self.sequence is not None, "it has a row"
         self._steps = _steps(self.sequence, strategy, chunk)
 
-    def advance(self, logits: Logits | None) -> list[str]:
-        """Answer `forward` (None at the start), continue to the next one, and return the new final pieces of text.
+    def advance(self, logits: Logits | None) -> list[tuple[str, TokenLogprobs | None]]:
+        """Answer `forward` (None at the start), and continue to the next one; at the end of the text there is none.
 
-        At the end of the text there is no next one.
+        Return the new final pieces of text, some of them empty, each with the log-probabilities of its token if the
+        request asks for them.
         """
         assert self.sequence is not None and self._steps is not None, "it was started"
         pieces, sequence = [], self.sequence
+        if self._recorder is not None and isinstance(self.forward, Forward) and logits is not None:
+            self._recorder.answered(self.forward, logits, sequence.tokens)
         self.forward = None
         given = next(self._steps) if logits is None else self._steps.send(logits)
         while isinstance(given, Written):
@@ -100,12 +106,16 @@ class RequestState:
         self.forward = given
         return pieces
 
-    def _take(self, written: Written) -> str:
+    def _take(self, written: Written) -> tuple[str, TokenLogprobs | None]:
         """Process a token of the strategy, end the text if it is complete, and return its new final characters."""
         assert self.sequence is not None, "it was started"
         self._trace.append(written)
         if written.rolled_back:
-            return ""
+            return "", None
+        logprobs = None
+        if self._recorder is not None:
+            logprobs = self._recorder.record(written.token, self._stream.characters)
+            self._logprobs.append(logprobs)
         self._last = time.perf_counter()
         calls = self.counts.calls.large
         if not self._at_first:
@@ -123,6 +133,8 @@ class RequestState:
                 piece = self._stream.push(written.token)
             if self._stream.stopped is not None:
                 self._stopped = "stop"
+            elif self.sequence.sampler.finished(self.sequence.tokens):
+                self._stopped = "eos"
             elif not self.sequence.room:
                 self._stopped = "length" if self._room == self.request.max_new_tokens else "capacity"
         self.ended = self._stopped != "interrupted"
@@ -130,11 +142,14 @@ class RequestState:
             piece += self._stream.finish()
             self._last = time.perf_counter()  # all tokens may have been decoded just now
         self._pieces.append(piece)
-        return piece
+        return piece, logprobs
 
     def put_off_text(self) -> None:
-        """Decode the tokens only at the end, as nobody reads the pieces; not possible with stop strings."""
-        self._put_off = not self.request.stop
+        """Decode the tokens only at the end, as nobody reads the pieces.
+
+        It is not possible with stop strings, nor with log-probabilities, which have text offsets.
+        """
+        self._put_off = not self.request.stop and self._recorder is None
 
     def close(self) -> None:
         """End the text as far as it is written."""
@@ -177,6 +192,7 @@ class RequestState:
             queued_seconds=(self._begun or time.perf_counter()) - self._submitted,
             prompt_seconds=reading,
             seconds=total,
+            logprobs=None if self._recorder is None else list(self._logprobs),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
@@ -37,6 +38,15 @@ class SchedulerOptions:
         for name in ("chunk", "max_waiting", "max_waiting_tokens"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
+
+
+class Load(NamedTuple):
+    """What a scheduler does at this moment."""
+
+    running: int  # requests in rows
+    waiting: int  # requests in the queue
+    cache_tokens: int  # in the rows of running requests
+    cache_capacity: int  # tokens that all rows can hold
 
 
 class Scheduler:
@@ -98,6 +108,7 @@ class Scheduler:
         Raises `BusyError` if the queue is full.
         """
         try:
+            request.sampling.check_vocabulary(self._large.vocabulary)
             prompt = self.prompts.encode(request.prompt)
             check_prompt(prompt.tokens, self.limit if self._start is None else len(prompt.tokens) + 1)
         except IntaglioError as error:
@@ -117,6 +128,12 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether a step would do nothing."""
         return not (self._running or self._waiting)
+
+    def load(self) -> Load:
+        """Return the current load; may be called from any thread."""
+        rows = [row for row, _ in self._running]
+        tokens = sum(self._large.lengths[row.number] for row in rows)
+        return Load(len(rows), len(self._waiting), tokens, self._large.batch * self.limit)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is work for a step, at most `timeout` seconds; return whether there is."""
@@ -250,7 +267,7 @@ class Scheduler:
         except Exception as error:  # of its strategy, or its constraint
             state.error = error
             pieces = []
-        self._events += [Piece(state, piece) for piece in pieces if piece]
+        self._events += [Piece(state, text, logprobs) for text, logprobs in pieces if text or logprobs]
         if state.ended or state.error is not None:
             self._end(state)
 

@@ -31,9 +31,12 @@ def method_of(name: str, options: Mapping[str, object], drafting: str | None) ->
 
 
 def sampling_of(
-    strategy: str | None, default: str, filters: dict[str, float | None], penalty: float
+    strategy: str | None, default: str, filters: dict[str, float | None], penalties: Mapping[str, float]
 ) -> tuple[str, Sampling]:
-    """Return the strategy's name and the sampling parameters; `default`: the name if no filters are given."""
+    """Return the strategy's name and the sampling parameters; `default`: the name if no filters are given.
+
+    `penalties` apply to every strategy.
+    """
     given = {name: value for name, value in filters.items() if value is not None}
     name = strategy or ("sample" if given and default == "greedy" else default)
     if name not in STRATEGIES:
@@ -43,4 +46,4 @@ def sampling_of(
         raise UsageError(f"strategy 'greedy' does not sample: leave out {options}, or use --strategy sample.")
     if given or name == "sample":
         given.setdefault("temperature", 1.0)
-    return name, Sampling(**given, repetition_penalty=penalty)  # type: ignore[arg-type]
+    return name, Sampling(**given, **penalties)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ class TextStream:
         if "" in stop:
             raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
         self.stopped: str | None = None  # the stop string that was found
+        self.characters = 0  # number of decoded characters, including those that a stop string removed
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._window = list(prompt[-CONTEXT:])  # tokens that influence how the next ones decode
@@ -73,6 +74,7 @@ class TextStream:
 
     def _certain(self, new: str) -> str:
         """Add `new` to the held-back text, and return the part that no stop string can change."""
+        self.characters += len(new)
         if not self._stop:
             return new
         if self.stopped is not None:

@@ -50,7 +50,7 @@ class BigLittleDecoder(Strategy):
                 if largest_probability(penalised(logits[-1], sequence.tokens + draft)) < self.fallback:
                     break
                 draft.append(choose(logits[-1], sequence.tokens + draft))
-                if draft[-1] in sequence.ends:
+                if sequence.ends_with(draft):
                     break
             logits = yield sequence.large.follow(sequence.tokens + draft, len(draft) + 1)
             reviewed = (penalised(logits[place], sequence.tokens + draft[:place]) for place in range(len(draft)))

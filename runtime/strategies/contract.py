@@ -160,6 +160,18 @@ class GeneratedSequence:
         assert self.draft is not None, "only strategies with needs_draft use it"
         return self.draft
 
+    def ends_with(self, draft: Sequence[int]) -> bool:
+        """Whether the sequence ends with the last token of `draft`: an end token, or one that completes the text."""
+        return bool(draft) and (draft[-1] in self.ends or self.sampler.finished([*self.tokens, *draft]))
+
+    def allowed_draft(self, draft: list[int]) -> list[int]:
+        """Return the first tokens of `draft`, as many as the constraint of the request allows."""
+        return draft[: self.sampler.count_allowed(self.tokens, draft)]
+
+    def allows(self, draft: Sequence[int]) -> bool:
+        """Whether the constraint of the request allows all of `draft`."""
+        return self.sampler.count_allowed(self.tokens, draft) == len(draft)
+
 
 Steps = Generator[Forward | Written, Logits, None]
 

@@ -82,7 +82,7 @@ class DraftTree(Strategy):
             yield Written(token, "large")
             copies.read(sequence.tokens)
             most = min(self.tree, sequence.room - 1, large.tree_room(self.draft_positions) - 1)
-            tree = grow(token, drafts, most, self.min_draft_prob, copies)
+            tree = grow(token, drafts, most, self.min_draft_prob, copies, sequence.allows)
             tree = tree.first(enough(tree.chances[1:]))
             origins, start = tree.likely_ends(self.draft_positions), len(sequence.tokens) - 1
             logits = yield large.append_tree(sequence.tokens[:start], tree.tokens, tree.parents, origins)

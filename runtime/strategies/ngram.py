@@ -51,7 +51,7 @@ def copy_ahead(sequence: GeneratedSequence, ngram: int, most: int, enough: Calla
     while True:
         copies.read([*sequence.source, *sequence.tokens])
         draft, chances = copies.chain(min(most, sequence.room - 1))
-        draft = draft[: enough(chances)]
+        draft = sequence.allowed_draft(draft[: enough(chances)])
         logits = yield sequence.large.follow(sequence.tokens + draft, len(draft) + 1)
         kept, token = verify(sequence, draft, [None] * len(draft), logits)
         copies.observe([*draft[:kept], token])

@@ -39,7 +39,7 @@ def speculate(sequence: GeneratedSequence, window: Window) -> Steps:
         draft: list[int] = []
         proposals: list[Probabilities] = []
         size = min(window.size(), sequence.room - 1)
-        while len(draft) < size and not sequence.ends.intersection(draft[-1:]):
+        while len(draft) < size and not sequence.ends_with(draft):
             logits = yield sequence.small.follow(sequence.tokens + draft)
             proposals.append(sequence.sampler.distribution(logits[-1], sequence.tokens + draft))
             draft.append(sequence.sampler.draw(proposals[-1]))

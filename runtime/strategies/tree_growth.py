@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from intaglio.runtime.generation.sampling import likeliest
@@ -36,13 +37,21 @@ class Tree(NamedTuple):
         return sorted(sorted(range(len(ends)), key=lambda place: -ends[place])[:most])
 
 
-def grow(root: int, drafts: Logits, most: int, least: float, copies: Copies) -> Tree:
+def grow(
+    root: int,
+    drafts: Logits,
+    most: int,
+    least: float,
+    copies: Copies,
+    allows: Callable[[Sequence[int]], bool] = lambda path: True,
+) -> Tree:
     """Build the tree of `root` and the most probable paths after it.
 
     drafts  [steps, vocab], logits of the tokens after `root`; steps are assumed to be independent
     most    maximum number of tokens besides `root`
     least   minimum chance of a path
     copies  proposals after the text and each path; a token both drafted and copied has the higher of the two chances
+    allows  whether a path after `root` may be in the tree
     """
     steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
     tree, paths = Tree([root], [-1], [1.0]), [list[int]()]
@@ -68,7 +77,7 @@ def grow(root: int, drafts: Logits, most: int, least: float, copies: Copies) -> 
         if rank != COPIED:
             draft(parent, rank + 1)
         path = [*paths[parent], token]
-        if path not in paths:
+        if path not in paths and allows(path):
             tree.tokens.append(token)
             tree.parents.append(parent)
             tree.chances.append(-negated)

@@ -203,7 +203,7 @@ def test_a_bundle_without_a_template_says_so(bundle_with: Make) -> None:
     [
         ("[]", "contains no messages"),
         ("{}", "expected a JSON list"),
-        ('[{"role": "user"}]', "missing required field `content`"),
+        ('[{"role": "user"}]', "message 1: a message of role 'user' has no content"),
         ("[" * 100_000, "expected a JSON list"),
         ("not json", "expected a JSON list"),
     ],
@@ -216,4 +216,4 @@ def test_messages_that_are_none_are_refused(content: str, said: str, tmp_path: P
 
 def test_messages_are_read(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('[{"role": "user", "content": "é", "name": "x"}]')
-    assert read_messages(tmp_path / "m.json", "--messages") == [Message("user", "é")]
+    assert read_messages(tmp_path / "m.json", "--messages") == [Message("user", "é", name="x")]

@@ -11,6 +11,7 @@ import pytest
 from scheduled_models import Models
 
 from intaglio.errors import UsageError
+from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
@@ -29,7 +30,7 @@ CASES = [
 
 
 @dataclass(frozen=True)
-class Automaton:
+class Automaton(LogitConstraint):
     """Words of a regular language: a state for each, and from each state the tokens that lead to others."""
 
     moves: dict[int, dict[int, int]] = field(
@@ -125,7 +126,7 @@ def test_a_constraint_decides_whether_the_text_may_end(models: dict[str, Models]
     end = next(iter(models["float"].bundle.manifest.decoder.eos_token_ids))  # type: ignore[union-attr]
 
     @dataclass(frozen=True)
-    class Two:
+    class Two(LogitConstraint):
         def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
             mask = np.zeros(272, np.bool_)
             mask[[end] if len(written) == 2 else [30, 31]] = True

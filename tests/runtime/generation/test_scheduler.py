@@ -17,6 +17,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import BusyError, EngineError, UsageError
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
@@ -309,7 +310,7 @@ def test_a_row_is_filled_again_while_others_are_written(models: dict[str, Models
 
 
 @dataclass(frozen=True)
-class Raising:
+class Raising(LogitConstraint):
     """A constraint with a mistake."""
 
     def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled_models import Models
 
+from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
@@ -31,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Odd:
+class Odd(LogitConstraint):
     """Every other token has to be odd: an automaton of two states."""
 
     def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:

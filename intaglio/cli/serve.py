@@ -1,0 +1,97 @@
+"""`intaglio serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from intaglio.cli.generation_options import drafting_options
+from intaglio.errors import UsageError
+from intaglio.files import read_text
+from intaglio.targets import DEFAULT, summary
+
+EPILOG = """\b
+Examples:
+  intaglio serve llama
+  intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
+  intaglio serve llama --draft small-llama --strategy speculative
+  intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
+  curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
+    -d '{"model": "llama", "messages": [{"role": "user", "content": "Hello!"}]}'
+"""
+
+
+@click.command("serve", epilog=EPILOG)
+@click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all networks.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain, PEM. Serves HTTPS.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM, without a password.")
+@click.option("--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated.")
+@click.option("--rows", default=8, show_default=True, help="Texts to generate at a time, per decoder.")
+@click.option("--max-waiting", default=256, show_default=True, help="Waiting requests per model; beyond: status 429.")
+@click.option(
+    "--max-waiting-tokens", default=1 << 18, show_default=True, help="Tokens of their prompts; beyond: status 429."
+)
+@click.option("--max-sequence-tokens", type=int, help="Tokens of a prompt and its text.  [default: the model's limit]")
+@click.option("--max-body-bytes", default=8 << 20, show_default=True, help="Bytes of a request; beyond: status 413.")
+@click.option("--max-choices", default=16, show_default=True, help="Texts per request: prompts x n.")
+@click.option("--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive.")
+@click.option("--request-timeout", default=600.0, show_default=True, help="Seconds for a response to be generated.")
+@click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
+@drafting_options
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads per model, for ort-cpu.  [default: all]")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write the scheduler's steps here, as a Chrome trace.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
+)
+def serve_command(
+    bundles: tuple[str, ...],
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    trace: Path | None,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.
+
+    Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify. A
+    model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise. SIGTERM
+    and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
+    """
+    from intaglio.serve.options import ServerOptions
+    from intaglio.serve.server import serve
+
+    names = ServerOptions.__dataclass_fields__
+    limits = {name: given.pop(name) for name in list(given) if name in names}
+    options = ServerOptions(api_keys=_keys(api_key_file), **limits)
+    serve(
+        bundles,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        trace=trace,
+        log_format=log_format,
+        options=options,
+        **given,
+    )
+
+
+def _keys(path: Path | None) -> tuple[str, ...]:
+    """The keys in a file. Raises `UsageError` for a file without any."""
+    if path is None:
+        return ()
+    keys = tuple(line.strip() for line in read_text(path, "--api-key-file").splitlines() if line.strip())
+    if not keys:
+        raise UsageError(f"--api-key-file {path}: has no key, expected one per line. Write at least one.")
+    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise UsageError(f"--api-key-file {path}: a key has other characters than visible ASCII. Choose another key.")
+    return keys

@@ -1,0 +1,226 @@
+"""Grammars: text that matches a JSON schema, a regular expression, or a Lark grammar, by masks of llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from intaglio.errors import UsageError, one_line
+from intaglio.extras import load
+from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
+from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+    from tokenizers import Tokenizer
+
+# Whitespace between the tokens of JSON: a line feed and an indentation. Unbounded, models of little confidence write
+# spaces without end.
+WHITESPACE = r"\n?[ \t]{0,20}"
+MAX_CHARACTERS = 1 << 18  # of a grammar
+MAX_DEPTH = 64  # of the objects and arrays of a schema, and of brackets in other grammars
+MASKS = 64  # masks that a constraint remembers: those of the drafts that are reviewed next
+
+
+class Grammar:
+    """A grammar compiled for one tokenizer. Requests share it; each has a `GrammarConstraint` of its own.
+
+    Raises `UsageError` for a grammar that is invalid, too large, or uses what is not supported, and for a tokenizer
+    whose tokens have no bytes of their own; `MissingExtraError` without llguidance.
+    """
+
+    def __init__(self, text: str, tokenizer: Tokenizer, kind: str):
+        """`text`: a grammar of llguidance; `kind`: what the user gave, for messages."""
+        self._kind = kind
+        self.tokenizer: GrammarTokenizer = grammar_tokenizer(tokenizer)
+        library: Any = load("llguidance")
+        limits = library.LLParserLimits(verbose_errors=False)
+        self._matcher: LLMatcher = library.LLMatcher(self.tokenizer.library, text, limits=limits, log_level=0)
+        self.check(self._matcher)
+        if not GrammarConstraint(self, ()).allowed(()).any():
+            raise UsageError(f"the {kind} matches no text that the tokenizer can write, except the empty one. Fix it.")
+
+    @classmethod
+    def from_json_schema(cls, schema: Mapping[str, Any] | bool | str, tokenizer: Tokenizer) -> Grammar:
+        """JSON that validates against `schema`, an object or its text; properties are in the order of the schema.
+
+        Raises `UsageError` for keywords that cannot be enforced, such as `uniqueItems`, and for remote references.
+        """
+        kind = "JSON schema"
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(_of_size(schema, kind))
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"the {kind} is not JSON: {one_line(error, 200)}. Fix it.") from error
+        if not isinstance(schema, Mapping | bool):
+            raise UsageError(f"the {kind} is a {type(schema).__name__}, expected an object. Fix it.")
+        if _depth(schema) > MAX_DEPTH:
+            raise UsageError(f"the {kind} is nested more than {MAX_DEPTH} deep. Use $ref for its inner parts.")
+        text = _of_size(json.dumps(schema), kind)
+        library: Any = load("llguidance")
+        defaults = {"whitespace_pattern": WHITESPACE}
+        return cls(library.LLMatcher.grammar_from_json_schema(text, defaults=defaults), tokenizer, kind)
+
+    @classmethod
+    def json_object(cls, tokenizer: Tokenizer) -> Grammar:
+        """Any JSON object."""
+        return cls.from_json_schema({"type": "object"}, tokenizer)
+
+    @classmethod
+    def from_regex(cls, regex: str, tokenizer: Tokenizer) -> Grammar:
+        """Text that matches all of `regex`, in the syntax of Rust's regex crate: no look-around, no back-references."""
+        kind = "regular expression"
+        library: Any = load("llguidance")
+        return cls(library.LLMatcher.grammar_from_regex(_of_size(regex, kind)), tokenizer, kind)
+
+    @classmethod
+    def from_lark(cls, grammar: str, tokenizer: Tokenizer) -> Grammar:
+        r"""Text of a context-free grammar in llguidance's variant of Lark, which begins at the rule `start`.
+
+        Lower-case names are rules, upper-case ones terminals. `<tool_call>`, without quotes, is the special token of
+        this name: the text contains its id. `%json {...}` is JSON of a schema, `%regex {...}` a substring or a
+        regular expression with options. Text until a tag is a lazy terminal, or a terminal that excludes it:
+
+            start: TEXT ( <tool_call> "\n" call "\n" </tool_call> )+
+            TEXT: /[^<]*/
+            call: weather | clock
+            weather: %json {"type": "object", "properties": {"name": {"const": "weather"}}, "required": ["name"],
+                            "x-guidance": {"whitespace_pattern": "\\n?[ \\t]{0,20}"}}
+            clock: %json {...}
+
+        A tag that is no special token of the tokenizer is a quoted string. JSON in it may have any whitespace, unless
+        the schema has `"x-guidance": {"whitespace_pattern": WHITESPACE}`. The text may end wherever the grammar is
+        complete, and ends where it cannot go on.
+        """
+        return cls(_of_size(grammar, "Lark grammar"), tokenizer, "Lark grammar")
+
+    def matcher(self) -> LLMatcher:
+        """Return a matcher at the beginning of a text."""
+        return self._matcher.deep_copy()
+
+    def check(self, matcher: LLMatcher) -> None:
+        """Raise `UsageError` if `matcher` stopped because of an error in the grammar, or because of its limits."""
+        if matcher.is_error():
+            raise UsageError(f"the {self._kind} cannot be used: {_cause(matcher.get_error())}. Fix or simplify it.")
+
+
+class _Mask(NamedTuple):
+    allowed: Booleans  # [vocab]
+    finished: bool  # whether nothing but an end may follow
+
+
+class GrammarConstraint(LogitConstraint):
+    """The constraint of one request by a grammar.
+
+    One matcher follows the text. For a text that differs from the last one it is rolled back to what both have in
+    common, in some microseconds, so drafts can be checked in any order. A text that the grammar has completed allows
+    only `end_tokens`; so does a text with an end token.
+    """
+
+    def __init__(self, grammar: Grammar, end_tokens: Collection[int]):
+        """`end_tokens`: the tokens that end the text; none if it ends only where the grammar cannot go on."""
+        self._grammar = grammar
+        self._matcher = grammar.matcher()
+        self._size = grammar.tokenizer.size
+        self._ends = np.array(sorted(end_tokens), np.intp)
+        self._end_tokens = frozenset(end_tokens)
+        self._width = max(self._size, *(end + 1 for end in end_tokens), 0)
+        self._written: list[int] = []  # the tokens that the matcher has consumed
+        self._masks: dict[int, _Mask] = {}  # number of the first tokens of `_written` -> the mask after them
+
+    def allowed(self, written: Sequence[int]) -> Booleans:
+        """See `LogitConstraint`. A text that does not match the grammar allows no token."""
+        return self._mask(list(written)).allowed
+
+    def finished(self, written: Sequence[int]) -> bool:
+        """See `LogitConstraint`."""
+        return self._mask(list(written)).finished
+
+    def count_allowed(self, written: Sequence[int], draft: Sequence[int]) -> int:
+        """See `LogitConstraint`. A draft may end with an end token."""
+        if not self._follow(list(written)):
+            return 0
+        tokens = self._readable(draft)
+        count = self._matcher.validate_tokens(tokens)
+        if count < len(draft) and draft[count] in self._end_tokens:
+            before = self._mask([*written, *draft[:count]])
+            count += bool(before.allowed[draft[count]])
+        return count
+
+    def _mask(self, written: list[int]) -> _Mask:
+        count = len(written)
+        if count in self._masks and self._written[:count] == written:
+            return self._masks[count]
+        if not self._follow(written):
+            return self._after_the_end(written)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._grammar.check(self._matcher)
+        allowed = np.unpackbits(bits, count=max(self._width, self._size + 1), bitorder="little").view(np.bool_)
+        may_end = bool(allowed[self._size])
+        allowed = allowed[: self._width]
+        allowed[self._size :] = False
+        allowed[self._ends] = False
+        finished = may_end and not allowed.any()
+        allowed[self._ends] = may_end
+        if len(self._masks) >= MASKS:
+            del self._masks[min(self._masks)]
+        self._masks[count] = mask = _Mask(allowed, finished)
+        return mask
+
+    def _after_the_end(self, written: list[int]) -> _Mask:
+        """Return the mask after a text that the matcher could not follow: with an end token, or one that breaks it."""
+        place = len(self._written)
+        ended = written[place] in self._end_tokens and bool(self._mask(written[:place]).allowed[written[place]])
+        allowed = np.zeros(self._width, np.bool_)
+        allowed[self._ends] = ended
+        return _Mask(allowed, ended)
+
+    def _follow(self, written: list[int]) -> bool:
+        """Move the matcher to the end of `written`, or of its longest prefix that the grammar allows.
+
+        Return whether it allows all of it.
+        """
+        known = self._written
+        if written[: len(known)] != known:
+            pairs = enumerate(zip(known, written, strict=False))
+            same = next((place for place, (old, new) in pairs if old != new), len(written))
+            self._matcher.rollback(len(known) - same)
+            del known[same:]
+            self._masks = {count: mask for count, mask in self._masks.items() if count <= same}
+        if len(known) < len(written):
+            rest = self._readable(written[len(known) :])
+            known += rest[: self._matcher.try_consume_tokens(rest)]
+            self._grammar.check(self._matcher)
+        return len(known) == len(written)
+
+    def _readable(self, tokens: Sequence[int]) -> list[int]:
+        """Return the first of `tokens`, up to one that the tokenizer does not have."""
+        beyond = (place for place, token in enumerate(tokens) if not 0 <= token < self._size)
+        return list(tokens[: next(beyond, len(tokens))])
+
+
+def _of_size(text: str, kind: str) -> str:
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(f"the {kind} has {len(text)} characters, expected at most {MAX_CHARACTERS}. Shorten it.")
+    return text
+
+
+def _depth(value: object) -> int:
+    """Return how deep objects and arrays are nested in a JSON value, or a number above `MAX_DEPTH`."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [item for each in inner if isinstance(each, Collection) and not isinstance(each, str) for item in each]
+        depth += 1
+    return depth
+
+
+def _cause(message: str) -> str:
+    """Return the cause in a message of the library, which shows the text around it on further lines."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    first = lines[0] if lines else "unknown"
+    return one_line(ValueError(f"{first.removesuffix('regex parse error:')} {cause}"), 300).rstrip(".")

@@ -1,0 +1,238 @@
+"""The HTTP application: its routes, and what every request goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from intaglio.serve.bodies import read_body
+from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
+from intaglio.serve.classification import ClassificationRequest, create_classification
+from intaglio.serve.completions import CompletionFormatter, CompletionRequest
+from intaglio.serve.embeddings import EmbeddingsRequest, create_embeddings
+from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.errors import ApiError, api_error
+from intaglio.serve.fields import decode
+from intaglio.serve.formatter import Formatter
+from intaglio.serve.generation import start, streamed, whole
+from intaglio.serve.generation_fields import GenerationFields
+from intaglio.serve.model import DecoderModel, Model, Models
+from intaglio.serve.options import ServerOptions
+
+PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
+
+Fields = TypeVar("Fields", bound=GenerationFields)
+EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest)
+
+
+class ModelCard(msgspec.Struct):
+    """A model in the list of models."""
+
+    id: str
+    created: int
+    max_model_len: int | None
+    object: str = "model"
+    owned_by: str = "intaglio"
+
+
+class ModelList(msgspec.Struct):
+    """The models of this server."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class Health(msgspec.Struct):
+    """Whether the server works."""
+
+    status: str
+
+
+class Api:
+    """The endpoints. `draining`: no new requests are accepted, as the server is shutting down."""
+
+    def __init__(self, models: Models, options: ServerOptions):
+        self.models, self.options = models, options
+        self.draining = False
+
+    def application(self) -> Starlette:
+        """The application with all routes."""
+        routes = [
+            Route("/health", self.live, methods=["GET"]),
+            Route("/health/live", self.live, methods=["GET"]),
+            Route("/health/ready", self.ready, methods=["GET"]),
+            Route("/v1/models", self.list_models, methods=["GET"]),
+            Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/v1/classify", self.classify, methods=["POST"]),
+        ]
+        middleware = [Middleware(Gate, api=self)]
+        if self.options.cors_origins:
+            cors = Middleware(
+                CORSMiddleware,
+                allow_origins=list(self.options.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
+            middleware.insert(0, cors)
+        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+            ApiError: _error,
+            HTTPException: _http_error,
+            Exception: _error,
+        }
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+    async def live(self, request: Request) -> Response:
+        """Whether the process serves its models: if not, restart it."""
+        alive = self.models.alive
+        return _json(Health("ok" if alive else "a model has stopped"), 200 if alive else 503)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether to send requests here."""
+        if self.draining:
+            return _json(Health("shutting down"), 503)
+        return await self.live(request)
+
+    async def list_models(self, request: Request) -> Response:
+        """All models."""
+        return _json(ModelList([_card(model) for model in self.models.by_name.values()]))
+
+    async def show_model(self, request: Request) -> Response:
+        """One model."""
+        return _json(_card(self.models.find(request.path_params["name"])))
+
+    async def completions(self, request: Request) -> Response:
+        """Texts that continue prompts."""
+        return await self._generate(request, CompletionRequest, CompletionFormatter)
+
+    async def chat_completions(self, request: Request) -> Response:
+        """Answers to a conversation."""
+        return await self._generate(request, ChatRequest, ChatFormatter)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Embeddings of texts."""
+        return await self._encode(request, EmbeddingsRequest, create_embeddings)
+
+    async def classify(self, request: Request) -> Response:
+        """Classes of texts."""
+        return await self._encode(request, ClassificationRequest, create_classification)
+
+    async def _encode(
+        self,
+        request: Request,
+        kind: type[EncoderFields],
+        create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, msgspec.Struct]],
+    ) -> Response:
+        fields = decode(await read_body(request, self.options), kind)
+        model = self.models.encoder(fields.model)
+        seconds = self.options.request_timeout
+        work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
+        try:
+            return _json(await _unless_disconnected(request, work))
+        except TimeoutError:
+            late = f"the response took more than {seconds:g} seconds. Send fewer texts."
+            raise ApiError(504, late, "timeout_error") from None
+
+    async def _generate(
+        self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]
+    ) -> Response:
+        fields = decode(await read_body(request, self.options), kind)
+        model = self.models.decoder(fields.model)
+        # In a thread: a schema can take a while to compile.
+        formatted = await asyncio.to_thread(formatter, fields, model, self.options.max_choices)
+        stream = await start(model.worker, formatted, self.options.request_timeout)
+        if not formatted.streams:
+            return _json(await _unless_disconnected(request, whole(stream, formatted, _ignore)))
+        return EventSourceResponse(
+            streamed(stream, formatted, _ignore), ping=PING, sep="\n", send_timeout=self.options.send_timeout
+        )
+
+
+class Gate:
+    """Middleware: API keys, and no new requests while the server shuts down."""
+
+    def __init__(self, app: ASGIApp, api: Api):
+        self._app, self._api = app, api
+        self._keys = [key.encode() for key in api.options.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with an error."""
+        if scope["type"] != "http" or scope["path"].startswith("/health"):
+            await self._app(scope, receive, send)
+            return
+        error = None
+        if self._keys and not self._has_key(scope):
+            error = ApiError(401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key")
+        elif self._api.draining and scope["method"] == "POST":
+            error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
+        if error is not None:
+            await _json(error.body, error.status, error.headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        """Compare with every key, in a time that does not depend on them."""
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        found = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        return scheme.lower() == b"bearer" and any(found)
+
+
+async def _unless_disconnected(request: Request, work: Awaitable[msgspec.Struct]) -> msgspec.Struct:
+    """Await `work`, and cancel it if the client goes away."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client went away.")  # nobody reads it
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(body: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+async def _error(request: Request, error: Exception) -> Response:
+    known = api_error(error)
+    return _json(known.body, known.status, known.headers)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    where = f"{request.method} {request.url.path[:200]}"
+    message = {404: f"{where} does not exist.", 405: f"{where}: another method is needed."}.get(error.status_code)
+    known = ApiError(error.status_code, message or error.detail)
+    return _json(known.body, known.status, dict(error.headers or {}))
+
+
+def _card(model: Model) -> ModelCard:
+    return ModelCard(model.name, model.created, model.max_tokens)
+
+
+def _ignore(result: object) -> None:
+    pass

@@ -1,0 +1,281 @@
+"""The worker of an encoder: runs the texts of all concurrent callers in common batches, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
+from intaglio.runtime.run_texts import Ran, TextRunner
+from intaglio.runtime.tokenizer import TokenSequence
+from intaglio.serve.batch_plan import BatchLimits, next_batch
+from intaglio.serve.worker_state import WorkerState
+from intaglio.targets import DEFAULT
+
+Text = str | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
+CLOSED = "the server is shutting down. Try again later."
+
+
+class _Call:
+    """The texts of one caller, and their results so far."""
+
+    def __init__(self, count: int):
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.results: list[Ran | None] = [None] * count
+        self.missing = count
+
+    def end(self, error: IntaglioError | None) -> None:
+        """Let the caller continue; called in its event loop."""
+        if self.future.done():  # it was cancelled
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            own = type(error)(str(error))  # a raised exception collects the traceback of its caller
+            own.__cause__ = error
+            self.future.set_exception(own)
+
+
+class _Waiting:
+    """A text in the queue."""
+
+    def __init__(self, call: _Call, place: int, text: str, tokens: TokenSequence):
+        self.call, self.place, self.text, self.tokens = call, place, text, tokens
+        self.arrived = time.monotonic()
+
+
+class EncoderWorker:
+    """Runs an encoder bundle (tasks embed, encode, classify, fill-mask) for many callers at a time.
+
+    worker = EncoderWorker(Bundle.open("minilm"))
+    results = await worker.run(["A sentence.", "Another one."])
+    worker.close()
+
+    A batch starts when the engine is idle and the oldest text has waited for `linger_seconds`, or as soon as there are
+    enough texts for a full batch; `next_batch` selects them. Only the shape of a batch differs from that of a text run
+    alone, so float32 results are equal up to the order of summation: embeddings of length 1 within 1e-5.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: str = DEFAULT,
+        threads: int | None = None,
+        max_waiting: int = 2048,
+        max_waiting_tokens: int = 1 << 18,
+        linger_seconds: float = 0.002,
+        limits: BatchLimits | None = None,
+    ):
+        """`max_waiting`, `max_waiting_tokens`: of all callers together. `threads`: of the engine.
+
+        Raises `UsageError` for options out of range, and the errors of `TextRunner`.
+        """
+        if min(max_waiting, max_waiting_tokens) < 1:
+            raise UsageError(f"max waiting {max_waiting}, tokens {max_waiting_tokens}: expected at least 1 of both.")
+        if linger_seconds < 0:
+            raise UsageError(f"linger seconds {linger_seconds}: expected at least 0.")
+        # Threads that busy-wait between batches would take the processor from tokenization and from other models.
+        self._runner = TextRunner(bundle, target, threads, spinning=False)
+        self.manifest = bundle.manifest
+        batch = self._runner.engine.axes.get("batch")
+        limits = limits or BatchLimits()
+        self._limits = replace(limits, texts=min(limits.texts, (batch and batch.maximum) or limits.texts))
+        self._vocabulary = self._runner.tokenizer.backend.get_vocab_size()
+        self._max_waiting, self._max_tokens, self._linger = max_waiting, max_waiting_tokens, linger_seconds
+        self._changed = threading.Condition()  # guards all that follows
+        self._queue: list[_Waiting] = []  # oldest first
+        self._tokens = 0  # in the queue
+        self._count = 0  # texts in the queue, or being tokenized
+        self._running = 0  # texts in the engine
+        self._closed = False
+        self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
+        self._thread = threading.Thread(target=self._work, name="encoder")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def run(self, texts: Sequence[Text]) -> list[Ran]:
+        """Run `texts` in batches with those of other callers; return one result per text, in order.
+
+        Raises `BusyError` if the queue is full, `UsageError` for a text that the model does not accept (with its
+        place), `EngineError` if the engine fails. A caller that is cancelled takes its texts out of the queue.
+        """
+        if not texts:
+            return []
+        with self._changed:
+            self._check_room(len(texts))
+            tokenized = self._tokenizing.submit(self._tokenize, texts)
+            self._count += len(texts)
+        try:
+            sequences = await asyncio.wrap_future(tokenized)
+        except BaseException:
+            with self._changed:
+                self._count -= len(texts)
+            raise
+        call = _Call(len(texts))
+        self._enter(call, texts, sequences)
+        try:
+            await call.future
+        finally:
+            if call.missing:
+                self._drop([call])
+        return [result for result in call.results if result is not None]
+
+    @property
+    def alive(self) -> bool:
+        """Whether texts are run."""
+        return self._thread.is_alive()
+
+    def state(self) -> WorkerState:
+        """The current load, in texts."""
+        with self._changed:
+            return WorkerState(self._running, self._count)
+
+    def close(self) -> None:
+        """Finish all texts in the queue, and release the engine. Later calls of `run` raise `EngineError`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._tokenizing.shutdown()
+        self._thread.join()
+        self._runner.close()
+
+    def _check_room(self, count: int) -> None:
+        if self._closed:
+            raise EngineError(CLOSED)
+        if count > self._max_waiting:
+            raise UsageError(f"{count} texts, expected at most {self._max_waiting}. Split them into several requests.")
+        if self._count + count > self._max_waiting:
+            raise BusyError(f"{self._count} texts are waiting, the maximum is {self._max_waiting}. Try again later.")
+
+    def _tokenize(self, texts: Sequence[Text]) -> list[TokenSequence]:
+        """Tokenize and check `texts`, on the tokenizer's thread."""
+        encoded = iter(self._runner.tokenizer.encode([text for text in texts if isinstance(text, str)]))
+        found = []
+        for place, text in enumerate(texts):
+            try:
+                if isinstance(text, str):
+                    sequence = next(encoded)
+                else:
+                    sequence = TokenSequence(text, [0] * len(text))
+                    self._check_ids(text)
+                if not sequence.ids:
+                    raise UsageError("no tokens, expected at least one. Add text, or leave it out.")
+                self._runner.check(text if isinstance(text, str) else "", sequence)
+            except UsageError as error:
+                raise UsageError(f"input[{place}]: {error}" if len(texts) > 1 else f"input: {error}") from error
+            found.append(sequence)
+        return found
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary:
+            raise UsageError(f"token ids {min(ids)} to {max(ids)}, expected 0 to {self._vocabulary - 1}.")
+
+    def _enter(self, call: _Call, texts: Sequence[Text], sequences: Sequence[TokenSequence]) -> None:
+        """Queue tokenized texts, which are in the count already. Raises `BusyError` if they are too many tokens."""
+        tokens = sum(len(sequence.ids) for sequence in sequences)
+        with self._changed:
+            try:
+                self._check_tokens(tokens)
+            except IntaglioError:
+                self._count -= len(texts)
+                raise
+            idle = not self._queue
+            for place, (text, sequence) in enumerate(zip(texts, sequences, strict=True)):
+                self._queue.append(_Waiting(call, place, text if isinstance(text, str) else "", sequence))
+            self._tokens += tokens
+            if idle or self._is_full():  # else the thread wakes when the oldest has waited long enough
+                self._changed.notify_all()
+
+    def _check_tokens(self, tokens: int) -> None:
+        if self._closed:
+            raise EngineError(CLOSED)
+        if tokens > self._max_tokens:
+            raise UsageError(f"{tokens} tokens, expected at most {self._max_tokens}. Split them into several requests.")
+        if self._tokens + tokens > self._max_tokens:
+            raise BusyError(f"{self._tokens} tokens are waiting, the maximum is {self._max_tokens}. Try again later.")
+
+    def _drop(self, calls: Collection[_Call]) -> None:
+        """Take the texts of `calls` out of the queue."""
+        with self._changed:
+            dropped = [waiting for waiting in self._queue if waiting.call in calls]
+            self._queue = [waiting for waiting in self._queue if waiting.call not in calls]
+            self._leave(dropped)
+
+    def _leave(self, texts: Sequence[_Waiting]) -> None:
+        """Update the counts for texts that left the queue."""
+        self._count -= len(texts)
+        self._tokens -= sum(len(waiting.tokens.ids) for waiting in texts)
+
+    def _is_full(self) -> bool:
+        return self._tokens >= self._limits.tokens or len(self._queue) >= self._limits.texts
+
+    def _work(self) -> None:
+        """Run batches until `close`, on the worker's thread."""
+        while batch := self._next():
+            try:
+                texts, sequences = [each.text for each in batch], [each.tokens for each in batch]
+                results = self._runner.run_tokens(texts, sequences)
+            except Exception as error:
+                known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
+                calls = {waiting.call for waiting in batch}
+                self._drop(calls)
+                _end(calls, known)
+            else:
+                for waiting, result in zip(batch, results, strict=True):
+                    waiting.call.results[waiting.place] = result
+                    waiting.call.missing -= 1
+                _end({waiting.call for waiting in batch if not waiting.call.missing}, None)
+
+    def _next(self) -> list[_Waiting]:
+        """Wait for texts and take those of the next batch; none after `close`."""
+        with self._changed:
+            self._running = 0
+            while not self._queue or (left := self._linger_left()) > 0:
+                if self._queue:
+                    self._changed.wait(left)
+                elif self._closed:
+                    return []
+                else:
+                    self._changed.wait()
+            places = next_batch([len(waiting.tokens.ids) for waiting in self._queue], self._limits)
+            chosen = set(places)
+            batch = [self._queue[place] for place in places]
+            self._queue = [waiting for place, waiting in enumerate(self._queue) if place not in chosen]
+            self._leave(batch)
+            self._running = len(batch)
+            return batch
+
+    def _linger_left(self) -> float:
+        """Seconds until the texts in the queue should start, if no others come."""
+        if self._closed or self._is_full():
+            return 0.0
+        return self._queue[0].arrived + self._linger - time.monotonic()
+
+
+def _end(calls: Collection[_Call], error: IntaglioError | None) -> None:
+    """Let callers continue, in their event loops."""
+    for loop in {call.loop for call in calls}:
+        ended = [call for call in calls if call.loop is loop]
+        with suppress(RuntimeError):  # the loop is closed, and its callers with it
+            loop.call_soon_threadsafe(_end_in_loop, ended, error)
+
+
+def _end_in_loop(calls: Collection[_Call], error: IntaglioError | None) -> None:
+    for call in calls:
+        call.end(error)

@@ -1,0 +1,70 @@
+"""The error body of the API, and the HTTP status of every error.
+
+    {"error": {"message": "...", "type": "invalid_request_error", "param": "max_tokens", "code": null}}
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
+
+RETRY_AFTER = 1  # seconds: a queue moves as soon as one text is finished
+
+
+class ErrorDetails(msgspec.Struct):
+    """What clients of OpenAI's API expect of an error."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of a response whose status is not 200, and the last event of a stream that fails."""
+
+    error: ErrorDetails
+
+
+class ApiError(Exception):
+    """An error response."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ):
+        """`param`: the field that is wrong; `retry_after`: seconds, for status 429 and 503."""
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+        self.body = ErrorBody(ErrorDetails(message, kind, param, code))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Additional headers of the response."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return {**headers, "WWW-Authenticate": "Bearer"} if self.status == 401 else headers
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A request that is wrong, whose field `param` is to be changed."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def api_error(error: Exception) -> ApiError:
+    """Convert any exception of the runtime. An unknown one is a bug in intaglio, and the server continues."""
+    if isinstance(error, ApiError):
+        return error
+    message = one_line(error) or repr(error)
+    if isinstance(error, BusyError):
+        return ApiError(429, message, "rate_limit_error", code="queue_full", retry_after=RETRY_AFTER)
+    if isinstance(error, UsageError):
+        return ApiError(400, message)
+    if isinstance(error, EngineError | IntaglioError):
+        return ApiError(500, message, "server_error")
+    return ApiError(500, f"a bug in intaglio: {type(error).__name__}: {message}", "server_error")

@@ -1,0 +1,77 @@
+"""Decode the JSON body of a request: every field is either supported, or refused by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from intaglio.errors import one_line
+from intaglio.serve.errors import ApiError, invalid
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+# Fields of the API that are not supported, but whose default changes nothing: accepted with these values only.
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "background": (False,),
+    "best_of": (1,),
+    "echo": (False,),
+    "include": ([],),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "prediction": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "truncation": ("disabled",),
+    "verbosity": ("medium",),
+}
+PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+def decode(body: bytes, kind: type[Body]) -> Body:
+    """Decode `body` as `kind`. Raises `ApiError` that names the field which is wrong, or not supported.
+
+    A field with the value null counts as left out, as in OpenAI's API.
+    """
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"the body is not valid JSON: {one_line(error, 200)}. Send one JSON object.") from error
+    if not isinstance(fields, dict):
+        raise invalid(f"the body is a JSON {_kind(fields)}, expected an object with fields. Send one JSON object.")
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    given = {name: value for name, value in fields.items() if value is not None and not _neutral(name, value, known)}
+    if strange := sorted(given.keys() - known):
+        raise invalid(f"{strange[0][:100]!r} is not supported by this server. Leave it out.", strange[0][:100])
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise _validation(error) from error
+    except RecursionError as error:
+        raise invalid("the body is nested too deeply. Send a flatter one.") from error
+
+
+def _neutral(name: str, value: object, known: set[str]) -> bool:
+    return name not in known and name in NEUTRAL and value in NEUTRAL[name]
+
+
+def _validation(error: msgspec.ValidationError) -> ApiError:
+    text = one_line(error)
+    found = PATH.search(text)
+    where = found.group(1) if found else ""
+    if missing := re.search(r"missing required field `(\w+)`", text):
+        where = f"{where}.{missing.group(1)}" if where else missing.group(1)
+        return invalid(f"{where}: is missing. Add it.", where)
+    if strange := re.search(r"unknown field `(.*?)`", text):
+        where = f"{where}.{strange.group(1)}" if where else strange.group(1)
+        return invalid(f"{where[:200]!r} is not supported by this server. Leave it out.", where[:200])
+    plain = PATH.sub("", text).replace("`", "")
+    return invalid(f"{where or 'the body'}: {plain[:1].lower()}{plain[1:]}.", where or None)
+
+
+def _kind(value: Any) -> str:
+    names = {list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
+    return names.get(type(value), "null")

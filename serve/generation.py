@@ -1,0 +1,57 @@
+"""Run the texts of an HTTP request: as a whole response, or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from intaglio.runtime.generation.generated import Generated
+from intaglio.serve.decoder_worker import DecoderWorker, GenerationStream
+from intaglio.serve.errors import ApiError, api_error
+from intaglio.serve.formatter import Formatter
+from intaglio.serve.parts import parts_of
+
+Report = Callable[[Generated], None]  # called with each finished text
+
+
+async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> GenerationStream:
+    """Queue the texts of a request. Raises `ApiError` for invalid prompts, and if the queue is full."""
+    try:
+        stream = await worker.submit(formatter.requests)
+    except Exception as error:
+        raise api_error(error) from error
+    too_late = ApiError(504, f"the response took more than {timeout:g} seconds. Ask for fewer tokens.", "timeout_error")
+    stream.expire_after(timeout, too_late)
+    return stream
+
+
+async def whole(stream: GenerationStream, formatter: Formatter, report: Report) -> msgspec.Struct:
+    """Run until all texts are finished; return the response. Raises `ApiError`."""
+    async with stream:
+        while events := await stream.next():
+            for part in parts_of(events):
+                formatter.take(part)
+                if part.result is not None:
+                    report(part.result)
+    return formatter.response()
+
+
+async def streamed(stream: GenerationStream, formatter: Formatter, report: Report) -> AsyncIterator[bytes]:
+    """Yield server-sent events until all texts are finished; an error is the last one of them."""
+    async with stream:
+        try:
+            for chunk in formatter.begin():
+                yield chunk.encode()
+            while events := await stream.next():
+                chunks = []
+                for part in parts_of(events):
+                    chunks += formatter.take(part)
+                    if part.result is not None:
+                        report(part.result)
+                if chunks:
+                    yield b"".join([chunk.encode() for chunk in chunks])
+            yield b"".join(chunk.encode() for chunk in formatter.end()) + formatter.last
+        except Exception as error:
+            yield b"".join(chunk.encode() for chunk in formatter.failure(api_error(error)))
+

@@ -1,0 +1,59 @@
+"""The messages of a conversation, as clients of OpenAI's API send them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.serve.errors import invalid
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message; only text is supported."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None  # clients send an answer back as they got it
+
+
+def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | None:
+    """The text of a message's content; None where there is none. Raises `ApiError` for anything but text."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = []
+    for number, part in enumerate(content):
+        if part.type not in ("text", "input_text", "output_text") or part.text is None:
+            place = f"{where}[{number}]"
+            raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Convert messages to those of the runtime. Raises `ApiError`."""
+    if not messages:
+        raise invalid("messages: the list is empty. Send at least one message.", "messages")
+    found = []
+    for number, message in enumerate(messages):
+        where = f"messages[{number}]"
+        text = text_of(message.content, f"{where}.content")
+        if text is None and not (message.role == "assistant" and message.tool_calls):
+            raise invalid(f"{where}.content: is missing. Add it.", f"{where}.content")
+        if message.tool_calls and message.role != "assistant":
+            raise invalid(f"{where}.tool_calls: only messages of the assistant have calls.", f"{where}.tool_calls")
+        role = "system" if message.role == "developer" else message.role
+        found.append(Message(role, text, message.name, message.tool_calls, message.tool_call_id))
+    return found

@@ -1,0 +1,90 @@
+"""The models of a server: their names, and the workers that run them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from intaglio.bundle import Bundle
+from intaglio.serve.decoder_worker import DecoderWorker
+from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.errors import ApiError, invalid
+
+
+@dataclass(frozen=True)
+class DecoderModel:
+    """A model that generates text: a decoder, or an encoder-decoder."""
+
+    name: str
+    bundle: Bundle
+    worker: DecoderWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return self.worker.generator.vocabulary
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of tokens of a prompt and its text together."""
+        return self.worker.generator.limit
+
+
+@dataclass(frozen=True)
+class EncoderModel:
+    """A model that computes embeddings or classes of texts."""
+
+    name: str
+    bundle: Bundle
+    worker: EncoderWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens of a text."""
+        sequence = self.bundle.manifest.axes.get("sequence")
+        return sequence.maximum if sequence else None
+
+
+Model = DecoderModel | EncoderModel
+
+
+class Models:
+    """The models of a server, by name."""
+
+    def __init__(self, models: Mapping[str, Model]):
+        self.by_name = dict(models)
+
+    def decoder(self, name: str) -> DecoderModel:
+        """The decoder of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, DecoderModel):
+            raise invalid(f"model {name!r} computes {model.bundle.manifest.task}, it generates no text.", "model")
+        return model
+
+    def encoder(self, name: str) -> EncoderModel:
+        """The encoder of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, EncoderModel):
+            raise invalid(f"model {name!r} generates text, it computes no embeddings or classes.", "model")
+        return model
+
+    def find(self, name: str) -> Model:
+        """The model of this name. Raises `ApiError` if there is none."""
+        if name not in self.by_name:
+            served = ", ".join(self.by_name)
+            message = f"model {name[:100]!r} does not exist. This server has: {served}."
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self.by_name[name]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all models serve requests."""
+        return all(model.worker.alive for model in self.by_name.values())
+
+    def close(self) -> None:
+        """End all requests, and release the models."""
+        for model in self.by_name.values():
+            model.worker.close()

@@ -1,0 +1,108 @@
+"""Open the bundles of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.progress import step
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.scheduler import SchedulerOptions
+from intaglio.serve.decoder_worker import DecoderWorker
+from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models
+from intaglio.serve.options import ServerOptions
+
+
+def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
+    """The bundles by the names of their models: NAME=PATH, or a path, whose last folder is the name.
+
+    Raises `UsageError` for two of the same name.
+    """
+    found: dict[str, Path] = {}
+    for bundle in bundles:
+        name, equals, path = str(bundle).partition("=")
+        if not equals or Path(bundle).exists():
+            name, path = Path(bundle).resolve().name, str(bundle)
+        if not name:
+            raise UsageError(f"bundle {str(bundle)!r}: its name is empty. Write NAME=PATH.")
+        if name in found:
+            raise UsageError(f"two bundles are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
+        found[name] = Path(path)
+    if not found:
+        raise UsageError("no bundle is given, expected at least one.")
+    return found
+
+
+def open_models(
+    bundles: Sequence[str | Path],
+    options: ServerOptions,
+    *,
+    strategy: str | None = None,
+    draft: str | Path | None = None,
+    early_exit: bool = False,
+    target: str = "ort-cpu",
+    threads: int | None = None,
+    **strategy_options: float | None,
+) -> Models:
+    """Open every bundle; `strategy`, `draft` and their options are those of `TextGenerator`, for the decoders.
+
+    Raises `UsageError` where a draft model is given for several decoders, and as `TextGenerator` does.
+    """
+    opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
+    decoders = [name for name, bundle in opened.items() if bundle.manifest.decoder is not None]
+    chosen = {"strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
+    if draft is not None and len(decoders) != 1:
+        raise UsageError(f"--draft needs exactly one decoder, got {len(decoders)}. Serve it alone.")
+    if not decoders and any(value not in (None, False) for value in chosen.values()):
+        raise UsageError("a strategy is given, but no decoder. Leave it out.")
+    models: dict[str, Model] = {}
+    with ExitStack() as stack:
+        for name, bundle in opened.items():
+            with step(f"opening {name}"):
+                models[name] = (
+                    _open_decoder(name, bundle, options, target, threads, chosen)
+                    if name in decoders
+                    else _open_encoder(name, bundle, options, target, threads)
+                )
+            stack.callback(models[name].worker.close)
+        stack.pop_all()
+    return Models(models)
+
+
+def _open_decoder(
+    name: str,
+    bundle: Bundle,
+    options: ServerOptions,
+    target: str,
+    threads: int | None,
+    chosen: Mapping[str, object],
+) -> DecoderModel:
+    scheduling = SchedulerOptions(max_waiting=options.max_waiting, max_waiting_tokens=options.max_waiting_tokens)
+    generator = TextGenerator(
+        bundle.path,
+        batch=options.rows,
+        target=target,
+        threads=threads,
+        scheduling=scheduling,
+        **chosen,  # type: ignore[arg-type]
+    )
+    if options.max_sequence_tokens is not None:
+        generator.narrow(options.max_sequence_tokens, generator.vocabulary)
+    return DecoderModel(name, bundle, DecoderWorker(generator))
+
+
+def _open_encoder(
+    name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None
+) -> EncoderModel:
+    worker = EncoderWorker(
+        bundle,
+        target,
+        threads,
+        max_waiting=options.max_waiting,
+        max_waiting_tokens=options.max_waiting_tokens,
+    )
+    return EncoderModel(name, bundle, worker)

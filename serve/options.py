@@ -1,0 +1,39 @@
+"""The options of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intaglio.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Limits of a server, and who may use it. Raises `UsageError` for values out of range."""
+
+    api_keys: tuple[str, ...] = ()  # one of them is needed in "Authorization: Bearer KEY"; none: no key is asked for
+    cors_origins: tuple[str, ...] = ()  # web pages that may call the server from a browser
+    rows: int = 8  # texts generated at a time, per decoder
+    max_waiting: int = 256  # requests without a row, per model; beyond: status 429
+    max_waiting_tokens: int = 1 << 18  # of the prompts of these requests
+    max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
+    max_body_bytes: int = 8 << 20  # of a request; beyond: status 413
+    max_choices: int = 16  # texts per HTTP request: prompts x n
+    body_timeout: float = 30.0  # seconds until the whole body of a request has arrived; beyond: status 408
+    request_timeout: float = 600.0  # seconds until the whole response is generated; beyond: status 504
+    send_timeout: float = 60.0  # seconds that a client may take to read what was sent, before the stream is ended
+    grace: float = 30.0  # seconds for running requests to finish after SIGTERM
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "max_waiting", "max_waiting_tokens", "max_body_bytes", "max_choices"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
+        if self.max_sequence_tokens is not None and self.max_sequence_tokens < 2:
+            raise UsageError(f"max sequence tokens {self.max_sequence_tokens}: expected at least 2.")
+        for name in ("body_timeout", "request_timeout", "send_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected more than 0 seconds.")
+        if not 0 <= self.grace < float("inf"):
+            raise UsageError(f"grace {self.grace}: expected 0 seconds or more.")
+        if any(len(key) < 1 for key in self.api_keys):
+            raise UsageError("an API key is empty. Write at least one character, or leave it out.")

@@ -1,0 +1,41 @@
+"""What the endpoints read of a text in progress: characters and log-probabilities that arrived together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from intaglio.runtime.generation.events import Failed, Finished
+from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.logprobs import TokenLogprobs
+from intaglio.serve.decoder_worker import ChoiceEvent
+from intaglio.serve.errors import api_error
+
+
+class Part(NamedTuple):
+    """The next characters of a text, and after its last ones the result."""
+
+    index: int  # of the text, in the requests of the HTTP request
+    text: str
+    logprobs: list[TokenLogprobs]  # of the tokens of `text`, if the request asks for them
+    result: Generated | None  # None: the text goes on
+
+
+def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:
+    """Join the events of each text that arrived together. Raises the error of a text that failed, as `ApiError`."""
+    indices = dict.fromkeys(each.index for each in events)
+    for index in indices:
+        text, logprobs, result = [], [], None
+        for each in events:
+            if each.index != index:
+                continue
+            event = each.event
+            if isinstance(event, Failed):
+                raise api_error(event.error) from event.error
+            if isinstance(event, Finished):
+                result = event.result
+                continue
+            text.append(event.text)
+            if event.logprobs is not None:
+                logprobs.append(event.logprobs)
+        yield Part(index, "".join(text), logprobs, result)

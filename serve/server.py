@@ -1,0 +1,157 @@
+"""The verb `serve`: open the bundles, listen, and shut down without losing what is running."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from sse_starlette.sse import AppStatus
+
+from intaglio.errors import UsageError, one_line
+from intaglio.serve.application import Api
+from intaglio.serve.errors import ApiError
+from intaglio.serve.model import DecoderModel
+from intaglio.serve.opening import open_models
+from intaglio.serve.options import ServerOptions
+
+BACKLOG = 2048  # connections that the kernel holds until they are accepted
+AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+log = logging.getLogger("intaglio.serve")
+
+
+def serve(
+    bundles: Sequence[str | Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    options: ServerOptions | None = None,
+    **opening: Any,
+) -> None:
+    """Serve `bundles` behind the OpenAI API until SIGTERM or SIGINT; see `open_models` for the remaining options.
+
+    Raises `UsageError` for an address that cannot be listened on, and for certificates that cannot be read.
+    """
+    options = options or ServerOptions()
+    certificates = _checked_certificates(tls_cert, tls_key)
+    with bound(host, port) as listening:
+        models = open_models(bundles, options, **opening)
+        try:
+            api = Api(models, options)
+            config = uvicorn.Config(
+                api.application(),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
+                **certificates,
+            )
+            AppStatus.disable_automatic_graceful_drain()  # running streams are ours to finish
+            asyncio.run(_Server(config, api).run_on(listening))
+        finally:
+            models.close()
+
+
+@contextmanager
+def bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket on this address, so that a wrong one is reported before models are opened. Raises `UsageError`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise UsageError(f"--host {host}: {one_line(error)}. Use an address of this machine, such as 0.0.0.0.") from error
+    with listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(address)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"cannot listen on {host}, port {port}: {one_line(error)}. Choose another --port.") from error
+        yield listening
+
+
+def _checked_certificates(certificate: str | Path | None, key: str | Path | None) -> dict[str, str]:
+    """The options of uvicorn for TLS. Raises `UsageError` for files that cannot be read, or do not fit."""
+    if certificate is None and key is None:
+        return {}
+    if certificate is None or key is None:
+        raise UsageError("--tls-cert and --tls-key belong together, got one of them. Give both.")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--tls-cert {certificate}, --tls-key {key}: {one_line(error)}. Give PEM files.") from error
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+
+
+class _Server(uvicorn.Server):
+    """A server that finishes running requests before it stops, and whose exit code is 0 after a signal."""
+
+    def __init__(self, config: uvicorn.Config, api: Api):
+        super().__init__(config)
+        self._api = api
+
+    async def run_on(self, listening: socket.socket) -> None:
+        """Listen until a signal arrives."""
+        loop = asyncio.get_running_loop()
+        for model in self._api.models.by_name.values():
+            if isinstance(model, DecoderModel):
+                model.worker.start(loop)
+        listening.listen(BACKLOG)
+        await self.serve([listening])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and report where."""
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        names = ", ".join(self._api.models.by_name)
+        log.info("listening on %s://%s:%d with %s", "https" if self.config.ssl else "http", shown, port, names)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals, and do not raise them again afterwards."""
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal: shut down; a second one: do not wait for running requests."""
+        self._api.draining = True
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, finish the running requests within the grace period, cancel the others."""
+        grace = self._api.options.grace
+        workers = [each.worker for each in self._api.models.by_name.values() if isinstance(each, DecoderModel)]
+        running = sum(worker.state().running + worker.state().waiting for worker in workers)
+        log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
+        late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)
+        timer = asyncio.get_running_loop().call_later(grace, _fail_all, workers, late)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+        log.info("shut down")
+
+
+def _fail_all(workers: Sequence[Any], error: ApiError) -> None:
+    left = sum(worker.fail_all(error) for worker in workers)
+    if left:
+        log.warning("%d texts were not finished within the grace period, and end here", left)

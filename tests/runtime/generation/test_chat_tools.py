@@ -1,0 +1,146 @@
+"""Conversations with tools: rendered as `transformers` renders them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.chat import ChatTemplate, FunctionCall, Message, ToolCall
+
+# As the templates of Qwen2.5 and Hermes list tools, calls and answers.
+HERMES = """
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}{{- messages[0]['content'] }}{%- endif %}
+    {{- "# Tools\\n<tools>" }}
+    {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- "\\n</tools>\\n<tool_call>\\n{\\"name\\": <name>, \\"arguments\\": <args-json-object>}\\n</tool_call>" }}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' and message.tool_calls %}
+        {{- '<|im_start|>assistant' }}
+        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\\n<tool_call>\\n{"name": "' + tool_call.name + '", "arguments": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+        {{- message.tool_call_id ~ message.name }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+"""
+# As Llama 3.1 asks whether there are tools.
+LLAMA = """
+{%- if tools is not none %}{% for tool in tools %}{{ tool | tojson(indent=4) }}{{ "\\n\\n" }}{% endfor %}{% endif %}
+{%- for message in messages %}
+    {%- if 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}{{- raise_exception("only single tool-calls at once!") }}{% endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '{"name": "' + call.name + '", "parameters": ' }}{{- call.arguments | tojson }}{{- "}" }}
+    {%- else %}{{- message['role'] + message['content'] }}{%- endif %}
+{%- endfor %}
+"""
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Wëather of a <city>",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather in Ulm?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "sunny", "tool_call_id": "call_1", "name": "weather"},
+    {"role": "user", "content": "And now?"},
+]
+
+
+def template(source: str, tool_source: str | None = None) -> ChatTemplate:
+    return ChatTemplate(source, {"bos_token": "<s>"}, "the template", tool_source)
+
+
+def messages(arguments: str | dict[str, Any]) -> list[Message]:
+    calls = [ToolCall(FunctionCall("weather", arguments), "call_1", "function")]
+    return [
+        Message("user", "Weather in Ulm?"),
+        Message("assistant", None, tool_calls=calls),
+        Message("tool", "sunny", tool_call_id="call_1", name="weather"),
+        Message("user", "And now?"),
+    ]
+
+
+@pytest.mark.parametrize("source", [HERMES, LLAMA], ids=["hermes", "llama"])
+@pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]])
+@pytest.mark.parametrize("arguments", ['{"city": "Ulm"}', {"city": "Ulm"}], ids=["text", "object"])
+@pytest.mark.parametrize("options", [{}, {"enable_thinking": False}])
+def test_prompts_with_tools_are_those_of_transformers(
+    source: str, tools: list[dict[str, Any]] | None, arguments: str | dict[str, Any], options: dict[str, Any]
+) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    variables: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "<s>", **options}
+    expected = render_jinja_template([TALK], tools=tools, chat_template=source, **variables)
+    rendered = template(source).render(messages(arguments), tools, options)
+    assert rendered == expected[0][0]
+    assert '"city": "Ulm"' in rendered
+    assert ("<city>" in rendered) == (tools is not None)
+
+
+def test_a_template_for_tools_is_taken_where_there_are_tools() -> None:
+    both = template("plain", "tools {{ tools[0].function.name }} {{ bos_token }}")
+    assert both.render(messages({}), [WEATHER]) == "tools weather <s>"
+    assert both.render(messages({})) == both.render(messages({}), []) == "plain"
+    assert both.knows_tools
+
+
+def test_tools_that_a_template_would_ignore_are_refused() -> None:
+    plain = template("{{ messages[0].content }}")
+    assert not plain.knows_tools
+    with pytest.raises(UsageError, match="the chat template of this bundle knows no tools"):
+        plain.render(messages({}), [WEATHER])
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "[1]", "null", '"x"', "[" * 100_000])
+def test_arguments_that_are_no_json_object_are_refused(arguments: str) -> None:
+    with pytest.raises(UsageError, match="tool call of 'weather': the arguments are not a JSON object") as refused:
+        template(HERMES).render(messages(arguments))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_message_without_content_is_refused_unless_it_calls_tools() -> None:
+    for message in Message("user"), Message("assistant", tool_calls=[]):
+        with pytest.raises(UsageError, match=f"a message of role '{message.role}' has no content"):
+            template(HERMES).render([message])
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "add_generation_prompt", "raise_exception"])
+def test_options_do_not_replace_the_variables_of_the_template(name: str) -> None:
+    with pytest.raises(UsageError, match=f"chat template option '{name}': the name is reserved"):
+        template(HERMES).render(messages({}), None, {name: []})
+
+
+def test_an_option_named_self_is_just_an_option() -> None:
+    assert template("{{ messages[0].content }}").render(messages({}), None, {"self": 1}) == "Weather in Ulm?"
+
+
+def test_messages_of_the_api_are_read_with_their_calls() -> None:
+    import msgspec
+
+    sent = [*TALK]
+    sent[1] = {**TALK[1], "tool_calls": [{**CALL, "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}]}
+    read = msgspec.json.decode(json.dumps(sent), type=list[Message])
+    assert [message.as_variable() for message in read] == TALK

@@ -1,0 +1,280 @@
+"""Texts of concurrent callers in common batches: equal results, bounds, cancellation, errors, and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import BusyError, EngineError, UsageError
+from intaglio.exporters import export
+from intaglio.runtime import run
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.run_texts import Ran
+from intaglio.sentences import sentences
+from intaglio.serve.batch_plan import BatchLimits
+from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.worker_state import WorkerState
+
+TEXTS = sentences()[:40]
+Open = Callable[..., EncoderWorker]
+
+
+@pytest.fixture
+def worker(tiny_bundle: Path) -> Iterator[Open]:
+    """A function that opens a worker of the tiny model, which is closed after the test."""
+    opened: list[EncoderWorker] = []
+
+    def make(**options: Any) -> EncoderWorker:
+        opened.append(EncoderWorker(Bundle.open(tiny_bundle), threads=1, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+class Gate:
+    """Holds up the engine of a worker, and records the batches that go through; fails those that `fails` names."""
+
+    def __init__(self, worker: EncoderWorker, fails: str = ""):
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.batches: list[list[str]] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self._fails, self._inside = fails, worker._runner.run_tokens
+        engine = worker._runner.engine
+        original = engine.run
+
+        def record(feeds: Mapping[str, Array]) -> dict[str, Array]:
+            self.shapes.append(feeds["input_ids"].shape)
+            return original(feeds)
+
+        engine.run = record  # type: ignore[method-assign]
+        worker._runner.run_tokens = self.run  # type: ignore[method-assign,assignment]
+
+    def run(self, texts: list[str], sequences: Any) -> list[Ran]:
+        self.entered.set()
+        self.batches.append(list(texts))
+        assert self.open.wait(30)
+        if self._fails in texts:
+            raise EngineError("ONNX Runtime failed: out of memory")
+        return self._inside(texts, sequences)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+def test_concurrent_callers_get_what_their_texts_give_alone(worker: Open, tiny_bundle: Path) -> None:
+    opened = worker()
+    gate = Gate(opened)
+    gate.open.set()
+
+    async def ask() -> list[list[Ran]]:
+        calls = [opened.run([text]) for text in TEXTS[:20]]
+        return await asyncio.gather(*calls, opened.run(TEXTS[20:]))
+
+    results = [result for answers in asyncio.run(ask()) for result in answers]
+    assert [result.text for result in results] == TEXTS
+    expected = list(run(tiny_bundle, TEXTS, batch_size=1))
+    for result, alone in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result.embedding, alone.embedding, atol=1e-5)  # as the class states
+        assert result.tokens == alone.tokens > 0
+    assert len(gate.batches) < len(TEXTS) / 2  # they shared batches
+
+
+def test_texts_in_a_batch_are_of_about_the_same_length(worker: Open) -> None:
+    opened = worker()
+    gate = Gate(opened)
+    short, long = ["a b"] * 8, ["a " * 200] * 8
+
+    async def ask() -> None:
+        gate.open.set()
+        mixed = [text for pair in zip(short, long, strict=True) for text in pair]
+        await asyncio.gather(*(opened.run([text]) for text in mixed))
+
+    asyncio.run(ask())
+    assert sum(rows * longest for rows, longest in gate.shapes) == 8 * 4 + 8 * 202
+
+
+def test_a_batch_is_no_wider_than_its_limits(worker: Open) -> None:
+    opened = worker(limits=BatchLimits(texts=3))
+    gate = Gate(opened)
+    gate.open.set()
+    asyncio.run(opened.run(["a"] * 10))
+    assert [len(batch) for batch in gate.batches] == [3, 3, 3, 1]
+
+
+def test_a_lone_text_waits_for_others_only_shortly(worker: Open) -> None:
+    opened = worker(linger_seconds=0.2)
+
+    async def ask() -> float:
+        began = time.monotonic()
+        await opened.run(["a"])
+        return time.monotonic() - began
+
+    assert 0.2 <= asyncio.run(ask()) < 5
+    full = worker(linger_seconds=60, limits=BatchLimits(texts=2))
+    assert len(asyncio.run(full.run(["a", "b"]))) == 2  # a full batch does not wait
+
+
+def test_tokens_instead_of_text(worker: Open) -> None:
+    opened = worker()
+    tokenizer = opened._runner.tokenizer
+    (sequence,) = tokenizer.encode(["a b c"])
+    given, text = asyncio.run(opened.run([sequence.ids, "a b c"]))
+    np.testing.assert_array_equal(given.embedding, text.embedding)
+    with pytest.raises(UsageError, match=r"input: token ids 93 to 93, expected 0 to 92"):
+        asyncio.run(opened.run([[tokenizer.backend.get_vocab_size()]]))
+
+
+def test_a_text_that_is_too_long_is_named(worker: Open) -> None:
+    opened = worker()
+    with pytest.raises(UsageError, match=r"input\[1\]: text of 302 tokens, the model takes at most 256"):
+        asyncio.run(opened.run(["a", "1 " * 300, "b"]))
+    with pytest.raises(UsageError, match=r"input: no tokens"):
+        asyncio.run(opened.run([[]]))
+    assert opened.state() == WorkerState()  # nothing of it counts
+
+
+def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -> None:
+    opened = worker(max_waiting=4, max_waiting_tokens=40, linger_seconds=0)
+    gate = Gate(opened)
+
+    async def ask() -> None:
+        first = asyncio.create_task(opened.run(["a"]))
+        await until(gate.entered.is_set)
+        waiting = asyncio.create_task(opened.run(["b", "c"]))
+        await until(lambda: len(opened._queue) == 2)
+        assert opened.state() == WorkerState(running=1, waiting=2)
+        with pytest.raises(BusyError, match="2 texts are waiting, the maximum is 4"):
+            await opened.run(["d"] * 3)
+        with pytest.raises(BusyError, match="6 tokens are waiting, the maximum is 40"):
+            await opened.run(["d " * 35])
+        with pytest.raises(UsageError, match="5 texts, expected at most 4"):
+            await opened.run(["d"] * 5)
+        with pytest.raises(UsageError, match="102 tokens, expected at most 40"):
+            await opened.run(["d " * 100])
+        gate.open.set()
+        assert [len(results) for results in await asyncio.gather(first, waiting)] == [1, 2]
+        assert len(await opened.run(["d"] * 4)) == 4  # refused texts took no place
+        assert opened.state() == WorkerState()
+
+    asyncio.run(ask())
+
+
+def test_a_cancelled_caller_takes_its_texts_out_of_the_queue(worker: Open) -> None:
+    opened = worker(linger_seconds=0)
+    gate = Gate(opened)
+
+    async def ask() -> None:
+        running = asyncio.create_task(opened.run(["a"]))
+        await until(gate.entered.is_set)
+        gone = asyncio.create_task(opened.run(["b", "c"]))
+        stays = asyncio.create_task(opened.run(["d"]))
+        await until(lambda: len(opened._queue) == 3)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert opened.state() == WorkerState(running=1, waiting=1)
+        gate.open.set()
+        await asyncio.gather(running, stays)
+
+    asyncio.run(ask())
+    assert gate.batches == [["a"], ["d"]]
+
+
+def test_a_caller_cancelled_while_its_batch_runs_disturbs_no_other(worker: Open) -> None:
+    opened = worker(linger_seconds=0.05)
+    gate = Gate(opened)
+
+    async def ask() -> None:
+        gone, stays = (asyncio.create_task(opened.run([text])) for text in ("a", "b"))
+        await until(gate.entered.is_set)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        gate.open.set()
+        assert [result.text for result in await stays] == ["b"]
+
+    asyncio.run(ask())
+    assert gate.batches == [["a", "b"]]
+
+
+def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> None:
+    opened = worker(linger_seconds=0, limits=BatchLimits(texts=2))
+    gate = Gate(opened, fails="b")
+
+    async def ask() -> None:
+        running = asyncio.create_task(opened.run(["a"]))
+        await until(gate.entered.is_set)
+        calls = [asyncio.create_task(opened.run(texts)) for texts in (["b", "c", "d"], ["e", "f"])]
+        await until(lambda: len(opened._queue) == 5)
+        gate.open.set()
+        failed, succeeded = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(failed, EngineError) and "out of memory" in str(failed)
+        assert isinstance(succeeded, list) and len(succeeded) == 2
+        assert len(await running) == 1
+
+    asyncio.run(ask())
+    assert gate.batches == [["a"], ["b", "c"], ["e", "f"]]  # the rest of the failed call was dropped
+    assert opened.state() == WorkerState()
+
+
+def test_closing_finishes_the_texts_in_the_queue(worker: Open) -> None:
+    opened = worker(linger_seconds=60, limits=BatchLimits(texts=3))
+
+    async def ask() -> None:
+        call = asyncio.create_task(opened.run(["a", "b"]))
+        await until(lambda: len(opened._queue) == 2)
+        await asyncio.to_thread(opened.close)
+        assert len(await call) == 2
+        with pytest.raises(EngineError, match="shutting down"):
+            await opened.run(["c"])
+
+    asyncio.run(ask())
+
+
+def test_a_caller_whose_event_loop_is_gone_does_not_stop_the_worker(worker: Open) -> None:
+    opened = worker(linger_seconds=0)
+    gate = Gate(opened)
+
+    async def leave() -> None:
+        task = asyncio.create_task(opened.run(["a"]))
+        await until(gate.entered.is_set)
+        task.cancel()
+
+    asyncio.run(leave())
+    gate.open.set()
+    assert len(asyncio.run(opened.run(["b"]))) == 1
+
+
+def test_a_text_without_a_blank_does_not_end_those_of_others(
+    make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    export(str(make_checkpoint("BertForMaskedLM", num_hidden_layers=1)), tmp_path / "bundle", check=False)
+    with EncoderWorker(Bundle.open(tmp_path / "bundle"), threads=1) as opened:
+
+        async def ask() -> list[Any]:
+            return await asyncio.gather(opened.run(["a b"]), opened.run(["a [MASK]"]), return_exceptions=True)
+
+        wrong, right = asyncio.run(ask())
+    assert isinstance(wrong, UsageError) and "without a blank" in str(wrong)
+    assert right[0].label
+
+
+@pytest.mark.parametrize("options", [{"max_waiting": 0}, {"max_waiting_tokens": 0}, {"linger_seconds": -1.0}])
+def test_options_out_of_range(options: dict[str, Any], worker: Open) -> None:
+    with pytest.raises(UsageError, match="expected at least"):
+        worker(**options)
