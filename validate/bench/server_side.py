@@ -17,7 +17,10 @@ from intaglio.validate.bench.prompts import of_words
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "embeddings": "/v1/embeddings"}
 LONGEST_WAIT = 30.0  # seconds that a client waits at most because a server asks for it
-SAME_NAME = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "ignore_eos")
+SAME_NAME = (  # in `intaglio generate` and in a request
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+    "ignore_eos",
+)  # fmt: skip
 
 
 class ServerSide:
