@@ -177,9 +177,7 @@ class Gate:
             return
         error = None
         if self._keys and not self._has_key(scope):
-            error = ApiError(
-                401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key"
-            )
+            error = ApiError(401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key")
         elif self._api.draining and scope["method"] == "POST":
             error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
         if error is not None:

@@ -202,12 +202,12 @@ class DecoderWorker:
         with self._lock:
             left = list(self._streams.values())
             self._streams.clear()
-        reason: IntaglioError = EngineError(
-            "the model was closed before the text was finished. Send the request again."
-        )
+        reason: IntaglioError = EngineError("the model was closed before the text was finished. Send the request again.")
         found = []
         for _, stream, index in left:
-            found += [(stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]]
+            found += [
+                (stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]
+            ]
         if found:
             self._call(found)
 

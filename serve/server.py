@@ -72,17 +72,13 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError, OverflowError) as error:
-        raise UsageError(
-            f"--host {host}: {one_line(error)}. Use an address of this machine, such as 0.0.0.0."
-        ) from error
+        raise UsageError(f"--host {host}: {one_line(error)}. Use an address of this machine, such as 0.0.0.0.") from error
     with listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(address)
         except (OSError, OverflowError) as error:
-            raise UsageError(
-                f"cannot listen on {host}, port {port}: {one_line(error)}. Choose another --port."
-            ) from error
+            raise UsageError(f"cannot listen on {host}, port {port}: {one_line(error)}. Choose another --port.") from error
         yield listening
 
 

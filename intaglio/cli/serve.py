@@ -30,9 +30,7 @@ Examples:
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain, PEM. Serves HTTPS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM, without a password.")
-@click.option(
-    "--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated."
-)
+@click.option("--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated.")
 @click.option("--rows", default=8, show_default=True, help="Texts to generate at a time, per decoder.")
 @click.option("--max-waiting", default=256, show_default=True, help="Waiting requests per model; beyond: status 429.")
 @click.option(
