@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import generate
     from intaglio.runtime.run_texts import run
     from intaglio.training.sensitivity import sensitivity
+    from intaglio.validate.bench.bench import bench
     from intaglio.validate.roofline import roofline
     from intaglio.validate.tune_decoding import tune_decoding
     from intaglio.validate.validate import validate
 
 __all__ = [
     "__version__",
+    "bench",
     "build",
     "compress",
     "export",
@@ -48,6 +50,7 @@ __all__ = [
 
 # Function -> the module that has it.
 _MODULES = {
+    "bench": "intaglio.validate.bench.bench",
     "build": "intaglio.runtime",
     "compress": "intaglio.compression",
     "export": "intaglio.exporters",

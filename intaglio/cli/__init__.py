@@ -29,6 +29,7 @@ VERBS = {
     "chat": "Chat with a decoder on the terminal.",
     "serve": "Serve bundles behind the OpenAI HTTP API, batched continuously.",
     "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
+    "bench": "Measure latency, throughput and memory of a bundle or a server, beside a baseline.",
     "roofline": "Compare a bundle's speed with the limits of this machine's memory and processors.",
     "tune": "Measure the CPU kernels for compressed weights on this machine, and use the fastest.",
     "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",

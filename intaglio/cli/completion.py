@@ -124,6 +124,7 @@ def nothing(beginning: str) -> list[CompletionItem]:
 # Parameter name, the same in all commands -> its completions.
 VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "bundle": bundles,
+    "baseline": bundles,
     "draft": bundles,
     "teacher": bundles,
     "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],

@@ -32,6 +32,8 @@ COMMAND_LINE_ONLY = {
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
     "run --similarity": "intaglio.runtime.similarities.similarity",
+    "bench --force": "it guards --plot",
+    "bench --plot": "intaglio.validate.bench.picture.picture",
     "roofline --force": "it guards --picture",
     "tune-decoding --force": "it guards --picture",
     "roofline --picture": "intaglio.validate.roofline_picture.picture",
@@ -69,13 +71,16 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def parameters_of(name: str) -> Mapping[str, Any]:
-    """Name -> default of the function's parameters; `generate` passes its own on to a class."""
-    if name != "generate":
-        return {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
-    own = inspect.signature(intaglio.generate).parameters
+    """Name -> default of the function's parameters; `generate` and `bench` pass theirs on to a class."""
+    own = {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
+    if name not in ("generate", "bench"):
+        return own
     options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
-    options.pop("options")
-    return {"prompts": own["prompts"].default, **options, **dict.fromkeys(options_by_name(STRATEGIES))}
+    if name == "bench":
+        options.pop("batch")  # its own is `concurrency`
+    return {key: each for key, each in (options | own).items() if key != "options"} | dict.fromkeys(
+        options_by_name(STRATEGIES)
+    )
 
 
 def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:

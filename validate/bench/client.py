@@ -1,0 +1,228 @@
+"""An asynchronous client of the OpenAI HTTP API that measures: streamed completions, chats, embeddings.
+
+Source of the protocol: the OpenAI API reference (completions, chat completions, embeddings; streams of server-sent
+events that end with `data: [DONE]`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from intaglio.errors import one_line
+from intaglio.extras import load
+
+if TYPE_CHECKING:
+    import httpx2
+
+RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.M)  # of Prometheus' process collector
+SHOWN = 200  # characters of a server's message
+
+Answer = TypeVar("Answer")
+
+
+class RequestError(Exception):
+    """A request that was not answered in full."""
+
+    def __init__(self, kind: str, message: str = "", retry_after: float | None = None):
+        """`kind`: to count by; `message`: the server's; `retry_after`: seconds that the server asks to wait."""
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind, self.message, self.retry_after = kind, message, retry_after
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream: new characters and numbers of tokens, if it has them."""
+
+    text: str = ""
+    finished: bool = False
+    tokens: int | None = None  # of the whole text, in the last event
+    prompt_tokens: int = 0
+
+
+class Reply(msgspec.Struct):
+    """A finished text; times are those of `time.perf_counter`."""
+
+    text: str
+    tokens: int  # as the server counts them, or else its events with text
+    prompt_tokens: int  # 0: not reported
+    first: float  # of the first characters
+    last: float  # of the last
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None  # of a completion
+    delta: _Delta | None = None  # of a chat
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[Any]
+    usage: _Usage = msgspec.field(default_factory=_Usage)
+
+
+class _Said(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Said
+
+
+class Client:
+    """Connections to one server. An asynchronous context manager.
+
+    Raises `MissingExtraError` without httpx2; its methods raise `RequestError`.
+    """
+
+    def __init__(self, url: str, key: str | None = None, timeout: float = 600.0):
+        """`url`: with or without the final /v1; `key`: sent as a bearer token; `timeout`: seconds without an answer."""
+        http = load("httpx2")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._http = http
+        self._client: httpx2.AsyncClient = http.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=timeout,
+            limits=http.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def models(self) -> list[str]:
+        """The names of the server's models."""
+        async with self._answer("GET", "/v1/models") as response:
+            found = _decoded(await response.aread(), _Models)
+        return [each.id for each in found.data]
+
+    async def resident_bytes(self) -> int | None:
+        """The resident memory of the server's process, where its metrics have it."""
+        try:
+            async with self._answer("GET", "/metrics") as response:
+                found = RESIDENT.search((await response.aread()).decode(errors="replace"))
+        except RequestError:
+            return None
+        return int(float(found[1])) if found else None
+
+    async def embed(self, body: Mapping[str, object]) -> tuple[int, int]:
+        """Request embeddings; return the numbers of texts and of their tokens."""
+        async with self._answer("POST", "/v1/embeddings", body) as response:
+            found = _decoded(await response.aread(), _Embeddings)
+        return len(found.data), found.usage.prompt_tokens
+
+    async def complete(self, path: str, body: Mapping[str, object]) -> Reply:
+        """Request a text by `path`, "/v1/completions" or "/v1/chat/completions", and read its stream to the end."""
+        pieces: list[str] = []
+        first = last = 0.0
+        tokens, prompt_tokens = None, 0
+        async for chunk in self.stream(path, body):
+            if chunk.text or (chunk.finished and not pieces):
+                last = time.perf_counter()
+                first = first or last
+                pieces.append(chunk.text)
+            if chunk.tokens is not None:
+                tokens, prompt_tokens = chunk.tokens, chunk.prompt_tokens
+        return Reply("".join(pieces), len(pieces) if tokens is None else tokens, prompt_tokens, first, last)
+
+    async def stream(self, path: str, body: Mapping[str, object]) -> AsyncIterator[Chunk]:
+        """Yield the events of a stream; to leave early, close the iterator, which closes the connection."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        async with self._answer("POST", path, asked) as response:
+            kind = response.headers.get("content-type", "")
+            if not kind.startswith("text/event-stream"):
+                raise RequestError("not a stream", f"content-type {kind or 'unknown'!r}")
+            finished = False
+            async for line in response.aiter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    return
+                chunk = _chunk(_decoded(data, _Event))
+                finished = finished or chunk.finished
+                yield chunk
+            if not finished:
+                raise RequestError("stream ended early")
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a request and yield its response, whose status is 200."""
+        http = self._http
+        try:
+            async with self._client.stream(method, self.url + path, json=body) as response:
+                if response.status_code != 200:
+                    raise await _refused(response)
+                yield response
+        except http.TimeoutException as error:
+            raise RequestError("timeout", one_line(error, SHOWN)) from error
+        except http.ConnectError as error:
+            raise RequestError("cannot connect", one_line(error, SHOWN)) from error
+        except http.HTTPError as error:
+            raise RequestError("connection closed", one_line(error, SHOWN)) from error
+
+
+async def _refused(response: httpx2.Response) -> RequestError:
+    """The error of a response that is not 200."""
+    text = (await response.aread()).decode(errors="replace")
+    try:
+        message = _decoded(text, _Refusal).error.message
+    except RequestError:  # of a proxy, in words of its own
+        message = text
+    wait = response.headers.get("retry-after", "")
+    seconds = float(wait) if wait.isdecimal() else None  # it may also be a date
+    return RequestError(f"HTTP {response.status_code}", " ".join(message.split())[:SHOWN], seconds)
+
+
+def _chunk(event: _Event) -> Chunk:
+    """Read one event of a completion or a chat."""
+    if event.error is not None:
+        raise RequestError("error in the stream", str(event.error)[:SHOWN])
+    chunk = Chunk()
+    for choice in event.choices:
+        chunk.text += choice.text or (choice.delta.content if choice.delta else None) or ""
+        chunk.finished = chunk.finished or choice.finish_reason is not None
+    if event.usage is not None:
+        chunk.tokens, chunk.prompt_tokens = event.usage.completion_tokens, event.usage.prompt_tokens
+    return chunk
+
+
+def _decoded(data: bytes | str, kind: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RequestError("invalid JSON", one_line(error, SHOWN)) from error
