@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
-from intaglio.serve.classification import ClassificationRequest, create_classification
+from intaglio.serve.classification import ClassificationRequest, classify
 from intaglio.serve.completions import CompletionFormatter, CompletionRequest
 from intaglio.serve.embeddings import EmbeddingsRequest, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
@@ -130,7 +130,7 @@ class Api:
 
     async def classify(self, request: Request) -> Response:
         """Classes of texts."""
-        return await self._encode(request, ClassificationRequest, create_classification)
+        return await self._encode(request, ClassificationRequest, classify)
 
     async def _encode(
         self,
@@ -177,7 +177,9 @@ class Gate:
             return
         error = None
         if self._keys and not self._has_key(scope):
-            error = ApiError(401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key")
+            error = ApiError(
+                401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key"
+            )
         elif self._api.draining and scope["method"] == "POST":
             error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
         if error is not None:

@@ -142,15 +142,15 @@ class ChatFormatter(Formatter):
     def take(self, part: Part) -> list[Chunk]:
         """See `Formatter`."""
         if part.result is not None:
-            self._results[part.index] = part.result
+            self._results[part.choice] = part.result
         if not self.streams:
             return []
         chunks = []
         if part.text or part.logprobs:
             logprobs = ChatLogprobs(_logprobs(part.logprobs, self._tokenizer)) if self._logprobs else None
-            chunks.append(self._chunk(part.index, Delta(content=part.text), logprobs))
+            chunks.append(self._chunk(part.choice, Delta(content=part.text), logprobs))
         if part.result is not None:
-            chunks.append(self._chunk(part.index, Delta(), reason=finish_reason(part.result)))
+            chunks.append(self._chunk(part.choice, Delta(), reason=finish_reason(part.result)))
         return chunks
 
     def end(self) -> list[Chunk]:

@@ -83,12 +83,12 @@ class CompletionFormatter(Formatter):
         """See `Formatter`."""
         reason = None
         if part.result is not None:
-            self._results[part.index] = part.result
+            self._results[part.choice] = part.result
             reason = finish_reason(part.result)
         if not (part.text or part.logprobs or reason):
             return []
         logprobs = _logprobs(part.logprobs, self._tokenizer) if self._logprobs else None
-        return [Chunk(Completion(*self._head, [CompletionChoice(part.index, part.text, logprobs, reason)]))]
+        return [Chunk(Completion(*self._head, [CompletionChoice(part.choice, part.text, logprobs, reason)]))]
 
     def end(self) -> list[Chunk]:
         """See `Formatter`."""

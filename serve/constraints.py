@@ -38,7 +38,9 @@ class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
     json_schema: JsonSchema | None = None
 
 
-def grammar_for(fields: GenerationFields, response_format: ResponseFormat | None, tokenizer: Tokenizer) -> Grammar | None:
+def grammar_for(
+    fields: GenerationFields, response_format: ResponseFormat | None, tokenizer: Tokenizer
+) -> Grammar | None:
     """The grammar that the text keeps to, if any. Raises `ApiError`."""
     kind = (response_format.type if response_format else None) or "text"
     structured = fields.structured_outputs
@@ -53,7 +55,9 @@ def grammar_for(fields: GenerationFields, response_format: ResponseFormat | None
     if response_format.json_schema is None:
         raise invalid("response_format.json_schema: is missing. Add it.", "response_format.json_schema")
     schema = response_format.json_schema.schema
-    return _compiled("schema", json.dumps(schema or {"type": "object"}), tokenizer, "response_format.json_schema.schema")
+    return _compiled(
+        "schema", json.dumps(schema or {"type": "object"}), tokenizer, "response_format.json_schema.schema"
+    )
 
 
 def constraints_for(

@@ -23,7 +23,7 @@ IDLE_WAIT = 1.0  # seconds; the thread looks this often whether it should end
 class ChoiceEvent(NamedTuple):
     """An event of one of the texts of an HTTP request."""
 
-    index: int
+    choice: int  # the number of the text
     event: Event
 
 
@@ -123,7 +123,7 @@ class DecoderWorker:
         return self._thread.is_alive()
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
-        """Queue all `requests`, or none. Raises `UsageError` for an invalid prompt, `BusyError` if the queue is full."""
+        """Queue all `requests`, or none. Raises `UsageError` for an invalid prompt, `BusyError` for a full queue."""
         stream = GenerationStream(self, len(requests))
         try:
             await asyncio.to_thread(self._submit, requests, stream)
@@ -202,12 +202,12 @@ class DecoderWorker:
         with self._lock:
             left = list(self._streams.values())
             self._streams.clear()
-        reason: IntaglioError = EngineError("the model was closed before the text was finished. Send the request again.")
+        reason: IntaglioError = EngineError(
+            "the model was closed before the text was finished. Send the request again."
+        )
         found = []
         for _, stream, index in left:
-            found += [
-                (stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]
-            ]
+            found += [(stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]]
         if found:
             self._call(found)
 

@@ -1,6 +1,6 @@
 """The error body of the API, and the HTTP status of every error.
 
-    {"error": {"message": "...", "type": "invalid_request_error", "param": "max_tokens", "code": null}}
+{"error": {"message": "...", "type": "invalid_request_error", "param": "max_tokens", "code": null}}
 """
 
 from __future__ import annotations

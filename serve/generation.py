@@ -54,4 +54,3 @@ async def streamed(stream: GenerationStream, formatter: Formatter, report: Repor
             yield b"".join(chunk.encode() for chunk in formatter.end()) + formatter.last
         except Exception as error:
             yield b"".join(chunk.encode() for chunk in formatter.failure(api_error(error)))
-

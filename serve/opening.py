@@ -95,9 +95,7 @@ def _open_decoder(
     return DecoderModel(name, bundle, DecoderWorker(generator))
 
 
-def _open_encoder(
-    name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None
-) -> EncoderModel:
+def _open_encoder(name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None) -> EncoderModel:
     worker = EncoderWorker(
         bundle,
         target,

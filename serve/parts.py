@@ -15,7 +15,7 @@ from intaglio.serve.errors import api_error
 class Part(NamedTuple):
     """The next characters of a text, and after its last ones the result."""
 
-    index: int  # of the text, in the requests of the HTTP request
+    choice: int  # the number of the text in the HTTP request
     text: str
     logprobs: list[TokenLogprobs]  # of the tokens of `text`, if the request asks for them
     result: Generated | None  # None: the text goes on
@@ -23,11 +23,11 @@ class Part(NamedTuple):
 
 def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:
     """Join the events of each text that arrived together. Raises the error of a text that failed, as `ApiError`."""
-    indices = dict.fromkeys(each.index for each in events)
-    for index in indices:
+    choices = dict.fromkeys(each.choice for each in events)
+    for choice in choices:
         text, logprobs, result = [], [], None
         for each in events:
-            if each.index != index:
+            if each.choice != choice:
                 continue
             event = each.event
             if isinstance(event, Failed):
@@ -38,4 +38,4 @@ def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:
             text.append(event.text)
             if event.logprobs is not None:
                 logprobs.append(event.logprobs)
-        yield Part(index, "".join(text), logprobs, result)
+        yield Part(choice, "".join(text), logprobs, result)

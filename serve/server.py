@@ -37,6 +37,8 @@ def serve(
     port: int = 8000,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
+    trace: str | Path | None = None,
+    log_format: str = "text",
     options: ServerOptions | None = None,
     **opening: Any,
 ) -> None:
@@ -45,6 +47,7 @@ def serve(
     Raises `UsageError` for an address that cannot be listened on, and for certificates that cannot be read.
     """
     options = options or ServerOptions()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     certificates = _checked_certificates(tls_cert, tls_key)
     with bound(host, port) as listening:
         models = open_models(bundles, options, **opening)
@@ -59,7 +62,7 @@ def serve(
                 timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
                 **certificates,
             )
-            AppStatus.disable_automatic_graceful_drain()  # running streams are ours to finish
+            AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours to finish
             asyncio.run(_Server(config, api).run_on(listening))
         finally:
             models.close()
@@ -72,17 +75,21 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError, OverflowError) as error:
-        raise UsageError(f"--host {host}: {one_line(error)}. Use an address of this machine, such as 0.0.0.0.") from error
+        raise UsageError(
+            f"--host {host}: {one_line(error)}. Use an address of this machine, such as 0.0.0.0."
+        ) from error
     with listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(address)
         except (OSError, OverflowError) as error:
-            raise UsageError(f"cannot listen on {host}, port {port}: {one_line(error)}. Choose another --port.") from error
+            raise UsageError(
+                f"cannot listen on {host}, port {port}: {one_line(error)}. Choose another --port."
+            ) from error
         yield listening
 
 
-def _checked_certificates(certificate: str | Path | None, key: str | Path | None) -> dict[str, str]:
+def _checked_certificates(certificate: str | Path | None, key: str | Path | None) -> dict[str, Any]:
     """The options of uvicorn for TLS. Raises `UsageError` for files that cannot be read, or do not fit."""
     if certificate is None and key is None:
         return {}

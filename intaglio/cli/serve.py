@@ -30,7 +30,9 @@ Examples:
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain, PEM. Serves HTTPS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM, without a password.")
-@click.option("--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated.")
+@click.option(
+    "--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated."
+)
 @click.option("--rows", default=8, show_default=True, help="Texts to generate at a time, per decoder.")
 @click.option("--max-waiting", default=256, show_default=True, help="Waiting requests per model; beyond: status 429.")
 @click.option(
@@ -63,8 +65,8 @@ def serve_command(
     """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.
 
     Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify. A
-    model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise. SIGTERM
-    and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
+    model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise.
+    SIGTERM and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
     """
     from intaglio.serve.options import ServerOptions
     from intaglio.serve.server import serve

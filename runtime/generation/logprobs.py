@@ -58,11 +58,11 @@ class LogprobRecorder:
         self._advance(token)
         highest = logits.max()
         total = highest + np.log(np.exp(logits - highest).sum())
-        top = largest(logits, self._top) if self._top else []
+        top = largest(logits, self._top).tolist() if self._top else []
         return TokenLogprobs(
             token,
             float(logits[token] - total),
-            [(int(each), float(logits[each] - total)) for each in top],
+            [(each, float(logits[each] - total)) for each in top],
             text_offset,
         )
 

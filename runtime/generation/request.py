@@ -32,6 +32,7 @@ class GenerationRequest:
     constraint: LogitConstraint | None = None
     priority: int = 0  # requests of higher priority start first
     reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: read all of it
+    keep_special: frozenset[int] = frozenset()  # special tokens to show in the text, such as markers of tool calls
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class RequestState:
         self.ended = False
         self.reported = False  # whether its end was reported as an event
         self._steps: Steps | None = None
-        self._stream = TextStream(tokenizer, self.start, request.stop)
+        self._stream = TextStream(tokenizer, self.start, request.stop, request.keep_special)
         self._pieces: list[str] = []
         self._recorder = None if request.logprobs is None else LogprobRecorder(request.logprobs)
         self._logprobs: list[TokenLogprobs] = []

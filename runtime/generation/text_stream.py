@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,23 @@ class TextStream:
     of them, and text that may be the beginning of a stop string is held back until that is decided.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()):
-        """`prompt`: the tokens before the text; `stop`: strings that end it, none of them empty."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        keep_special: Collection[int] = (),
+    ):
+        """`prompt`: the tokens before the text; `stop`: strings that end it, none of them empty.
+
+        `keep_special`: special tokens that are part of the text; it does not contain the others.
+        """
         if "" in stop:
             raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
         self.stopped: str | None = None  # the stop string that was found
         self.characters = 0  # number of decoded characters, including those that a stop string removed
         self._tokenizer = tokenizer
+        self._left_out = _special(tokenizer).difference(keep_special) if keep_special else None
         self._stop = tuple(stop)
         self._window = list(prompt[-CONTEXT:])  # tokens that influence how the next ones decode
         self._decoded = self._decode()  # the part of the window's text that was processed
@@ -70,7 +80,10 @@ class TextStream:
         return text
 
     def _decode(self) -> str:
-        return self._tokenizer.decode(self._window, skip_special_tokens=True)
+        if self._left_out is None:
+            return self._tokenizer.decode(self._window, skip_special_tokens=True)
+        tokens = [token for token in self._window if token not in self._left_out]
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
     def _certain(self, new: str) -> str:
         """Add `new` to the held-back text, and return the part that no stop string can change."""
@@ -91,6 +104,11 @@ class TextStream:
         certain = len(text) - length
         self._held = text[certain:]
         return text[:certain]
+
+
+def _special(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the special tokens, which decoding leaves out."""
+    return frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
 
 def _overlap(text: str, stop: str) -> int:

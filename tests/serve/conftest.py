@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from served import Served, served
+
+from intaglio.exporters import export
+
+# As the templates of Hermes and Qwen2.5 write conversations, tools and calls, in few tokens.
+TEMPLATE = """\
+{%- for tool in tools or [] %}{{ 'tool ' + (tool.function | tojson) + '\n' }}{% endfor -%}
+{%- for message in messages -%}
+{{ message.role + ': ' + (message.content or '') }}
+{%- for call in message.tool_calls or [] -%}
+{{ '\n<tool_call>\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\n</tool_call>' }}
+{%- endfor -%}
+{{ '\n' }}
+{%- endfor -%}
+{{ 'assistant:' }}"""
+
+
+def chat_bundle(checkpoint: Path, path: Path) -> None:
+    """Export a trained language model with a chat template."""
+    copy = path.parent / f"{path.name}-checkpoint"
+    shutil.copytree(checkpoint, copy)
+    (copy / "chat_template.jinja").write_text(TEMPLATE)
+    export(str(copy), path, check=False)
+
+
+@pytest.fixture(scope="session")
+def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The shipped pair with a chat template: the small bundle, the large one. Not to be changed."""
+    folder = tmp_path_factory.mktemp("chat")
+    for size in ("small", "large"):
+        chat_bundle(language_models / size, folder / size)
+    return folder / "small", folder / "large"
+
+
+@pytest.fixture(scope="session")
+def server(
+    chat_models: tuple[Path, Path], tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A server of the large language model ("lm") and a small random encoder ("encoder")."""
+    limits = ("--rows", 4, "--max-sequence-tokens", 240, "--body-timeout", 1, "--max-body-bytes", 200_000)
+    with served(f"lm={chat_models[1]}", f"encoder={tiny_bundle}", *limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    """The official client."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=120) as opened:
+        yield opened

@@ -1,0 +1,133 @@
+"""POST /v1/embeddings and /v1/classify: what is accepted, what is refused by name, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.exporters import export
+from intaglio.runtime import run
+from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
+from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
+from intaglio.serve.encoder_worker import EncoderWorker
+
+LABELS = ["calm", "angry", "glad"]
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_bundle: Path) -> Iterator[EncoderWorker]:
+    with EncoderWorker(Bundle.open(tiny_bundle), threads=1) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def classifier(
+    make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, EncoderWorker]]:
+    path = tmp_path_factory.mktemp("classifier") / "bundle"
+    labels = dict(enumerate(LABELS))
+    folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1, id2label=labels)
+    export(str(folder), path, check=False)
+    with EncoderWorker(Bundle.open(path), threads=1) as worker:
+        yield path, worker
+
+
+def embed(worker: EncoderWorker, **fields: Any) -> EmbeddingsResponse:
+    """Send a request and read the answer, both as JSON."""
+    request = msgspec.json.decode(msgspec.json.encode({"model": "tiny", **fields}), type=EmbeddingsRequest)
+    answer = asyncio.run(create_embeddings(request, worker, "tiny"))
+    return msgspec.json.decode(msgspec.json.encode(answer), type=EmbeddingsResponse)
+
+
+def test_embeddings_of_texts_in_order_with_their_tokens(embedder: EncoderWorker, tiny_bundle: Path) -> None:
+    texts = ["a b c", "long " * 9, "d"]
+    answer = embed(embedder, input=texts, user="someone", dimensions=32)
+    for place, (data, alone) in enumerate(zip(answer.data, run(tiny_bundle, texts, batch_size=1), strict=True)):
+        assert data.index == place
+        np.testing.assert_allclose(data.embedding, alone.embedding, atol=1e-5)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == (3 + 2) + (36 + 2) + (1 + 2)
+    assert (answer.object, answer.model, answer.data[0].object) == ("list", "tiny", "embedding")
+
+
+def test_base64_holds_the_same_numbers(embedder: EncoderWorker) -> None:
+    (numbers,) = embed(embedder, input="a b c").data
+    (packed,) = embed(embedder, input="a b c", encoding_format="base64").data
+    assert isinstance(packed.embedding, str)
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(packed.embedding), "<f4"), numbers.embedding)
+
+
+def test_tokens_as_input(embedder: EncoderWorker) -> None:
+    sequences = [list(sequence.ids) for sequence in embedder._runner.tokenizer.encode(["a b", "c"])]
+    both = embed(embedder, input=sequences)
+    one = embed(embedder, input=sequences[0])
+    text = embed(embedder, input="a b")
+    assert len(both.data) == 2
+    np.testing.assert_allclose(both.data[0].embedding, text.data[0].embedding, atol=1e-5)
+    assert one == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": []}, "input: an empty list"),
+        ({"input": ""}, "input: is empty"),
+        ({"input": ["a", ""]}, r"input\[1\]: is empty"),
+        ({"input": ["a", [1]]}, "mixes texts and tokens"),
+        ({"input": ["a", 1]}, "mixes texts and tokens"),
+        ({"input": ["a"] * 2049}, "2049 texts, expected at most 2048"),
+        ({"input": ["a", "1 " * 300]}, r"input\[1\]: text of 302 tokens"),
+        ({"input": [[4, 1000]]}, "token ids 4 to 1000"),
+        ({"input": "a", "dimensions": 16}, "dimensions 16: the embeddings of tiny have 32 numbers"),
+    ],
+)
+def test_inputs_that_are_refused(fields: dict[str, Any], message: str, embedder: EncoderWorker) -> None:
+    with pytest.raises(UsageError, match=message):
+        embed(embedder, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": "a", "truncate": True}, "unknown field `truncate`"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": 3}, r"\$.input"),
+        ({"input": [1.5]}, r"\$.input"),
+        ({}, "missing required field `input`"),
+    ],
+)
+def test_bodies_that_are_refused_by_the_name_of_the_field(
+    fields: dict[str, Any], message: str, embedder: EncoderWorker
+) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        embed(embedder, **fields)
+
+
+def test_classes_with_probabilities_in_the_order_of_the_model(classifier: tuple[Path, EncoderWorker]) -> None:
+    path, worker = classifier
+    request = ClassificationRequest("moods", ["a b c", "zzz 123 zzz"])
+    encoded = msgspec.json.encode(asyncio.run(classify(request, worker, "moods")))
+    answer = msgspec.json.decode(encoded, type=ClassificationResponse)
+    assert answer.usage.total_tokens > 6
+    for place, (data, alone) in enumerate(zip(answer.data, run(path, ["a b c", "zzz 123 zzz"]), strict=True)):
+        assert (data.index, data.label, data.num_classes) == (place, alone.label, 3)
+        assert data.probs == pytest.approx([(alone.scores or {})[label] for label in LABELS], abs=1e-5)
+        assert sum(data.probs) == pytest.approx(1)
+        assert list(data.scores) == sorted(data.scores, key=data.scores.__getitem__, reverse=True)
+
+
+def test_each_endpoint_names_the_task_that_it_needs(
+    classifier: tuple[Path, EncoderWorker], embedder: EncoderWorker
+) -> None:
+    with pytest.raises(UsageError, match="task is classify, /v1/embeddings needs embed or encode"):
+        embed(classifier[1], input="a")
+    with pytest.raises(UsageError, match="task is embed, /v1/classify needs classify"):
+        asyncio.run(classify(ClassificationRequest("tiny", "a"), embedder, "tiny"))

@@ -1,0 +1,188 @@
+"""The server as the official client sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from served import Served
+
+from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.generate import TextGenerator
+
+PROMPT = "The import statement"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["module", "class"]},
+        "lines": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["kind", "lines"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def generator(chat_models: tuple[Path, Path]) -> Any:
+    with TextGenerator(chat_models[1], max_new_tokens=40) as opened:
+        yield opened
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    given = {"model": "lm", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 24, "temperature": 0}
+    return client.chat.completions.create(**{**given, **options})
+
+
+def streamed(chunks: Any) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+    return texts
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert {model.id: model.max_model_len for model in client.models.list()} == {"lm": 240, "encoder": 256}
+    assert client.models.retrieve("lm").owned_by == "intaglio"
+    with pytest.raises(openai.NotFoundError, match="'other' does not exist. This server has: lm, encoder"):
+        client.models.retrieve("other")
+
+
+def test_greedy_texts_are_those_of_generate(client: openai.OpenAI, generator: TextGenerator) -> None:
+    expected = generator.write(PROMPT).whole()
+    found = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=40)
+    assert found.choices[0].text == expected.text
+    assert found.usage is not None
+    assert found.usage.completion_tokens == len(expected.tokens)
+    answer = generator.write([Message("user", "Hello")]).whole()
+    assert ask(client, max_tokens=40).choices[0].message.content == answer.text
+
+
+def test_a_stream_has_the_same_text_and_usage_as_the_whole(client: openai.OpenAI) -> None:
+    options = {"temperature": 1.2, "seed": 5, "n": 2}
+    whole = ask(client, **options)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **options))
+    assert streamed(chunks) == {choice.index: choice.message.content for choice in whole.choices}
+    assert len({choice.message.content for choice in whole.choices}) == 2
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert {choice.finish_reason for chunk in chunks for choice in chunk.choices} == {None, "length"}
+
+
+def test_seeds_repeat_texts_and_negative_ones_are_seeds_too(client: openai.OpenAI) -> None:
+    texts = [ask(client, temperature=1.5, seed=seed).choices[0].message.content for seed in (-7, -7, 8)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_several_prompts_and_token_ids(client: openai.OpenAI, generator: TextGenerator) -> None:
+    ids = generator.encode(PROMPT)
+    both = client.completions.create(model="lm", prompt=["A function", ids], temperature=0, max_tokens=5)  # type: ignore[list-item]
+    alone = client.completions.create(model="lm", prompt=ids, temperature=0, max_tokens=5)
+    assert [choice.index for choice in both.choices] == [0, 1]
+    assert both.choices[1].text == alone.choices[0].text
+
+
+def test_stop_strings_end_a_text_before_them(client: openai.OpenAI) -> None:
+    text = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=24).choices[0].text
+    stop = text[len(text) // 2 :][:3]
+    found = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=24, stop=[stop, "\0"])
+    assert found.choices[0].finish_reason == "stop"
+    assert found.choices[0].text == text[: text.index(stop)]
+
+
+def test_a_prompt_that_was_read_before_counts_as_cached(client: openai.OpenAI) -> None:
+    long = "A module is a file that contains definitions and statements of the language. " * 3
+    ask(client, messages=[{"role": "user", "content": long + "What is it?"}])
+    usage = ask(client, messages=[{"role": "user", "content": long + "What else?"}]).usage
+    assert usage.prompt_tokens_details.cached_tokens > 40
+
+
+def test_log_probabilities_are_those_of_the_model(client: openai.OpenAI) -> None:
+    found = ask(client, logprobs=True, top_logprobs=3).choices[0]
+    for entry in found.logprobs.content:
+        assert entry.token == entry.top_logprobs[0].token
+        assert entry.logprob == entry.top_logprobs[0].logprob <= 0
+        assert bytes(entry.bytes).decode() == entry.token
+    assert "".join(entry.token for entry in found.logprobs.content) == found.message.content
+    chunks = list(ask(client, logprobs=True, top_logprobs=3, stream=True))
+    parts = [entry for chunk in chunks for each in chunk.choices if each.logprobs for entry in each.logprobs.content]
+    assert [entry.token for entry in parts] == [entry.token for entry in found.logprobs.content]
+
+
+def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, generator: TextGenerator) -> None:
+    forced = generator.tokenizer.encode("import", add_special_tokens=False).ids[0]
+    found = client.completions.create(
+        model="lm", prompt="A", temperature=0, max_tokens=3, logit_bias={str(forced): 100}
+    )
+    assert found.choices[0].text == generator.tokenizer.decode([forced] * 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_keeps_to_a_schema(client: openai.OpenAI, stream: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "found", "strict": True, "schema": SCHEMA}}
+    for seed in range(4):
+        found = ask(client, response_format=form, temperature=1.5, seed=seed, max_tokens=200, stream=stream)
+        text = streamed(found)[0] if stream else found.choices[0].message.content
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_an_answer_is_one_of_several_choices(client: openai.OpenAI) -> None:
+    found = ask(client, temperature=1.5, extra_body={"structured_outputs": {"choice": ["yes", "no.", "(maybe)"]}}, n=4)
+    assert {choice.message.content for choice in found.choices} <= {"yes", "no.", "(maybe)"}
+    assert {choice.finish_reason for choice in found.choices} == {"stop"}
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"temperature": 3}, "temperature"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"n": 100}, "n"),
+        ({"stop": ""}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+        ({"messages": []}, "messages"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "odd"}}}}, None),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, options: Any, param: str | None) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, **options)
+    assert refused.value.type == "invalid_request_error"
+    assert param is None or refused.value.param == param
+    assert "\n" not in refused.value.message
+
+
+def test_fields_whose_value_changes_nothing_are_accepted(client: openai.OpenAI) -> None:
+    assert ask(client, store=False, service_tier="auto", modalities=["text"], user="me").choices
+
+
+def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="the model takes at most 240"):
+        ask(client, messages=[{"role": "user", "content": "word " * 500}])
+
+
+def test_an_encoder_generates_no_text_and_a_decoder_embeds_none(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="it generates no text"):
+        ask(client, model="encoder")
+    with pytest.raises(openai.BadRequestError, match="computes no embeddings"):
+        client.embeddings.create(model="lm", input="a")
+
+
+def test_embeddings_as_numbers_and_as_base64_are_equal(client: openai.OpenAI, server: Served) -> None:
+    texts = ["one", "two and three"]
+    decoded = client.embeddings.create(model="encoder", input=texts)  # the client asks for base64
+    status, plain = server.post("/v1/embeddings", {"model": "encoder", "input": texts})
+    assert status == 200
+    for ours, numbers in zip(decoded.data, plain["data"], strict=True):
+        assert ours.embedding == pytest.approx(numbers["embedding"], abs=1e-6)
