@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -128,14 +128,17 @@ class Client:
             found = _decoded(await response.aread(), _Models)
         return [each.id for each in found.data]
 
+    async def metrics(self) -> str:
+        """The server's metrics, in Prometheus' text format."""
+        async with self._answer("GET", "/metrics") as response:
+            return (await response.aread()).decode(errors="replace")
+
     async def resident_bytes(self) -> int | None:
         """The resident memory of the server's process, where its metrics have it."""
-        try:
-            async with self._answer("GET", "/metrics") as response:
-                found = RESIDENT.search((await response.aread()).decode(errors="replace"))
-        except RequestError:
-            return None
-        return int(float(found[1])) if found else None
+        with suppress(RequestError):
+            if found := RESIDENT.search(await self.metrics()):
+                return int(float(found[1]))
+        return None
 
     async def embed(self, body: Mapping[str, object]) -> tuple[int, int]:
         """Request embeddings; return the numbers of texts and of their tokens."""
