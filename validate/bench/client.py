@@ -40,7 +40,7 @@ class Chunk(msgspec.Struct):
     """One event of a stream: new characters and numbers of tokens, if it has them."""
 
     text: str = ""
-    finished: bool = False
+    finish_reason: str | None = None  # in the last event with text
     tokens: int | None = None  # of the whole text, in the last event
     prompt_tokens: int = 0
 
@@ -53,6 +53,7 @@ class Reply(msgspec.Struct):
     prompt_tokens: int  # 0: not reported
     first: float  # of the first characters
     last: float  # of the last
+    finish_reason: str | None
 
 
 class _Delta(msgspec.Struct):
@@ -150,15 +151,17 @@ class Client:
         """Request a text by `path`, "/v1/completions" or "/v1/chat/completions", and read its stream to the end."""
         pieces: list[str] = []
         first = last = 0.0
-        tokens, prompt_tokens = None, 0
+        tokens, prompt_tokens, reason = None, 0, None
         async for chunk in self.stream(path, body):
-            if chunk.text or (chunk.finished and not pieces):
+            reason = chunk.finish_reason or reason
+            if chunk.text or (chunk.finish_reason and not pieces):
                 last = time.perf_counter()
                 first = first or last
                 pieces.append(chunk.text)
             if chunk.tokens is not None:
                 tokens, prompt_tokens = chunk.tokens, chunk.prompt_tokens
-        return Reply("".join(pieces), len(pieces) if tokens is None else tokens, prompt_tokens, first, last)
+        count = len(pieces) if tokens is None else tokens
+        return Reply("".join(pieces), count, prompt_tokens, first, last, reason)
 
     async def stream(self, path: str, body: Mapping[str, object]) -> AsyncIterator[Chunk]:
         """Yield the events of a stream; to leave early, close the iterator, which closes the connection."""
@@ -175,7 +178,7 @@ class Client:
                 if data == "[DONE]":
                     return
                 chunk = _chunk(_decoded(data, _Event))
-                finished = finished or chunk.finished
+                finished = finished or chunk.finish_reason is not None
                 yield chunk
             if not finished:
                 raise RequestError("stream ended early")
@@ -218,7 +221,7 @@ def _chunk(event: _Event) -> Chunk:
     chunk = Chunk()
     for choice in event.choices:
         chunk.text += choice.text or (choice.delta.content if choice.delta else None) or ""
-        chunk.finished = chunk.finished or choice.finish_reason is not None
+        chunk.finish_reason = chunk.finish_reason or choice.finish_reason
     if event.usage is not None:
         chunk.tokens, chunk.prompt_tokens = event.usage.completion_tokens, event.usage.prompt_tokens
     return chunk
