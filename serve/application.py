@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
@@ -29,7 +27,10 @@ from intaglio.serve.fields import decode
 from intaglio.serve.formatter import Formatter
 from intaglio.serve.generation import start, streamed, whole
 from intaglio.serve.generation_fields import GenerationFields
+from intaglio.serve.metrics import ServerMetrics
+from intaglio.serve.middleware import CLOSED, Gate, Observed
 from intaglio.serve.model import DecoderModel, Model, Models
+from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
 
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
@@ -67,6 +68,9 @@ class Api:
     def __init__(self, models: Models, options: ServerOptions):
         self.models, self.options = models, options
         self.draining = False
+        self.metrics = ServerMetrics()
+        for model in models.by_name.values():
+            self.metrics.gauges(model.name, model.worker.state)
 
     def application(self) -> Starlette:
         """The application with all routes."""
@@ -74,6 +78,7 @@ class Api:
             Route("/health", self.live, methods=["GET"]),
             Route("/health/live", self.live, methods=["GET"]),
             Route("/health/ready", self.ready, methods=["GET"]),
+            Route("/metrics", self.show_metrics, methods=["GET"]),
             Route("/v1/models", self.list_models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
@@ -81,7 +86,8 @@ class Api:
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
         ]
-        middleware = [Middleware(Gate, api=self)]
+        gate = Middleware(Gate, api_keys=self.options.api_keys, draining=lambda: self.draining)
+        middleware = [Middleware(Observed, metrics=self.metrics), gate]
         if self.options.cors_origins:
             cors = Middleware(
                 CORSMiddleware,
@@ -89,7 +95,7 @@ class Api:
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type"],
             )
-            middleware.insert(0, cors)
+            middleware.insert(1, cors)
         handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
             ApiError: _error,
             HTTPException: _http_error,
@@ -107,6 +113,11 @@ class Api:
         if self.draining:
             return _json(Health("shutting down"), 503)
         return await self.live(request)
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Metrics in Prometheus' format."""
+        body, kind = self.metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": kind})
 
     async def list_models(self, request: Request) -> Response:
         """All models."""
@@ -140,6 +151,8 @@ class Api:
     ) -> Response:
         fields = decode(await read_body(request, self.options), kind)
         model = self.models.encoder(fields.model)
+        record: Record = request.scope["state"][KEY]
+        record.model = model.name
         seconds = self.options.request_timeout
         work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
         try:
@@ -153,46 +166,17 @@ class Api:
     ) -> Response:
         fields = decode(await read_body(request, self.options), kind)
         model = self.models.decoder(fields.model)
+        record: Record = request.scope["state"][KEY]
+        record.model = model.name
+        observation = Observation(self.metrics, record, model.name)
         # In a thread: a schema can take a while to compile.
         formatted = await asyncio.to_thread(formatter, fields, model, self.options.max_choices)
         stream = await start(model.worker, formatted, self.options.request_timeout)
         if not formatted.streams:
-            return _json(await _unless_disconnected(request, whole(stream, formatted, _ignore)))
+            return _json(await _unless_disconnected(request, whole(stream, formatted, observation)))
         return EventSourceResponse(
-            streamed(stream, formatted, _ignore), ping=PING, sep="\n", send_timeout=self.options.send_timeout
+            streamed(stream, formatted, observation), ping=PING, sep="\n", send_timeout=self.options.send_timeout
         )
-
-
-class Gate:
-    """Middleware: API keys, and no new requests while the server shuts down."""
-
-    def __init__(self, app: ASGIApp, api: Api):
-        self._app, self._api = app, api
-        self._keys = [key.encode() for key in api.options.api_keys]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with an error."""
-        if scope["type"] != "http" or scope["path"].startswith("/health"):
-            await self._app(scope, receive, send)
-            return
-        error = None
-        if self._keys and not self._has_key(scope):
-            error = ApiError(
-                401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key"
-            )
-        elif self._api.draining and scope["method"] == "POST":
-            error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
-        if error is not None:
-            await _json(error.body, error.status, error.headers)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    def _has_key(self, scope: Scope) -> bool:
-        """Compare with every key, in a time that does not depend on them."""
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
-        found = [hmac.compare_digest(key.strip(), known) for known in self._keys]
-        return scheme.lower() == b"bearer" and any(found)
 
 
 async def _unless_disconnected(request: Request, work: Awaitable[msgspec.Struct]) -> msgspec.Struct:
@@ -202,7 +186,7 @@ async def _unless_disconnected(request: Request, work: Awaitable[msgspec.Struct]
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(499, "the client went away.")  # nobody reads it
+            raise ApiError(CLOSED, "the client went away.")  # nobody reads it
         return task.result()
     finally:
         gone.cancel()
@@ -234,7 +218,3 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 def _card(model: Model) -> ModelCard:
     return ModelCard(model.name, model.created, model.max_tokens)
-
-
-def _ignore(result: object) -> None:
-    pass

@@ -12,16 +12,24 @@ from msgspec import Meta
 from tokenizers import Tokenizer
 
 from intaglio.runtime.generation.chat import ChatPrompt
-from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import TokenLogprobs
-from intaglio.serve.constraints import ResponseFormat, constraints_for
+from intaglio.runtime.generation.tool_calls.parser import (
+    ArgumentsPiece,
+    CallEnded,
+    CallStarted,
+    ContentPiece,
+    ToolEvent,
+)
+from intaglio.serve.answer import answers_for
+from intaglio.serve.constraints import ResponseFormat, constraints_of, grammar_for, grammar_of_tools
 from intaglio.serve.errors import invalid
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count, GenerationFields, generation_requests
 from intaglio.serve.messages import ChatMessage, messages_of
 from intaglio.serve.model import DecoderModel
 from intaglio.serve.parts import Part
-from intaglio.serve.usage import Usage, finish_reason, usage_of
+from intaglio.serve.tools import calling_for
+from intaglio.serve.usage import Usage, usage_of
 
 MAX_TOP_LOGPROBS = 20
 
@@ -35,6 +43,9 @@ class ChatRequest(GenerationFields, kw_only=True):
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None  # auto, none, required, or a tool's name
+    parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None  # variables of the template, such as {"enable_thinking": false}
 
 
@@ -59,10 +70,27 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    """A function's name, and the next characters of its arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """A tool call, or what it gains."""
+
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+    index: int | msgspec.UnsetType = msgspec.UNSET  # in a stream
+
+
 class AnswerMessage(msgspec.Struct):
     """The whole answer."""
 
     content: str | None
+    tool_calls: list[ToolCallDelta] | msgspec.UnsetType = msgspec.UNSET
     role: Literal["assistant"] = "assistant"
     refusal: None = None
 
@@ -92,6 +120,7 @@ class Delta(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(msgspec.Struct):
@@ -125,15 +154,29 @@ class ChatFormatter(Formatter):
             raise invalid("top_logprobs: needs logprobs. Set logprobs to true, or leave it out.", "top_logprobs")
         self._logprobs = fields.logprobs
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-        constraints = constraints_for(fields, fields.response_format, model, fields.n)
-        most = fields.max_completion_tokens or fields.max_tokens
-        prompt = ChatPrompt(messages_of(fields.messages), options=fields.chat_template_kwargs or {})
-        self.requests = generation_requests(fields, model, [prompt], most, logprobs, constraints)
+        grammar = grammar_for(fields, fields.response_format, model.worker.prompts.tokenizer)
+        calling = calling_for(
+            model, fields.tools or (), fields.tool_choice, fields.parallel_tool_calls, grammar is not None
+        )
+        if calling is not None and calling.grammar is not None and grammar is None:
+            grammar = grammar_of_tools(calling.grammar, model.worker.prompts.tokenizer)
+        prompt = ChatPrompt(
+            messages_of(fields.messages), calling.prompt_tools if calling else (), fields.chat_template_kwargs or {}
+        )
+        self.requests = generation_requests(
+            fields,
+            model,
+            [prompt],
+            fields.max_completion_tokens or fields.max_tokens,
+            logprobs,
+            constraints_of(grammar, model, fields.n),
+            calling.keep_special if calling else frozenset(),
+        )
         self.streams = fields.stream
         self._usage = fields.reports_usage
         self._tokenizer = model.worker.prompts.tokenizer
         self._head = (f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model.name)
-        self._results: dict[int, Generated] = {}
+        self._answers = answers_for(fields.n, calling)
 
     def begin(self) -> list[Chunk]:
         """See `Formatter`."""
@@ -141,16 +184,17 @@ class ChatFormatter(Formatter):
 
     def take(self, part: Part) -> list[Chunk]:
         """See `Formatter`."""
-        if part.result is not None:
-            self._results[part.choice] = part.result
+        answer = self._answers[part.choice]
+        deltas = [_delta(event) for event in answer.take(part) if not isinstance(event, CallEnded)]
         if not self.streams:
             return []
-        chunks = []
-        if part.text or part.logprobs:
-            logprobs = ChatLogprobs(_logprobs(part.logprobs, self._tokenizer)) if self._logprobs else None
-            chunks.append(self._chunk(part.choice, Delta(content=part.text), logprobs))
+        chunks = [self._chunk(part.choice, delta) for delta in deltas]
+        if part.logprobs:
+            logprobs = ChatLogprobs(_logprobs(part.logprobs, self._tokenizer))
+            first = deltas[0] if deltas else Delta(content="")
+            chunks[:1] = [self._chunk(part.choice, first, logprobs)]
         if part.result is not None:
-            chunks.append(self._chunk(part.choice, Delta(), reason=finish_reason(part.result)))
+            chunks.append(self._chunk(part.choice, Delta(), reason=answer.finish_reason))
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -160,9 +204,15 @@ class ChatFormatter(Formatter):
     def response(self) -> ChatCompletion:
         """See `Formatter`."""
         choices = []
-        for index, result in sorted(self._results.items()):
-            logprobs = ChatLogprobs(_logprobs(result.logprobs or [], self._tokenizer)) if self._logprobs else None
-            choices.append(ChatChoice(index, AnswerMessage(result.text), logprobs, finish_reason(result)))
+        for index, answer in enumerate(self._answers):
+            tokens = (answer.result.logprobs if answer.result else None) or []
+            logprobs = ChatLogprobs(_logprobs(tokens, self._tokenizer)) if self._logprobs else None
+            calls = [
+                ToolCallDelta(FunctionDelta(call.name, call.arguments), call.id, "function") for call in answer.calls
+            ]
+            content = None if calls and not answer.content else answer.content
+            message = AnswerMessage(content, calls or msgspec.UNSET)
+            choices.append(ChatChoice(index, message, logprobs, answer.finish_reason))
         return ChatCompletion(*self._head, choices, self._total())
 
     def _chunk(
@@ -171,7 +221,19 @@ class ChatFormatter(Formatter):
         return Chunk(ChatCompletionChunk(*self._head, [ChunkChoice(index, delta, logprobs, reason)]))
 
     def _total(self) -> Usage:
-        return usage_of([result for _, result in sorted(self._results.items())], len(self.requests))
+        return usage_of([answer.result for answer in self._answers if answer.result], len(self._answers))
+
+
+def _delta(event: ToolEvent) -> Delta:
+    match event:
+        case ContentPiece():
+            return Delta(content=event.text)
+        case CallStarted():
+            return Delta(tool_calls=[ToolCallDelta(FunctionDelta(event.name, ""), event.id, "function", event.index)])
+        case ArgumentsPiece():
+            return Delta(tool_calls=[ToolCallDelta(FunctionDelta(arguments=event.text), index=event.index)])
+        case _:
+            return Delta()
 
 
 def _logprobs(tokens: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[TokenLogprob]:

@@ -60,6 +60,11 @@ def grammar_for(
     )
 
 
+def grammar_of_tools(source: str, tokenizer: Tokenizer) -> Grammar:
+    """The grammar of a text with tool calls. Raises `ApiError` for schemas that cannot be used."""
+    return _compiled("lark", source, tokenizer, "tools")
+
+
 def constraints_for(
     fields: GenerationFields, response_format: ResponseFormat | None, model: DecoderModel, texts: int
 ) -> Sequence[LogitConstraint | None]:

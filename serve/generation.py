@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 
-from intaglio.runtime.generation.generated import Generated
 from intaglio.serve.decoder_worker import DecoderWorker, GenerationStream
 from intaglio.serve.errors import ApiError, api_error
 from intaglio.serve.formatter import Formatter
+from intaglio.serve.observation import Observation
 from intaglio.serve.parts import parts_of
-
-Report = Callable[[Generated], None]  # called with each finished text
 
 
 async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> GenerationStream:
@@ -26,18 +24,17 @@ async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> 
     return stream
 
 
-async def whole(stream: GenerationStream, formatter: Formatter, report: Report) -> msgspec.Struct:
+async def whole(stream: GenerationStream, formatter: Formatter, observation: Observation) -> msgspec.Struct:
     """Run until all texts are finished; return the response. Raises `ApiError`."""
     async with stream:
         while events := await stream.next():
             for part in parts_of(events):
                 formatter.take(part)
-                if part.result is not None:
-                    report(part.result)
+                observation.take(part, stream)
     return formatter.response()
 
 
-async def streamed(stream: GenerationStream, formatter: Formatter, report: Report) -> AsyncIterator[bytes]:
+async def streamed(stream: GenerationStream, formatter: Formatter, observation: Observation) -> AsyncIterator[bytes]:
     """Yield server-sent events until all texts are finished; an error is the last one of them."""
     async with stream:
         try:
@@ -47,8 +44,7 @@ async def streamed(stream: GenerationStream, formatter: Formatter, report: Repor
                 chunks = []
                 for part in parts_of(events):
                     chunks += formatter.take(part)
-                    if part.result is not None:
-                        report(part.result)
+                    observation.take(part, stream)
                 if chunks:
                     yield b"".join([chunk.encode() for chunk in chunks])
             yield b"".join(chunk.encode() for chunk in formatter.end()) + formatter.last

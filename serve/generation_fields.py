@@ -93,10 +93,12 @@ def generation_requests(
     max_new_tokens: int | None,
     logprobs: int | None,
     constraints: Sequence[LogitConstraint | None],
+    keep_special: frozenset[int] = frozenset(),
 ) -> list[GenerationRequest]:
     """The requests for `fields.n` texts after each prompt, in order. Raises `ApiError` for values out of range.
 
     `max_new_tokens`: None: up to the model's limit. `logprobs`: see `GenerationRequest`. `constraints`: one per text.
+    `keep_special`: special tokens that are part of the text.
     """
     generator, sampling, stops = model.worker.generator, fields.sampling(model.vocabulary), fields.stops
     numbered = [(prompt, choice) for prompt in prompts for choice in range(fields.n)]
@@ -113,6 +115,7 @@ def generation_requests(
                 end_tokens=frozenset() if fields.ignore_eos else generator.ends,
                 constraint=constraint,
                 logprobs=logprobs,
+                keep_special=keep_special,
             )
             for (prompt, choice), constraint in zip(numbered, constraints, strict=True)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import logging.config
 import signal
 import socket
 import ssl
@@ -19,6 +20,7 @@ from sse_starlette.sse import AppStatus
 from intaglio.errors import UsageError, one_line
 from intaglio.serve.application import Api
 from intaglio.serve.errors import ApiError
+from intaglio.serve.logs import Format, log_config
 from intaglio.serve.model import DecoderModel
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
@@ -38,7 +40,7 @@ def serve(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
     trace: str | Path | None = None,
-    log_format: str = "text",
+    log_format: Format = "text",
     options: ServerOptions | None = None,
     **opening: Any,
 ) -> None:
@@ -47,7 +49,7 @@ def serve(
     Raises `UsageError` for an address that cannot be listened on, and for certificates that cannot be read.
     """
     options = options or ServerOptions()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.config.dictConfig(log_config(log_format))
     certificates = _checked_certificates(tls_cert, tls_key)
     with bound(host, port) as listening:
         models = open_models(bundles, options, **opening)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -59,7 +59,7 @@ def serve_command(
     tls_cert: Path | None,
     tls_key: Path | None,
     trace: Path | None,
-    log_format: str,
+    log_format: Literal["json", "text"],
     **given: Any,
 ) -> None:
     """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.

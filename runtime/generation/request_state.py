@@ -159,6 +159,11 @@ class RequestState:
             self._steps.close()
 
     @property
+    def written(self) -> int:
+        """Number of tokens written so far."""
+        return len(self.sequence.tokens) - len(self.start) if self.sequence is not None else 0
+
+    @property
     def tokens(self) -> list[int]:
         """The tokens written so far."""
         return self.sequence.tokens[len(self.start) :] if self.sequence is not None else []

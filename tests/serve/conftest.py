@@ -16,7 +16,8 @@ TEMPLATE = """\
 {%- for message in messages -%}
 {{ message.role + ': ' + (message.content or '') }}
 {%- for call in message.tool_calls or [] -%}
-{{ '\n<tool_call>\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\n</tool_call>' }}
+{%- set called = {'name': call.function.name, 'arguments': call.function.arguments} -%}
+{{ '\n<tool_call>\n' + (called | tojson) + '\n</tool_call>' }}
 {%- endfor -%}
 {{ '\n' }}
 {%- endfor -%}

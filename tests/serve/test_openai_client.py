@@ -48,7 +48,7 @@ def streamed(chunks: Any) -> dict[int, str]:
 def test_models_are_listed(client: openai.OpenAI) -> None:
     assert {model.id: model.max_model_len for model in client.models.list()} == {"lm": 240, "encoder": 256}
     assert client.models.retrieve("lm").owned_by == "intaglio"
-    with pytest.raises(openai.NotFoundError, match="'other' does not exist. This server has: lm, encoder"):
+    with pytest.raises(openai.NotFoundError, match=r"'other' does not exist\. This server has: lm, encoder"):
         client.models.retrieve("other")
 
 

@@ -1,0 +1,68 @@
+"""An answer in progress: its text so far, and the tool calls in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.tool_calls.calling import ToolCalling
+from intaglio.runtime.generation.tool_calls.parser import (
+    ArgumentsPiece,
+    CallStarted,
+    ContentPiece,
+    ToolCallParser,
+    ToolEvent,
+)
+from intaglio.serve.parts import Part
+from intaglio.serve.usage import finish_reason
+
+
+@dataclass
+class Call:
+    """A tool call so far."""
+
+    id: str
+    name: str
+    arguments: str = ""  # JSON text
+
+
+@dataclass
+class Answer:
+    """One text, split into content and tool calls as it arrives."""
+
+    parser: ToolCallParser | None  # None: all of the text is content
+    content: str = ""
+    calls: list[Call] = field(default_factory=list)
+    result: Generated | None = None  # after the end of the text
+
+    def take(self, part: Part) -> Sequence[ToolEvent]:
+        """Add the next part of the text; return what is certain now."""
+        self.result = part.result
+        events: list[ToolEvent] = []
+        if self.parser is not None:
+            events = self.parser.feed(part.text)
+            if part.result is not None:
+                events += self.parser.finish()
+        elif part.text:
+            events = [ContentPiece(part.text)]
+        for event in events:
+            if isinstance(event, ContentPiece):
+                self.content += event.text
+            elif isinstance(event, CallStarted):
+                self.calls.append(Call(event.id, event.name))
+            elif isinstance(event, ArgumentsPiece):
+                self.calls[event.index].arguments += event.text
+        return events
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the text ended, in the words of OpenAI's API."""
+        assert self.result is not None, "the text has ended"
+        reason = finish_reason(self.result)
+        return "tool_calls" if self.calls and reason == "stop" else reason
+
+
+def answers_for(count: int, calling: ToolCalling | None) -> list[Answer]:
+    """Empty answers for as many texts."""
+    return [Answer(calling.parser() if calling is not None else None) for _ in range(count)]

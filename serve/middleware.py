@@ -1,0 +1,110 @@
+"""What every HTTP request goes through: an id, a line in the log, metrics, and the question of who may ask."""
+
+from __future__ import annotations
+
+import hmac
+import time
+import uuid
+from collections.abc import Callable
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from intaglio.serve.errors import ApiError
+from intaglio.serve.logs import Access, log_access, request
+from intaglio.serve.metrics import ServerMetrics
+from intaglio.serve.observation import KEY, Record
+
+REASONS = {401: "key", 408: "timeout", 413: "too_long", 415: "invalid", 429: "busy", 503: "shutting_down"}
+CLOSED = 499  # the status in the log, of a client that went away
+MAX_ID = 128  # characters of an id that a client gives
+
+
+class Observed:
+    """Gives a request its id, and counts and logs it when its response has been sent."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics):
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Process one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        identifier, began, status, ended = _identifier(scope), time.perf_counter(), CLOSED, False
+        record = scope.setdefault("state", {})[KEY] = Record()
+
+        async def observed(message: Message) -> None:
+            nonlocal status, ended
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", identifier.encode())]}
+            await send(message)
+            ended = ended or (message["type"] == "http.response.body" and not message.get("more_body", False))
+
+        with request(identifier):
+            try:
+                await self._app(scope, receive, observed)
+            finally:
+                self._report(scope, record, status if ended else CLOSED, time.perf_counter() - began)
+
+    def _report(self, scope: Scope, record: Record, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self._metrics.http(route, scope["method"], status, seconds)
+        if status in REASONS or status == 400:
+            self._metrics.rejected(record.model or "", REASONS.get(status, "invalid"))
+        if status == CLOSED:
+            self._metrics.cancelled(record.model or "")
+        client = scope.get("client")
+        log_access(
+            Access(
+                scope["method"],
+                scope["path"],
+                status,
+                seconds,
+                client=client[0] if client else None,
+                model=record.model,
+                prompt_tokens=record.prompt_tokens,
+                completion_tokens=record.completion_tokens,
+                cached_tokens=record.cached_tokens,
+                finish_reason=record.finish_reason,
+            )
+        )
+
+
+class Gate:
+    """Asks for an API key, and refuses new requests while the server shuts down. /health is open to all."""
+
+    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...], draining: Callable[[], bool]):
+        self._app, self._draining = app, draining
+        self._keys = [key.encode() for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with an error."""
+        error = None
+        if scope["type"] == "http" and not scope["path"].startswith("/health"):
+            if self._keys and not self._has_key(scope):
+                missing = "no valid API key. Send the header Authorization: Bearer KEY."
+                error = ApiError(401, missing, code="invalid_api_key")
+            elif self._draining() and scope["method"] == "POST":
+                error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
+        if error is None:
+            await self._app(scope, receive, send)
+            return
+        body = msgspec.json.encode(error.body)
+        await Response(body, error.status, error.headers, "application/json")(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        """Compare with every key, in a time that does not depend on them."""
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        found = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        return scheme.lower() == b"bearer" and any(found)
+
+
+def _identifier(scope: Scope) -> str:
+    """The id that the client gave in X-Request-Id, if it is short and plain; else a new one."""
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+    plain = given.isascii() and given.replace("-", "").replace("_", "").isalnum()
+    return given if plain and len(given) <= MAX_ID else f"req-{uuid.uuid4().hex}"

@@ -1,0 +1,66 @@
+"""What the metrics and the log learn of an HTTP request while it is processed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from intaglio.serve.decoder_worker import GenerationStream
+from intaglio.serve.metrics import ServerMetrics
+from intaglio.serve.parts import Part
+from intaglio.serve.usage import finish_reason
+
+KEY = "observation"  # where a request's scope has its record
+
+
+@dataclass
+class Record:
+    """The facts of one HTTP request, for the log; an endpoint fills them in as it learns them."""
+
+    model: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+@dataclass
+class Observation:
+    """Counts the texts of one HTTP request."""
+
+    metrics: ServerMetrics
+    record: Record
+    model: str
+    began: float = field(default_factory=time.perf_counter)  # when the request had arrived
+    _first: dict[int, float] = field(default_factory=dict)  # choice -> seconds until its first part
+    _last: dict[int, float] = field(default_factory=dict)  # choice -> when its last part came
+    _counted: dict[int, int] = field(default_factory=dict)  # choice -> tokens that were counted
+
+    def take(self, part: Part, stream: GenerationStream) -> None:
+        """Count a part of a text."""
+        now, choice = time.perf_counter(), part.choice
+        written = stream.states[choice].written
+        before = self._counted.get(choice, 0)
+        if written > before:
+            last = self._last.get(choice)
+            self._first.setdefault(choice, now - self.began)
+            self.metrics.tokens(self.model, written - before, None if last is None else now - last)
+            self._counted[choice], self._last[choice] = written, now
+        if part.result is not None:
+            self._finish(part, now)
+
+    def _finish(self, part: Part, now: float) -> None:
+        result, record = part.result, self.record
+        assert result is not None, "the text has ended"
+        record.prompt_tokens = (record.prompt_tokens or 0) + result.prompt_tokens
+        record.cached_tokens = (record.cached_tokens or 0) + result.reused_tokens
+        record.completion_tokens = (record.completion_tokens or 0) + len(result.tokens)
+        record.finish_reason = "abort" if result.stopped == "interrupted" else finish_reason(result)
+        self.metrics.finished(
+            self.model,
+            result,
+            record.finish_reason,
+            self._first.get(part.choice),
+            now - self.began,
+            self._counted.get(part.choice, 0),
+        )

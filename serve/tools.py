@@ -1,0 +1,45 @@
+"""The tools of a request: what the prompt, the grammar and the parser of the text need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
+from intaglio.serve.errors import invalid
+from intaglio.serve.model import DecoderModel
+
+
+def calling_for(
+    model: DecoderModel,
+    tools: Sequence[Mapping[str, Any]],
+    choice: str | Mapping[str, Any] | None,
+    parallel: bool,
+    constrained: bool,
+) -> ToolCalling | None:
+    """Prepare the tools of a request; None if it has none. `constrained`: whether its text keeps to another grammar.
+
+    Raises `ApiError` for invalid tools, and for a model whose chat template knows no tools.
+    """
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: there are no tools. Add tools, or leave it out.", "tool_choice")
+        return None
+    prompts = model.worker.prompts
+    if not prompts.template.knows_tools:
+        raise invalid(f"tools: the chat template of model {model.name!r} knows no tools. Leave them out.", "tools")
+    try:
+        calling = tool_calling(
+            prompts.template.tool_source,
+            prompts.tokenizer,
+            tools,
+            choice or "auto",  # type: ignore[arg-type]
+            parallel,
+        )
+    except UsageError as error:
+        raise invalid(str(error), "tool_choice" if str(error).startswith("tool choice") else "tools") from error
+    if constrained and calling.choice.mode != "none":
+        both = "tools: the text has another format, too. Set tool_choice to none, or leave one of them out."
+        raise invalid(both, "tools")
+    return calling
