@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
 from intaglio.exporters.checkpoints.safetensors_file import read_header
+from intaglio.runtime.tokenizer import TOKENIZER
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 
@@ -46,14 +47,18 @@ def version() -> str:
     return f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}: {instructions}"
 
 
-def write_gguf(checkpoint: Path, path: Path) -> Path:
-    """Write the float16 LLaMA `checkpoint` as GGUF to `path`, one tensor at a time, without a vocabulary."""
+def write_gguf(checkpoint: Path, path: Path, vocabulary: bool = False) -> Path:
+    """Write the float16 LLaMA `checkpoint` as GGUF to `path`, one tensor at a time, with or without a vocabulary."""
     import gguf
 
     config = msgspec.json.decode((checkpoint / CONFIG).read_bytes())
     entries, start = read_header(checkpoint / WEIGHTS)
     writer = gguf.GGUFWriter(path, "llama")
     _write_config(writer, config)
+    if vocabulary:
+        _write_vocabulary(writer, checkpoint / TOKENIZER, config)
+    else:
+        writer.add_tokenizer_model("none")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     for name, entry in entries.items():
         dtype = np.dtype(np.float32 if len(entry.shape) == 1 else np.float16)
@@ -74,7 +79,6 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
     import gguf
 
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -85,6 +89,25 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def _write_vocabulary(writer: Any, path: Path, config: dict[str, Any]) -> None:
+    """The byte-level BPE of `random_llama`; what a text is split into before it differs, and the tokens with it."""
+    import gguf
+
+    tokenizer = msgspec.json.decode(path.read_bytes())
+    ids = tokenizer["model"]["vocab"] | {each["content"]: each["id"] for each in tokenizer["added_tokens"]}
+    special = {each["id"] for each in tokenizer["added_tokens"] if each["special"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    kinds = [gguf.TokenType.CONTROL if ids[token] in special else gguf.TokenType.NORMAL for token in tokens]
+    merges = [each if isinstance(each, str) else " ".join(each) for each in tokenizer["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
 
 
 def _as_llama_cpp_has_it(name: str, weight: npt.NDArray[Any], config: dict[str, Any]) -> npt.NDArray[Any]:

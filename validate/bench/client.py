@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -40,7 +40,7 @@ class Chunk(msgspec.Struct):
     """One event of a stream: new characters and numbers of tokens, if it has them."""
 
     text: str = ""
-    finished: bool = False
+    finish_reason: str | None = None  # in the last event with text
     tokens: int | None = None  # of the whole text, in the last event
     prompt_tokens: int = 0
 
@@ -53,6 +53,7 @@ class Reply(msgspec.Struct):
     prompt_tokens: int  # 0: not reported
     first: float  # of the first characters
     last: float  # of the last
+    finish_reason: str | None
 
 
 class _Delta(msgspec.Struct):
@@ -128,14 +129,17 @@ class Client:
             found = _decoded(await response.aread(), _Models)
         return [each.id for each in found.data]
 
+    async def metrics(self) -> str:
+        """The server's metrics, in Prometheus' text format."""
+        async with self._answer("GET", "/metrics") as response:
+            return (await response.aread()).decode(errors="replace")
+
     async def resident_bytes(self) -> int | None:
         """The resident memory of the server's process, where its metrics have it."""
-        try:
-            async with self._answer("GET", "/metrics") as response:
-                found = RESIDENT.search((await response.aread()).decode(errors="replace"))
-        except RequestError:
-            return None
-        return int(float(found[1])) if found else None
+        with suppress(RequestError):
+            if found := RESIDENT.search(await self.metrics()):
+                return int(float(found[1]))
+        return None
 
     async def embed(self, body: Mapping[str, object]) -> tuple[int, int]:
         """Request embeddings; return the numbers of texts and of their tokens."""
@@ -147,15 +151,17 @@ class Client:
         """Request a text by `path`, "/v1/completions" or "/v1/chat/completions", and read its stream to the end."""
         pieces: list[str] = []
         first = last = 0.0
-        tokens, prompt_tokens = None, 0
+        tokens, prompt_tokens, reason = None, 0, None
         async for chunk in self.stream(path, body):
-            if chunk.text or (chunk.finished and not pieces):
+            reason = chunk.finish_reason or reason
+            if chunk.text or (chunk.finish_reason and not pieces):
                 last = time.perf_counter()
                 first = first or last
                 pieces.append(chunk.text)
             if chunk.tokens is not None:
                 tokens, prompt_tokens = chunk.tokens, chunk.prompt_tokens
-        return Reply("".join(pieces), len(pieces) if tokens is None else tokens, prompt_tokens, first, last)
+        count = len(pieces) if tokens is None else tokens
+        return Reply("".join(pieces), count, prompt_tokens, first, last, reason)
 
     async def stream(self, path: str, body: Mapping[str, object]) -> AsyncIterator[Chunk]:
         """Yield the events of a stream; to leave early, close the iterator, which closes the connection."""
@@ -172,7 +178,7 @@ class Client:
                 if data == "[DONE]":
                     return
                 chunk = _chunk(_decoded(data, _Event))
-                finished = finished or chunk.finished
+                finished = finished or chunk.finish_reason is not None
                 yield chunk
             if not finished:
                 raise RequestError("stream ended early")
@@ -215,7 +221,7 @@ def _chunk(event: _Event) -> Chunk:
     chunk = Chunk()
     for choice in event.choices:
         chunk.text += choice.text or (choice.delta.content if choice.delta else None) or ""
-        chunk.finished = chunk.finished or choice.finish_reason is not None
+        chunk.finish_reason = chunk.finish_reason or choice.finish_reason
     if event.usage is not None:
         chunk.tokens, chunk.prompt_tokens = event.usage.completion_tokens, event.usage.prompt_tokens
     return chunk
