@@ -22,6 +22,9 @@ class WaitingRequests:
         self._ending: list[RequestState] = []  # cancelled or invalid, since the last call of `ending`
         self._arrivals = 0
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     def __bool__(self) -> bool:
         return bool(self._queue or self._ending)
 
