@@ -51,26 +51,24 @@ def serve(
     options = options or ServerOptions()
     logging.config.dictConfig(log_config(log_format))
     certificates = _checked_certificates(tls_cert, tls_key)
-    with bound(host, port) as listening:
+    with bound(host, port) as listening, ExitStack() as opened:
+        written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
         models = open_models(bundles, options, **opening)
-        with ExitStack() as opened:
-            opened.callback(models.close)
-            if trace is not None:
-                written = opened.enter_context(TraceFile(Path(trace)))
-                for model in models.decoders:
-                    model.worker.scheduler.observer = written.scheduler(model.name)
-            api = Api(models, options)
-            config = uvicorn.Config(
-                api.application(),
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
-                **certificates,
-            )
-            AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours to finish
-            asyncio.run(_Server(config, api).run_on(listening))
+        opened.callback(models.close)
+        for model in models.decoders if written is not None else ():
+            model.worker.scheduler.observer = written.scheduler(model.name)
+        api = Api(models, options)
+        config = uvicorn.Config(
+            api.application(),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
+            **certificates,
+        )
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours
+        asyncio.run(_Server(config, api).run_on(listening))
 
 
 @contextmanager

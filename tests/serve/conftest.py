@@ -10,9 +10,9 @@ from served import Served, served
 
 from intaglio.exporters import export
 
-# As the templates of Hermes and Qwen2.5 write conversations, tools and calls, in few tokens.
+# As the templates of Hermes and Qwen2.5 write conversations and calls; of the tools, it has the names alone.
 TEMPLATE = """\
-{%- for tool in tools or [] %}{{ 'tool ' + (tool.function | tojson) + '\n' }}{% endfor -%}
+{%- for tool in tools or [] %}{{ 'tool ' + tool.function.name + '\n' }}{% endfor -%}
 {%- for message in messages -%}
 {{ message.role + ': ' + (message.content or '') }}
 {%- for call in message.tool_calls or [] -%}
