@@ -55,8 +55,9 @@ def serve(
         written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
         models = open_models(bundles, options, **opening)
         opened.callback(models.close)
-        for model in models.decoders if written is not None else ():
-            model.worker.scheduler.observer = written.scheduler(model.name)
+        if written is not None:
+            for model in models.decoders:
+                model.worker.scheduler.observer = written.scheduler(model.name)
         api = Api(models, options)
         config = uvicorn.Config(
             api.application(),

@@ -104,7 +104,7 @@ def generate_command(
     if work and options["strategy"] == "calm":
         raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
-    texts = {
+    texts: dict[str, Any] = {
         name.removeprefix("--"): read_text(file, name)
         for name, file in (("--schema", schema), ("--grammar", grammar))
         if file is not None
