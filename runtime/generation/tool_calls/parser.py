@@ -132,14 +132,21 @@ class ToolCallParser:
     def _content(self) -> Generator[None, str, None]:
         """Report content up to the marker of a call; hold back what may be whitespace before it, and its beginning."""
         opening = self._style.opening
+        blank = self._blank()
         while not self._held.endswith(opening):
-            yield from self._next()
-            start = next(
-                place for place in range(len(self._held) + 1) if opening.startswith(self._held[place:].lstrip(SPACE))
-            )
-            if start:
+            character = yield from self._next()
+            if character in SPACE and blank == len(self._held) - 1:
+                blank += 1
+            elif not opening.startswith(self._held[blank:]):
+                places = range(blank + 1, len(self._held) + 1)
+                start = next(place for place in places if opening.startswith(self._held[place:].lstrip(SPACE)))
                 self._report(ContentPiece(self._held[:start]))
                 self._held = self._held[start:]
+                blank = self._blank()
+
+    def _blank(self) -> int:
+        """Return the length of the whitespace at the beginning of what is held back."""
+        return len(self._held) - len(self._held.lstrip(SPACE))
 
     def _calls(self, character: str) -> Generator[None, str, None]:
         """Read the calls after a marker, or at the beginning of the text, from their first `character` on."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from scheduled_models import Models
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.events import Failed
+from intaglio.runtime.generation.generate import generate
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampler, Sampling, distribution, penalised
 from intaglio.runtime.strategies import STRATEGIES
@@ -98,6 +102,27 @@ def test_a_bias_of_a_token_outside_of_the_vocabulary_fails_that_request(token: i
     (event,) = scheduler.step()
     assert isinstance(event, Failed) and isinstance(event.error, UsageError)
     assert f"token id {token} is not in the vocabulary" in str(event.error)
+
+
+def test_a_text_generator_and_the_command_line_take_both_penalties(
+    tiny_decoder: Path, intaglio: Callable[..., tuple[int, str, str]]
+) -> None:
+    def tokens(*options: object) -> list[int]:
+        code, out, _ = intaglio("generate", tiny_decoder, "aaaa", "-n", 30, "--ignore-eos", "--json", *options)
+        assert code == 0
+        return list(json.loads(out)["tokens"])
+
+    (plain, *others) = (
+        tokens(),
+        tokens("--presence-penalty", 2),
+        tokens("--frequency-penalty", 2),
+    )
+    for found, options in zip(others, ({"presence_penalty": 2.0}, {"frequency_penalty": 2.0}), strict=True):
+        (result,) = generate(tiny_decoder, "aaaa", max_new_tokens=30, ignore_eos=True, **options)
+        assert found == result.tokens != plain
+    code, _, err = intaglio("generate", tiny_decoder, "a", "--frequency-penalty", 3)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "frequency penalty 3.0: expected -2 to 2" in err
 
 
 def written(models: Models, request: GenerationRequest) -> list[int]:
