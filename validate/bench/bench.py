@@ -28,6 +28,7 @@ from intaglio.validate.report import processor
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # so many times the requests at a time
 OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
+OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 
 class Measured(Protocol):
@@ -84,10 +85,13 @@ def bench(
     plain = {name: value for name, value in chosen.items() if name not in OF_THE_METHOD}
     earlier = read_result(Path(baseline), loads) if _is_file(baseline) else None
 
+    beside_bundle = any(not is_url(each) for each in (bundle, baseline if earlier is None else None) if each)
+
     def opened(subject: str, chosen: Mapping[str, Any]) -> Measured:
         if not is_url(subject):
             return BundleSide(subject, chosen, given, loads[0].concurrency)
-        sent = {**chosen, "max_new_tokens": options.get("max_new_tokens", _DEFAULTS["max_new_tokens"])}
+        mine = {name: value for name, value in chosen.items() if not (beside_bundle and name in OF_THE_PROCESS)}
+        sent = {**mine, "max_new_tokens": options.get("max_new_tokens", _DEFAULTS["max_new_tokens"])}
         return ServerSide(subject, api, model, _key(api_key_env), timeout, sent, given)
 
     with ExitStack() as stack:
