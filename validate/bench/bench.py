@@ -71,6 +71,8 @@ def bench(
     """
     if rounds < 1:
         raise UsageError(f"rounds {rounds}: expected at least 1.")
+    if not timeout > 0:
+        raise UsageError(f"timeout {timeout:g}: expected more than 0 seconds.")
     if api not in PATHS:
         raise UsageError(f"api {api!r}: expected one of {', '.join(PATHS)}.")
     if data is not None and prompt_tokens:
@@ -84,7 +86,6 @@ def bench(
     chosen = _chosen(options)
     plain = {name: value for name, value in chosen.items() if name not in OF_THE_METHOD}
     earlier = read_result(Path(baseline), loads) if _is_file(baseline) else None
-
     beside_bundle = any(not is_url(each) for each in (bundle, baseline if earlier is None else None) if each)
 
     def opened(subject: str, chosen: Mapping[str, Any]) -> Measured:
@@ -142,7 +143,9 @@ def read_result(path: Path, loads: Sequence[Load]) -> Side:
 
 
 def _is_file(baseline: str | Path | None) -> TypeGuard[str | Path]:
-    return baseline is not None and not is_url(baseline) and Path(baseline).suffix == ".json"
+    if baseline is None or is_url(baseline):
+        return False
+    return Path(baseline).suffix == ".json" and not Path(baseline).is_dir()
 
 
 def _loads(
