@@ -20,8 +20,12 @@ EXTRA_OF = {
     "sacrebleu": "quality",
     "tensorrt": "gpu",
     "tensorrt_rtx": "rtx",
+    "prometheus_client": "serve",
+    "sse_starlette": "serve",
+    "starlette": "serve",
     "torch": "export",
     "transformers": "export",
+    "uvicorn": "serve",
 }
 
 

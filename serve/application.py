@@ -32,6 +32,7 @@ from intaglio.serve.middleware import CLOSED, Gate, Observed
 from intaglio.serve.model import DecoderModel, Model, Models
 from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
 
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
 
@@ -83,6 +84,7 @@ class Api:
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
         ]
@@ -134,6 +136,10 @@ class Api:
     async def chat_completions(self, request: Request) -> Response:
         """Answers to a conversation."""
         return await self._generate(request, ChatRequest, ChatFormatter)
+
+    async def responses(self, request: Request) -> Response:
+        """Answers to a conversation, as items."""
+        return await self._generate(request, ResponsesRequest, ResponseFormatter)
 
     async def embeddings(self, request: Request) -> Response:
         """Embeddings of texts."""

@@ -61,8 +61,8 @@ class EncoderWorker:
     worker.close()
 
     A batch starts when the engine is idle and the oldest text has waited for `linger_seconds`, or as soon as there are
-    enough texts for a full batch; `next_batch` selects them. Only the shape of a batch differs from that of a text run
-    alone, so float32 results are equal up to the order of summation: embeddings of length 1 within 1e-5.
+    enough texts for a full batch; `next_batch` selects them. A text's results are those that it has alone, up to the
+    order in which floats are summed: the numbers of an embedding of length 1 within 1e-5 in float32.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class EncoderWorker:
         self._count = 0  # texts in the queue, or being tokenized
         self._running = 0  # texts in the engine
         self._closed = False
-        self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
-        self._thread = threading.Thread(target=self._work, name="encoder")
+        self._tokenizing = ThreadPoolExecutor(1, "intaglio-tokenizer")
+        self._thread = threading.Thread(target=self._work, name="intaglio-encoder", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -228,24 +228,29 @@ class EncoderWorker:
     def _work(self) -> None:
         """Run batches until `close`, on the worker's thread."""
         while batch := self._next():
-            try:
-                texts, sequences = [each.text for each in batch], [each.tokens for each in batch]
-                results = self._runner.run_tokens(texts, sequences)
-            except Exception as error:
-                known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
-                calls = {waiting.call for waiting in batch}
+            error = self._run_batch(batch)
+            calls = {waiting.call for waiting in batch}
+            if error is not None:
                 self._drop(calls)
-                _end(calls, known)
-            else:
-                for waiting, result in zip(batch, results, strict=True):
-                    waiting.call.results[waiting.place] = result
-                    waiting.call.missing -= 1
-                _end({waiting.call for waiting in batch if not waiting.call.missing}, None)
+            with self._changed:
+                self._running = 0
+            _end([call for call in calls if error is not None or not call.missing], error)
+
+    def _run_batch(self, batch: Sequence[_Waiting]) -> IntaglioError | None:
+        """Run a batch and hand out the results, or return the error."""
+        try:
+            texts, sequences = [each.text for each in batch], [each.tokens for each in batch]
+            results = self._runner.run_tokens(texts, sequences)
+        except Exception as error:
+            return error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
+        for waiting, result in zip(batch, results, strict=True):
+            waiting.call.results[waiting.place] = result
+            waiting.call.missing -= 1
+        return None
 
     def _next(self) -> list[_Waiting]:
         """Wait for texts and take those of the next batch; none after `close`."""
         with self._changed:
-            self._running = 0
             while not self._queue or (left := self._linger_left()) > 0:
                 if self._queue:
                     self._changed.wait(left)

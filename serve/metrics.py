@@ -161,7 +161,7 @@ class ServerMetrics:
         """Return the metrics and their content type: OpenMetrics if the Accept header `accept` asks for it."""
         if any(accepted.split(";")[0].strip().lower() == OPEN_METRICS for accepted in accept.split(",")):
             # With the library's other ways of escaping, a colon in the name of a sample becomes an underscore.
-            text = openmetrics.generate_latest(self.registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+            text: bytes = openmetrics.generate_latest(self.registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
             return text, f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
         return generate_latest(self.registry), PLAIN
 

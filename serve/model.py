@@ -57,6 +57,11 @@ class Models:
     def __init__(self, models: Mapping[str, Model]):
         self.by_name = dict(models)
 
+    @property
+    def decoders(self) -> list[DecoderModel]:
+        """Those that generate text."""
+        return [model for model in self.by_name.values() if isinstance(model, DecoderModel)]
+
     def decoder(self, name: str) -> DecoderModel:
         """The decoder of this name. Raises `ApiError` if there is none."""
         model = self.find(name)

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,9 +21,9 @@ from intaglio.errors import UsageError, one_line
 from intaglio.serve.application import Api
 from intaglio.serve.errors import ApiError
 from intaglio.serve.logs import Format, log_config
-from intaglio.serve.model import DecoderModel
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.trace import TraceFile
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
@@ -51,23 +51,24 @@ def serve(
     options = options or ServerOptions()
     logging.config.dictConfig(log_config(log_format))
     certificates = _checked_certificates(tls_cert, tls_key)
-    with bound(host, port) as listening:
+    with bound(host, port) as listening, ExitStack() as opened:
+        written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
         models = open_models(bundles, options, **opening)
-        try:
-            api = Api(models, options)
-            config = uvicorn.Config(
-                api.application(),
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
-                **certificates,
-            )
-            AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours to finish
-            asyncio.run(_Server(config, api).run_on(listening))
-        finally:
-            models.close()
+        opened.callback(models.close)
+        for model in models.decoders if written is not None else ():
+            model.worker.scheduler.observer = written.scheduler(model.name)
+        api = Api(models, options)
+        config = uvicorn.Config(
+            api.application(),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(options.grace + AFTER_GRACE) + 1,
+            **certificates,
+        )
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours
+        asyncio.run(_Server(config, api).run_on(listening))
 
 
 @contextmanager
@@ -114,9 +115,8 @@ class _Server(uvicorn.Server):
     async def run_on(self, listening: socket.socket) -> None:
         """Listen until a signal arrives."""
         loop = asyncio.get_running_loop()
-        for model in self._api.models.by_name.values():
-            if isinstance(model, DecoderModel):
-                model.worker.start(loop)
+        for model in self._api.models.decoders:
+            model.worker.start(loop)
         listening.listen(BACKLOG)
         await self.serve([listening])
 
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, finish the running requests within the grace period, cancel the others."""
         grace = self._api.options.grace
-        workers = [each.worker for each in self._api.models.by_name.values() if isinstance(each, DecoderModel)]
+        workers = [each.worker for each in self._api.models.decoders]
         running = sum(worker.state().running + worker.state().waiting for worker in workers)
         log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
         late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)

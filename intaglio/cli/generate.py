@@ -37,6 +37,8 @@ Examples:
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
   intaglio generate llama --draft small-llama --file questions.txt
   intaglio generate llama --draft small-llama --strategy speculative --temperature 0.8 --file questions.txt
+  intaglio generate llama --chat "Name a city and its country." --schema city.json
+  intaglio generate llama --chat "Is the sky blue?" --regex "Yes|No"
   intaglio generate llama-exit --early-exit --strategy bild "Once upon a time"
   intaglio generate llama-exits --strategy calm --saturation 0.9 --decay 4 "Once upon a time"
 """
@@ -61,6 +63,9 @@ Examples:
     help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
 )
 @generation_options
+@click.option("--schema", type=click.Path(path_type=Path), help="Generate JSON that is valid for this JSON schema.")
+@click.option("--grammar", type=click.Path(path_type=Path), help="Generate text of this grammar, in Lark's syntax.")
+@click.option("--regex", help="Generate text that matches this regular expression.")
 @click.option(
     "--batch", type=click.IntRange(1), default=1, show_default=True, help="Maximum prompts to generate for at a time."
 )
@@ -75,6 +80,8 @@ def generate_command(
     chat: bool,
     system: str | None,
     messages: Path | None,
+    schema: Path | None,
+    grammar: Path | None,
     trace: bool,
     work: bool,
     as_json: bool,
@@ -87,6 +94,8 @@ def generate_command(
     --trace shows drafted tokens in green, tokens of the large model in blue, and rejected drafts struck through; in a
     pipe, {+large+} and [-rejected-]. With --draft or --early-exit alone, the number of draft tokens adapts to the
     measured speed (strategy auto). --work ends with a table for all texts; with --json it is one more object.
+    With --schema, --grammar or --regex only matching text can be generated; if it stops at --max-new-tokens, it is cut
+    off there.
     """
     from intaglio.progress import step
     from intaglio.runtime.generation.generate import TextGenerator
@@ -95,8 +104,13 @@ def generate_command(
     if work and options["strategy"] == "calm":
         raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
+    texts = {
+        name.removeprefix("--"): read_text(file, name)
+        for name, file in (("--schema", schema), ("--grammar", grammar))
+        if file is not None
+    }
     with step("opening the model"):
-        generator = TextGenerator(bundle, **options)
+        generator = TextGenerator(bundle, **texts, **options)
     with generator:
         if len(wanted) > 1:
             generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")

@@ -9,6 +9,7 @@ import click
 
 from intaglio.cli.generation_options import drafting_options
 from intaglio.errors import UsageError
+from intaglio.extras import load
 from intaglio.files import read_text
 from intaglio.targets import DEFAULT, summary
 
@@ -68,6 +69,8 @@ def serve_command(
     model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise.
     SIGTERM and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
     """
+    for library in ("uvicorn", "starlette", "sse_starlette", "prometheus_client"):
+        load(library)
     from intaglio.serve.options import ServerOptions
     from intaglio.serve.server import serve
 

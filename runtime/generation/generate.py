@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.draft_model import check_draft, draft_threads
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import check_prompt
@@ -68,6 +69,9 @@ class TextGenerator:
         seed: int | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        schema: Mapping[str, Any] | bool | str | None = None,
+        grammar: str | None = None,
+        regex: str | None = None,
         batch: int = 1,
         target: str = "ort-cpu",
         threads: int | None = None,
@@ -81,6 +85,8 @@ class TextGenerator:
         `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options`: its options.
         `seed`: the same seed gives the same texts, except with strategy auto; by default they differ.
         `stop`: strings that end a text. `ignore_eos`: continue after the end token.
+        `schema`, `grammar` or `regex`: generate JSON of this schema, text of this Lark grammar, or text that matches
+        this regular expression, see `Grammar`; a text that ends before `max_new_tokens` is complete.
         `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `scheduling`: the limits
         of the scheduler, by default none.
         """
@@ -126,6 +132,7 @@ class TextGenerator:
                 self.narrow(self._draft.limit, self._draft.vocabulary)
                 self._draft.vocabulary = self._model.vocabulary
             self.scheduler.prepare(self.method)
+            self._grammar = grammar_of(self.tokenizer, schema, grammar, regex)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -229,6 +236,7 @@ class TextGenerator:
             self.strategy,
             ignore_eos=True,
             end_tokens=self.ends,
+            constraint=GrammarConstraint(self._grammar, self.ends) if self._grammar is not None else None,
             reuse_prefix=self.reuse_prefix,
         )
 

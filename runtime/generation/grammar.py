@@ -11,17 +11,21 @@ import numpy as np
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
 from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
+from intaglio.runtime.generation.grammar_check import check_grammar
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
+from intaglio.runtime.tokenizer import check_unicode
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
     from tokenizers import Tokenizer
 
-# Whitespace between the tokens of JSON: a line feed and an indentation. Unbounded, models of little confidence write
-# spaces without end.
-WHITESPACE = r"\n?[ \t]{0,20}"
-MAX_CHARACTERS = 1 << 18  # of a grammar
-MAX_DEPTH = 64  # of the objects and arrays of a schema, and of brackets in other grammars
+# Whitespace between the tokens of JSON: a space, or a line feed and an indentation. If it were not bounded, weak models
+# would write spaces without end.
+WHITESPACE = r"[ ]|\n(\t{0,8}| {0,16})"
+MAX_CHARACTERS = 1 << 17  # of a grammar; one with 5000 properties, twice as long, compiles for 3 s
+MAX_DEPTH = 64  # of the objects and arrays of a schema
+HARMLESS = 4096  # characters of a schema that compiles within all limits, whatever it says
+SHOWN = 300  # characters of the library's messages
 MASKS = 64  # masks that a constraint remembers: those of the drafts that are reviewed next
 
 
@@ -61,8 +65,13 @@ class Grammar:
             raise UsageError(f"the {kind} is nested more than {MAX_DEPTH} deep. Use $ref for its inner parts.")
         text = _of_size(json.dumps(schema), kind)
         library: Any = load("llguidance")
-        defaults = {"whitespace_pattern": WHITESPACE}
-        return cls(library.LLMatcher.grammar_from_json_schema(text, defaults=defaults), tokenizer, kind)
+        try:
+            grammar = library.LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
+        except ValueError as error:  # NaN, half of a surrogate pair
+            raise UsageError(f"the {kind} is not valid JSON: {one_line(error, 200)}. Fix it.") from error
+        if len(text) > HARMLESS:
+            check_grammar(grammar, kind)
+        return cls(grammar, tokenizer, kind)
 
     @classmethod
     def json_object(cls, tokenizer: Tokenizer) -> Grammar:
@@ -73,8 +82,9 @@ class Grammar:
     def from_regex(cls, regex: str, tokenizer: Tokenizer) -> Grammar:
         """Text that matches all of `regex`, in the syntax of Rust's regex crate: no look-around, no back-references."""
         kind = "regular expression"
+        check_unicode(_of_size(regex, kind))
         library: Any = load("llguidance")
-        return cls(library.LLMatcher.grammar_from_regex(_of_size(regex, kind)), tokenizer, kind)
+        return cls(library.LLMatcher.grammar_from_regex(regex), tokenizer, kind)
 
     @classmethod
     def from_lark(cls, grammar: str, tokenizer: Tokenizer) -> Grammar:
@@ -88,14 +98,20 @@ class Grammar:
             TEXT: /[^<]*/
             call: weather | clock
             weather: %json {"type": "object", "properties": {"name": {"const": "weather"}}, "required": ["name"],
-                            "x-guidance": {"whitespace_pattern": "\\n?[ \\t]{0,20}"}}
+                            "x-guidance": {"whitespace_pattern": "[ ]|\\n {0,16}"}}
             clock: %json {...}
 
         A tag that is no special token of the tokenizer is a quoted string. JSON in it may have any whitespace, unless
         the schema has `"x-guidance": {"whitespace_pattern": WHITESPACE}`. The text may end wherever the grammar is
         complete, and ends where it cannot go on.
         """
-        return cls(_of_size(grammar, "Lark grammar"), tokenizer, "Lark grammar")
+        kind = "Lark grammar"
+        check_unicode(_of_size(grammar, kind))
+        if grammar.lstrip().startswith("{"):
+            raise UsageError(f"the {kind} begins with a brace, expected rules such as start: /[a-z]+/. Is it a schema?")
+        load("llguidance")
+        check_grammar(grammar, kind)
+        return cls(grammar, tokenizer, kind)
 
     def matcher(self) -> LLMatcher:
         """Return a matcher at the beginning of a text."""
@@ -104,7 +120,8 @@ class Grammar:
     def check(self, matcher: LLMatcher) -> None:
         """Raise `UsageError` if `matcher` stopped because of an error in the grammar, or because of its limits."""
         if matcher.is_error():
-            raise UsageError(f"the {self._kind} cannot be used: {_cause(matcher.get_error())}. Fix or simplify it.")
+            cause = _cause(matcher.get_error(), self._kind == "Lark grammar")
+            raise UsageError(f"the {self._kind} cannot be used: {cause}. Fix or simplify it.")
 
 
 class _Mask(NamedTuple):
@@ -202,6 +219,24 @@ class GrammarConstraint(LogitConstraint):
         return list(tokens[: next(beyond, len(tokens))])
 
 
+def grammar_of(
+    tokenizer: Tokenizer, schema: Mapping[str, Any] | bool | str | None, grammar: str | None, regex: str | None
+) -> Grammar | None:
+    """Compile the one of a JSON schema, a Lark grammar and a regular expression that is given; None without any.
+
+    Raises `UsageError` for two of them, and as `Grammar` does.
+    """
+    named = {"--schema": schema, "--grammar": grammar, "--regex": regex}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} are given, expected at most one. Leave one out.")
+    if schema is not None:
+        return Grammar.from_json_schema(schema, tokenizer)
+    if grammar is not None:
+        return Grammar.from_lark(grammar, tokenizer)
+    return Grammar.from_regex(regex, tokenizer) if regex is not None else None
+
+
 def _of_size(text: str, kind: str) -> str:
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"the {kind} has {len(text)} characters, expected at most {MAX_CHARACTERS}. Shorten it.")
@@ -218,9 +253,16 @@ def _depth(value: object) -> int:
     return depth
 
 
-def _cause(message: str) -> str:
-    """Return the cause in a message of the library, which shows the text around it on further lines."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-    first = lines[0] if lines else "unknown"
-    return one_line(ValueError(f"{first.removesuffix('regex parse error:')} {cause}"), 300).rstrip(".")
+def _cause(message: str, with_place: bool) -> str:
+    """Return the cause in a message of the library, which shows the text around it on further lines.
+
+    `with_place`: say where an invalid regular expression is, as line(column).
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["unknown"]
+    if lines[0].startswith("NoExtension"):
+        return "it matches no text that ends"
+    cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
+    if cause is None:
+        return one_line(ValueError(lines[0]), SHOWN).rstrip(".")
+    place = lines[0].partition("invalid regex ")[0] if with_place and "invalid regex " in lines[0] else ""
+    return one_line(ValueError(f"{place}invalid regular expression: {cause}"), SHOWN).rstrip(".")

@@ -26,9 +26,9 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 
 class LogprobRecorder:
-    """Keeps the logits of the last pass of the target model, and returns those that predicted a token.
+    """Keeps the logits of the last pass, and returns those that predicted a token.
 
-    A strategy writes all tokens that it takes from a pass before it requests the next one.
+    A strategy writes tokens after a pass of the target model, and all of them before it requests the next pass.
     """
 
     def __init__(self, top: int):
@@ -41,8 +41,6 @@ class LogprobRecorder:
 
     def answered(self, forward: Forward, logits: Logits, tokens: Sequence[int]) -> None:
         """Take the logits [wanted, vocab] that answer `forward`; `tokens` is the sequence before they are used."""
-        if forward.model.author != "large" or not forward.wanted:
-            return
         self._logits, self._tree, self._parents = logits, forward.tree, forward.parents
         ahead = len(tokens) - len(forward.sequence)
         if forward.tree:

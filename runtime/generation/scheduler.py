@@ -7,6 +7,7 @@ copied to rows whose prompt begins with the same tokens. The text of a request i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
+from intaglio.runtime.generation.observer import Kind, Observer, Pass
 from intaglio.runtime.generation.passes import Part, part_of, run, that_fit
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, PromptReader
 from intaglio.runtime.generation.request import GenerationRequest
@@ -86,6 +88,7 @@ class Scheduler:
         self._passes = 0
         self._read_last = False  # whether a prompt was read since the last decode step
         self._events: list[Event] = []
+        self.observer: Observer | None = None
 
     def prepare(self, strategy: Strategy) -> Strategy:
         """Prepare a strategy for the models, once; return the prepared one with the same options.
@@ -191,6 +194,8 @@ class Scheduler:
         draft = CachedModel(self._draft, row.number, "small") if self._draft is not None and drafts else None
         state.begin(large, draft, self.limit, self._ends)
         state.write(strategy, self._chunk)
+        if self.observer is not None:
+            self.observer.begun(state)
         self._go_on(state, None)
 
     def _pass(self) -> None:
@@ -214,7 +219,7 @@ class Scheduler:
             self._read(reading)
         elif parts:
             self._read_last = self._read_last and bool(drafting)
-            self._run(that_fit(drafting or parts))
+            self._run(that_fit(drafting or parts), "decode")
 
     def _read(self, reading: Sequence[tuple[Row, RequestState]]) -> None:
         """Read a chunk of a prompt, or of several short prompts together, or let an encoder read a source."""
@@ -239,12 +244,12 @@ class Scheduler:
             elif not parts or (len(parts) + 1) * max(len(each.tokens) for each in [*parts, part]) <= self._chunk:
                 parts.append(part)
         if parts:
-            self._run(parts)
+            self._run(parts, "prefill")
 
     def _read_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
         session = model.session
         assert isinstance(session, EncoderDecoderSession), "only encoder-decoders have a source"
-        before = session.seconds
+        before, began = session.seconds, time.perf_counter()
         try:
             session.read_row(row.number, state.source)
         except IntaglioError as error:
@@ -252,13 +257,23 @@ class Scheduler:
             self._end(state)
             return
         state.counts.read(model.author, session.seconds - before)
+        self._observe(model, "prefill", began, [state.source])
         self._go_on(state, NO_LOGITS)
 
-    def _run(self, parts: Sequence[Part]) -> None:
+    def _run(self, parts: Sequence[Part], kind: Kind) -> None:
         """Run a pass and continue the requests that it answers."""
         self._passes += 1
-        for state, logits in run(parts[0].forward.model.session, parts, self._passes):
+        model, began = parts[0].forward.model, time.perf_counter()
+        answers = run(model.session, parts, self._passes)
+        self._observe(model, kind, began, [part.tokens for part in parts])
+        for state, logits in answers:
             self._go_on(state, logits)
+
+    def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Sequence[Sequence[int]]) -> None:
+        """Report a pass over the tokens of `rows` that ends now."""
+        if self.observer is not None:
+            seconds, tokens = time.perf_counter() - began, sum(map(len, rows))
+            self.observer.passed(Pass(model.author, kind, began, seconds, len(rows), tokens, len(self._waiting)))
 
     def _go_on(self, state: RequestState, logits: Logits | None) -> None:
         """Run a request until it waits for the next pass, or ends."""
@@ -281,8 +296,11 @@ class Scheduler:
                 self._running.remove(entry)
                 self._rows.release(entry[0])
                 break
-        self._events.append(Finished(state, state.result()) if state.error is None else Failed(state, state.error))
+        event = Finished(state, state.result()) if state.error is None else Failed(state, state.error)
+        self._events.append(event)
         state.reported = True
+        if self.observer is not None:
+            self.observer.ended(event)
 
     def _end_all(self, error: IntaglioError | None) -> None:
         """End all running requests, and clear the caches."""

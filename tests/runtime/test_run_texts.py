@@ -30,6 +30,11 @@ def test_embeddings_are_arrays_of_their_own(tiny_bundle: Path) -> None:
     assert first.base is None  # one that is kept does not keep its batch in memory
 
 
+def test_the_tokens_that_the_model_read_are_counted_without_padding(tiny_bundle: Path) -> None:
+    results = run(tiny_bundle, ["a b c", "a", "1 " * 500], truncate=True)
+    assert [result.tokens for result in results] == [5, 3, 256]
+
+
 def test_an_endless_stream_is_taken_in_batches(tiny_bundle: Path) -> None:
     stream = (f"text {number}" for number in count())
     results = list(islice(run(tiny_bundle, stream, batch_size=4), 6))

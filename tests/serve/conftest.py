@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
@@ -10,9 +10,9 @@ from served import Served, served
 
 from intaglio.exporters import export
 
-# As the templates of Hermes and Qwen2.5 write conversations, tools and calls, in few tokens.
+# As the templates of Hermes and Qwen2.5 write conversations and calls; of the tools, it has the names alone.
 TEMPLATE = """\
-{%- for tool in tools or [] %}{{ 'tool ' + (tool.function | tojson) + '\n' }}{% endfor -%}
+{%- for tool in tools or [] %}{{ 'tool ' + tool.function.name + '\n' }}{% endfor -%}
 {%- for message in messages -%}
 {{ message.role + ': ' + (message.content or '') }}
 {%- for call in message.tool_calls or [] -%}
@@ -56,3 +56,10 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
     """The official client."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=120) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def decoder_with_draft(make_decoder: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
+    """A random LLaMA of 128 positions and a smaller one, which drafts for it. Not to be changed."""
+    large = make_decoder("llama", max_position_embeddings=128)[1]
+    return large, make_decoder("llama", max_position_embeddings=128, num_hidden_layers=1)[1]

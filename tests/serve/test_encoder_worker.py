@@ -76,8 +76,10 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_concurrent_callers_get_what_their_texts_give_alone(worker: Open, tiny_bundle: Path) -> None:
-    opened = worker()
+@pytest.mark.parametrize("kind", ["tiny_bundle", "tiny_int8_bundle"])
+def test_concurrent_callers_get_what_their_texts_give_alone(kind: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(kind)
+    opened = EncoderWorker(Bundle.open(path), threads=1, linger_seconds=0.5)
     gate = Gate(opened)
     gate.open.set()
 
@@ -85,9 +87,10 @@ def test_concurrent_callers_get_what_their_texts_give_alone(worker: Open, tiny_b
         calls = [opened.run([text]) for text in TEXTS[:20]]
         return await asyncio.gather(*calls, opened.run(TEXTS[20:]))
 
-    results = [result for answers in asyncio.run(ask()) for result in answers]
+    with opened:
+        results = [result for answers in asyncio.run(ask()) for result in answers]
     assert [result.text for result in results] == TEXTS
-    expected = list(run(tiny_bundle, TEXTS, batch_size=1))
+    expected = list(run(path, TEXTS, batch_size=1))
     for result, alone in zip(results, expected, strict=True):
         np.testing.assert_allclose(result.embedding, alone.embedding, atol=1e-5)  # as the class states
         assert result.tokens == alone.tokens > 0
@@ -196,7 +199,7 @@ def test_a_cancelled_caller_takes_its_texts_out_of_the_queue(worker: Open) -> No
 
 
 def test_a_caller_cancelled_while_its_batch_runs_disturbs_no_other(worker: Open) -> None:
-    opened = worker(linger_seconds=0.05)
+    opened = worker(linger_seconds=60, limits=BatchLimits(texts=2))
     gate = Gate(opened)
 
     async def ask() -> None:
@@ -210,6 +213,31 @@ def test_a_caller_cancelled_while_its_batch_runs_disturbs_no_other(worker: Open)
 
     asyncio.run(ask())
     assert gate.batches == [["a", "b"]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_callers_that_leave_at_any_moment_leave_nothing_behind(seed: int, worker: Open) -> None:
+    opened, random = worker(limits=BatchLimits(texts=8)), np.random.default_rng(seed)
+    texts = [[TEXTS[place] for place in random.integers(0, len(TEXTS), random.integers(1, 6))] for _ in range(60)]
+    delays = random.random(len(texts)) / 10
+
+    async def call(place: int) -> list[Ran]:
+        await asyncio.sleep(delays[place] / 2)
+        return await opened.run(texts[place])
+
+    async def ask() -> list[Any]:
+        tasks = [asyncio.create_task(call(place)) for place in range(len(texts))]
+        for place, task in enumerate(tasks):
+            if place % 3 == 0:
+                asyncio.get_running_loop().call_later(delays[place], task.cancel)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    for place, answer in enumerate(asyncio.run(ask())):
+        if not (place % 3 == 0 and isinstance(answer, asyncio.CancelledError)):
+            assert [result.text for result in answer] == texts[place]
+            assert all(result.embedding is not None for result in answer)
+    asyncio.run(until(lambda: opened.state().running == 0))
+    assert opened.state() == WorkerState()
 
 
 def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Generator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
@@ -12,13 +12,15 @@ SPACE = " \t\r\n"
 ARGUMENTS = ("arguments", "parameters")
 
 
-class ContentPiece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ContentPiece:
     """Text that is not part of a call, at least one character."""
 
     text: str
 
 
-class CallStarted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CallStarted:
     """A call begins: its arguments follow."""
 
     index: int  # 0, 1, ... in the text
@@ -26,14 +28,16 @@ class CallStarted(NamedTuple):
     name: str
 
 
-class ArgumentsPiece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ArgumentsPiece:
     """The next characters of the arguments of a call: JSON text of an object, as the model writes it."""
 
     index: int
     text: str
 
 
-class CallEnded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CallEnded:
     """The call is complete. A call without this event was cut off by the end of the text."""
 
     index: int

@@ -52,6 +52,38 @@ LLAMA = """
     {%- else %}{{- message['role'] + message['content'] }}{%- endif %}
 {%- endfor %}
 """
+# As Mistral's checks roles and ids.
+MISTRAL = """
+{%- set questions = messages | selectattr("role", "equalto", "user") | list %}
+{%- for message in messages | rejectattr("role", "equalto", "tool") | selectattr("tool_calls", "undefined") %}
+    {%- if message["role"] != "user" %}{{- raise_exception("only users have messages without calls") }}{%- endif %}
+{%- endfor %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == questions[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {%- for key, value in tool.function.items() %}{{- key + ": " + value | tojson }}{%- endfor %}
+            {%- endfor %}
+            {{- "][/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {{- "[INST] " + message["content"] + "[/INST]" }}
+    {%- elif message.tool_calls is defined %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function | tojson %}
+            {{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id | length != 9 %}
+                {{- raise_exception("ids have length 9!") }}
+            {%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}{{- ", " if not loop.last else "]" }}
+        {%- endfor %}
+    {%- else %}
+        {{- '[TOOL_RESULTS] {"content": ' + message.content | string + ', "call_id": "' + message.tool_call_id + '"}' }}
+    {%- endif %}
+{%- endfor %}
+"""
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -60,11 +92,11 @@ WEATHER: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
+CALL = {"id": "123456789", "type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
 TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "Weather in Ulm?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "content": "sunny", "tool_call_id": "call_1", "name": "weather"},
+    {"role": "tool", "content": "sunny", "tool_call_id": "123456789", "name": "weather"},
     {"role": "user", "content": "And now?"},
 ]
 
@@ -74,16 +106,16 @@ def template(source: str, tool_source: str | None = None) -> ChatTemplate:
 
 
 def messages(arguments: str | dict[str, Any]) -> list[Message]:
-    calls = [ToolCall(FunctionCall("weather", arguments), "call_1", "function")]
+    calls = [ToolCall(FunctionCall("weather", arguments), "123456789", "function")]
     return [
         Message("user", "Weather in Ulm?"),
         Message("assistant", None, tool_calls=calls),
-        Message("tool", "sunny", tool_call_id="call_1", name="weather"),
+        Message("tool", "sunny", tool_call_id="123456789", name="weather"),
         Message("user", "And now?"),
     ]
 
 
-@pytest.mark.parametrize("source", [HERMES, LLAMA], ids=["hermes", "llama"])
+@pytest.mark.parametrize("source", [HERMES, LLAMA, MISTRAL], ids=["hermes", "llama", "mistral"])
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]])
 @pytest.mark.parametrize("arguments", ['{"city": "Ulm"}', {"city": "Ulm"}], ids=["text", "object"])
 @pytest.mark.parametrize("options", [{}, {"enable_thinking": False}])

@@ -1,31 +1,145 @@
-"""Grammars: what they allow after any text, in any order, and their errors."""
+"""Grammars: what they allow after any text, in any order, their errors and their limits."""
 
 from __future__ import annotations
 
+import json
+import random
+import re
+import sys
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from intaglio.errors import UsageError
-from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+from intaglio.errors import MissingExtraError, UsageError
+from intaglio.runtime.generation import grammar_tokenizer
+from intaglio.runtime.generation.constraint import LogitConstraint
+from intaglio.runtime.generation.grammar import MASKS, MAX_CHARACTERS, Grammar, GrammarConstraint, grammar_of
 
+ROOT = Path(__file__).parents[3]
+TOKENIZER = Tokenizer.from_file(str(ROOT / "examples" / "language_models" / "large" / "tokenizer.json"))
 END = 0  # <|endoftext|>
+SCHEMAS = [json.loads(line) for line in (ROOT / "benchmarks" / "schemas.jsonl").read_text("utf-8").splitlines()]
+DOZEN = [each["schema"] for each in SCHEMAS[::4]]
+GRAMMARS = [
+    *(Grammar.from_json_schema(schema, TOKENIZER) for schema in DOZEN),
+    Grammar.from_regex("(ab|a)*c?", TOKENIZER),
+    Grammar.from_lark('start: "a" start "b" | "c"', TOKENIZER),
+]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(language_models: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(language_models / "large" / "tokenizer.json"))
+def ids(text: str) -> list[int]:
+    return TOKENIZER.encode(text).ids
 
 
-def test_a_complete_document_allows_only_end_tokens(tokenizer: Tokenizer) -> None:
-    grammar = Grammar.from_json_schema({"type": "object", "maxProperties": 0}, tokenizer)
+def walk(constraint: LogitConstraint, seed: int, most: int = 300) -> list[int]:
+    """Random tokens that a constraint allows, to an end token, the end of the grammar, or `most` of them."""
+    chance, written = random.Random(seed), list[int]()
+    while len(written) < most and END not in written and not constraint.finished(written):
+        mask = constraint.allowed(written)
+        assert mask is not None
+        written.append(int(chance.choice(np.flatnonzero(mask))))
+    return written
+
+
+@settings(max_examples=30, deadline=None)
+@given(number=st.integers(0, len(GRAMMARS) - 1), seed=st.integers(0, 10**6), data=st.data())
+def test_masks_do_not_depend_on_the_order_of_the_questions(number: int, seed: int, data: st.DataObject) -> None:
+    constraint = GrammarConstraint(GRAMMARS[number], {END})
+    texts = [walk(GrammarConstraint(GRAMMARS[number], {END}), seed + each, 90) for each in range(3)]
+    for _ in range(25):
+        text = data.draw(st.sampled_from(texts))
+        written = text[: data.draw(st.integers(0, len(text)))]
+        fresh = GrammarConstraint(GRAMMARS[number], {END})
+        if data.draw(st.booleans()):
+            assert np.array_equal(constraint.allowed(written), fresh.allowed(written))
+            assert constraint.finished(written) == fresh.finished(written)
+        else:
+            draft = data.draw(st.sampled_from(texts))[len(written) :]
+            assert constraint.count_allowed(written, draft) == LogitConstraint.count_allowed(fresh, written, draft)
+
+
+@settings(max_examples=40, deadline=None)
+@given(number=st.integers(0, len(DOZEN) - 1), seed=st.integers(0, 10**6))
+def test_random_walks_that_finish_are_valid_documents(number: int, seed: int) -> None:
+    constraint = GrammarConstraint(GRAMMARS[number], {END})
+    written = walk(constraint, seed)
+    if constraint.finished(written):
+        document = json.loads(TOKENIZER.decode([token for token in written if token != END]))
+        Draft202012Validator(DOZEN[number]).validate(document)
+
+
+def test_masks_stay_right_after_more_tokens_than_are_remembered() -> None:
+    grammar = Grammar.from_regex("(ab|a)*c?", TOKENIZER)
+    constraint, written = GrammarConstraint(grammar, {END}), ids("a") * (2 * MASKS)
+    for size in [*range(len(written)), *range(len(written), 0, -7)]:
+        fresh = GrammarConstraint(grammar, {END}).allowed(written[:size])
+        assert np.array_equal(constraint.allowed(written[:size]), fresh)
+
+
+def test_a_complete_document_allows_only_end_tokens() -> None:
+    constraint = GrammarConstraint(
+        Grammar.from_json_schema({"type": "object", "maxProperties": 0}, TOKENIZER), {END, 7}
+    )
+    text = ids("{}")
+    assert not constraint.allowed(text[:-1])[[END, 7]].any() and not constraint.finished(text[:-1])
+    for after in (text, [*text, END], [*text, 7]):
+        assert np.flatnonzero(constraint.allowed(after)).tolist() == [END, 7]
+        assert constraint.finished(after)
+
+
+def test_a_text_that_may_end_or_go_on_allows_both() -> None:
+    constraint = GrammarConstraint(Grammar.from_regex("a+", TOKENIZER), {END})
+    mask = constraint.allowed(ids("a"))
+    assert mask[END] and mask[ids("a")[0]] and not constraint.finished(ids("a"))
+    assert not constraint.allowed([])[END]
+
+
+def test_tokens_that_the_tokenizer_does_not_have_are_not_allowed() -> None:
+    """A model's vocabulary may be padded; the library's own end token has the first id after the tokenizer's."""
+    grammar = Grammar.from_regex("a*", TOKENIZER)
+    size = TOKENIZER.get_vocab_size()
+    constraint = GrammarConstraint(grammar, {size + 3})
+    assert len(constraint.allowed([])) == size + 4
+    assert np.flatnonzero(constraint.allowed([]))[-1] == size + 3
+    assert not constraint.allowed([])[size]
+    assert not constraint.allowed([size]).any() and not constraint.allowed([10**6]).any()
+    assert constraint.count_allowed([], [size]) == constraint.count_allowed([], [10**6]) == 0
+    assert constraint.count_allowed([], [*ids("aaa"), size + 3]) == len(ids("aaa")) + 1
+
+
+def test_drafts_are_cut_at_the_first_token_that_breaks_the_grammar() -> None:
+    constraint = GrammarConstraint(Grammar.from_regex("[0-9]{3}", TOKENIZER), {END})
+    digits = ids("1") * 5
+    assert constraint.count_allowed([], digits) == 3
+    assert constraint.count_allowed(digits[:1], [*digits[:1], *ids("x")]) == 1
+    assert constraint.count_allowed(digits[:3], [END]) == 1
+    assert constraint.count_allowed(digits[:2], [END]) == 0
+    assert constraint.count_allowed([*digits[:3], END], digits) == 0
+
+
+def test_special_tokens_and_schemas_in_a_lark_grammar() -> None:
+    tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
+    tokenizer.add_special_tokens(["<tool_call>", "</tool_call>"])
+    opens, closes = (tokenizer.token_to_id(each) for each in ("<tool_call>", "</tool_call>"))
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+    grammar = Grammar.from_lark(
+        f"start: TEXT (<tool_call> call </tool_call>)*\nTEXT: /[a-z ]*/\ncall: %json {json.dumps(schema)}", tokenizer
+    )
     constraint = GrammarConstraint(grammar, {END})
-    text = tokenizer.encode("{}").ids
-    assert not constraint.allowed(text[:-1])[END] and not constraint.finished(text[:-1])
-    assert np.flatnonzero(constraint.allowed(text)).tolist() == [END]
-    assert constraint.finished(text)
+    call = tokenizer.encode('{"city": "Rome"}').ids
+    assert constraint.allowed(ids("let me see"))[[opens, END]].all()
+    assert not constraint.allowed([opens])[END]
+    assert constraint.count_allowed([], [*ids("see"), opens, *call, closes, END]) == len(ids("see")) + len(call) + 3
+    assert constraint.count_allowed([], [opens, *tokenizer.encode('{"city": "Oslo"}').ids]) < len(call)
+    assert constraint.count_allowed([], tokenizer.encode("<tool", add_special_tokens=False).ids) == 0
 
 
 @pytest.mark.parametrize(
@@ -33,15 +147,100 @@ def test_a_complete_document_allows_only_end_tokens(tokenizer: Tokenizer) -> Non
     [
         ("{", "is not JSON"),
         ("[]", "is a list, expected an object"),
+        ("[" * 100_000, "is not JSON|nested"),
         ({"type": "foo"}, "Invalid type: foo"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"$ref": "https://example.org/schema"}, "not present"),
+        ({"$ref": "#/$defs/none"}, "does not exist"),
+        ({"$ref": "#"}, "matches no text that ends"),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "minimum .* is greater than maximum"),
         ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
         ({"type": "string", "format": "nonsense"}, "Unknown format: nonsense"),
+        ({"const": float("nan")}, "not valid JSON"),
+        ({"const": "\ud800"}, "not valid JSON"),
     ],
 )
-def test_an_invalid_schema_is_one_line_that_names_the_cause(
-    schema: dict[str, object] | str, cause: str, tokenizer: Tokenizer
-) -> None:
-    with pytest.raises(UsageError, match=rf"^the JSON schema [^\n]*{cause}[^\n]*$"):
-        Grammar.from_json_schema(schema, tokenizer)
+def test_an_invalid_schema_is_one_line_that_names_the_cause(schema: dict[str, Any] | str, cause: str) -> None:
+    with pytest.raises(UsageError, match=rf"^the JSON schema [^\n]*({cause})[^\n]*$"):
+        Grammar.from_json_schema(schema, TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda: Grammar.from_regex("(", TOKENIZER), "invalid regular expression: unclosed group"),
+        (lambda: Grammar.from_regex("", TOKENIZER), "no text that the tokenizer can write, except the empty one"),
+        (lambda: Grammar.from_regex("a" * (MAX_CHARACTERS + 1), TOKENIZER), f"at most {MAX_CHARACTERS}"),
+        (lambda: Grammar.from_lark("start: other", TOKENIZER), 'unknown name: "other"'),
+        (lambda: Grammar.from_lark("start: <nope>", TOKENIZER), 'unknown special token: "<nope>"'),
+        (lambda: Grammar.from_lark("start: /a(/", TOKENIZER), r"at 1\(8\): invalid regular expression: unclosed group"),
+        (lambda: Grammar.from_lark('{"type": "object"}', TOKENIZER), "Is it a schema"),
+        (lambda: grammar_of(TOKENIZER, {}, None, "a"), "^--schema and --regex are given"),
+    ],
+)
+def test_an_invalid_grammar_is_one_line_that_names_the_cause(make: Callable[[], Grammar], cause: str) -> None:
+    with pytest.raises(UsageError, match=cause) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": nested(depth - 1)}} if depth else {}
+
+
+def chain(length: int) -> dict[str, Any]:
+    """References to references, each an overflow of some kilobytes of stack in the library."""
+    names = [f"d{number}" for number in range(length)]
+    parts = {name: {"properties": {"a": {"$ref": f"#/$defs/{other}"}}} for name, other in pairwise(names)}
+    return {"$defs": {**parts, names[-1]: {}}, "$ref": "#/$defs/d0"}
+
+
+def terminals(count: int) -> str:
+    """Each terminal contains the next one twice."""
+    doubled = [f"T{number}: T{number + 1} T{number + 1}" for number in range(count)]
+    return "\n".join(["start: T0", *doubled, f'T{count}: "a"'])
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda: Grammar.from_json_schema(nested(100), TOKENIZER), "nested more than"),
+        (lambda: Grammar.from_json_schema(chain(1500), TOKENIZER), "to compile"),
+        (lambda: Grammar.from_lark(terminals(3000), TOKENIZER), "to compile"),
+        (lambda: Grammar.from_lark(terminals(60), TOKENIZER), "too big|to compile"),
+    ],
+)
+def test_a_hostile_grammar_is_refused_and_not_a_crash(make: Callable[[], Grammar], cause: str) -> None:
+    with pytest.raises(UsageError, match=cause):
+        make()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
+        {"type": "string", "minLength": 10**9},
+        {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
+        {"type": "object", "properties": {"self": {"$ref": "#"}, "all": {"type": "array", "items": {"$ref": "#"}}}},
+        {"enum": [f"value {number}" for number in range(5000)]},
+    ],
+)
+def test_large_bounds_are_taken_step_by_step(schema: dict[str, Any]) -> None:
+    assert len(walk(GrammarConstraint(Grammar.from_json_schema(schema, TOKENIZER), {END}), 1, most=20)) > 1
+
+
+def test_a_tokenizer_whose_tokens_have_no_bytes_is_refused() -> None:
+    words = Tokenizer(models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2}, unk_token="[UNK]"))  # noqa: S106
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    with pytest.raises(UsageError, match=r"^the tokenizer cannot be constrained by a grammar: [^\n]*$"):
+        Grammar.json_object(words)
+
+
+def test_the_tokenizer_is_read_once() -> None:
+    assert grammar_tokenizer.grammar_tokenizer(TOKENIZER) is grammar_tokenizer.grammar_tokenizer(TOKENIZER)
+
+
+def test_without_the_library_the_error_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(MissingExtraError, match=re.escape("pip install 'intaglio[grammar]'")):
+        Grammar.json_object(Tokenizer.from_str(TOKENIZER.to_str()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
-from intaglio.runtime.strategies import STRATEGIES
+from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy, Written
+from intaglio.runtime.strategies.contract import GeneratedSequence, Steps
 
 PROMPT = np.random.default_rng(6).integers(0, 250, 30).tolist()
 CASES: list[tuple[str, str, dict[str, Any]]] = [  # models, strategy, its options
@@ -93,6 +94,35 @@ def test_they_are_the_log_softmax_of_the_raw_logits(
     ((with_them, _),) = run(models[kind], other, chunk=chunk)
     assert without.logprobs is None
     assert without.tokens == with_them.tokens
+
+
+@dataclass(frozen=True)
+class Rereads(Strategy):
+    """Takes the last of more logits than it needs, as the contract of strategies allows."""
+
+    needs_draft = False
+
+    def write(self, sequence: GeneratedSequence) -> Steps:
+        """See `Strategy`."""
+        logits = yield sequence.large.follow(list(sequence.tokens), 5)
+        yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
+        yield from Plain().write(sequence)
+
+
+def test_logits_before_the_end_of_the_text_are_not_those_of_its_next_token(models: dict[str, Models]) -> None:
+    request = GenerationRequest(
+        PROMPT,
+        max_new_tokens=3,
+        strategy=Rereads(),
+        strategy_name="rereads",
+        ignore_eos=True,
+        logprobs=1,
+        reuse_prefix=False,
+    )
+    ((result, _),) = run(models["float"], request)
+    assert [each.logprob for each in result.logprobs or ()] == pytest.approx(
+        log_softmax(models["float"], result.tokens).max(-1).tolist(), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", ["speculative", "ngram", "bild"])

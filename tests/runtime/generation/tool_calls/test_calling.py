@@ -1,0 +1,181 @@
+"""Requests with tools: what is refused, which format a template has, and which texts the grammar allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.generation.tool_calls.calling import tool_calling
+from intaglio.runtime.generation.tool_calls.formats import FORMATS, format_of
+from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
+
+END = 0  # <|endoftext|>
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer"}},
+            "required": ["city"],
+            "additionalProperties": False,
+            "$defs": {"city": {"type": "string"}},
+        },
+    },
+}
+NOW: dict[str, Any] = {"type": "function", "function": {"name": "now", "description": "The time"}}
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
+CALL = ("weather", '{"city": "Ulm {x} \\"y\\"", "days": 3}')
+styles = pytest.mark.parametrize("style", FORMATS, ids=lambda style: style.name)
+# How a tokenizer can have the markers: not at all, as tokens that decoding shows, as special tokens.
+marked = pytest.mark.parametrize("special", [None, False, True], ids=["text", "added", "special"])
+
+
+@pytest.fixture
+def tokenizer(language_models: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(language_models / "large" / "tokenizer.json"))
+
+
+def marked_tokenizer(tokenizer: Tokenizer, style: ToolCallFormat, special: bool | None) -> Tokenizer:
+    if special is not None:
+        tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in style.markers])
+    return tokenizer
+
+
+def written(style: ToolCallFormat, *calls: tuple[str, str], opening: bool = True) -> str:
+    bodies = [f'{{"name": "{name}", "{style.arguments}": {arguments}}}' for name, arguments in calls]
+    between = style.between or "\n"
+    return f"{style.opening * opening}{style.before}{between.join(bodies)}{style.after}"
+
+
+def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequence[int] | None = None) -> bool:
+    """Whether `text` may be written as it is encoded, or as `tokens`, and end there."""
+    assert grammar is not None
+    constraint = GrammarConstraint(Grammar.from_lark(grammar, tokenizer), [END])
+    tokens = tokens or tokenizer.encode(text, add_special_tokens=False).ids
+    return constraint.count_allowed([], [*tokens, END]) == len(tokens) + 1
+
+
+@styles
+@marked
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("choice", ["auto", "required", "none", NAMED], ids=["auto", "required", "none", "named"])
+def test_the_grammar_allows_the_calls_of_the_choice_and_no_others(
+    choice: Any, parallel: bool, special: bool | None, style: ToolCallFormat, tokenizer: Tokenizer
+) -> None:
+    tokenizer = marked_tokenizer(tokenizer, style, special)
+    calling = tool_calling(f"{{{{ tools }}}} {style.signs[0]}", tokenizer, [WEATHER, NOW], choice, parallel)
+    any_tool, free = choice in ("auto", "required"), choice in ("auto", "none")
+    now = ("now", "{}")
+    twice = any_tool and parallel and style.between is not None
+    expected = {
+        "Some {text": free,
+        "a < b <tool [TOOL <|py": free,
+        written(style, CALL): any_tool,
+        written(style, now): choice != "none",
+        written(style, CALL, now): twice,
+        "Sure.\n" + written(style, CALL): choice == "auto",
+        written(style, CALL) + " text": False,
+        written(style, ("weather", "{}")): False,
+        written(style, ("weather", '{"city": 1}')): False,
+        written(style, ("weather", '{"city": "Ulm", "x": 1}')): False,
+        written(style, ("other", "{}")): False,
+        style.opening: False,
+    }
+    if style.bare:
+        expected[written(style, CALL, opening=False)] = any_tool or choice == "none"
+        expected['{"answer": 1}'] = choice == "none"
+    found = {text: allowed(calling.grammar, tokenizer, text) for text in expected}
+    assert found == expected
+
+
+@styles
+@marked
+def test_a_marker_that_is_spelled_with_other_tokens_begins_no_call_of_any_content(
+    special: bool | None, style: ToolCallFormat, tokenizer: Tokenizer
+) -> None:
+    spelled = [token for each in style.opening for token in tokenizer.encode(each).ids]
+    tokenizer = marked_tokenizer(tokenizer, style, special)
+    for choice in "auto", "none":
+        calling = tool_calling(f"{{{{ tools }}}} {style.signs[0]}", tokenizer, [NOW], choice)
+        assert allowed(calling.grammar, tokenizer, "", spelled[:-1])
+        assert not allowed(calling.grammar, tokenizer, "", [*spelled, *tokenizer.encode("x").ids])
+
+
+def test_text_has_the_added_tokens_that_decoding_shows_and_no_special_ones(tokenizer: Tokenizer) -> None:
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.add_tokens([AddedToken("<|secret|>", special=True)])
+    for sign in "<tool_call>", "<|python_tag|>":
+        calling = tool_calling(f"{{{{ tools }}}} {sign}", tokenizer, [WEATHER, NOW])
+        call = written(calling.style, CALL)
+        assert allowed(calling.grammar, tokenizer, "<think>\nWell...\n</think>\n\nHello")
+        assert allowed(calling.grammar, tokenizer, f"<think>\nWell...\n</think>\n\n{call}")
+        assert not allowed(calling.grammar, tokenizer, "Well <|secret|>")
+
+
+def test_only_markers_that_decoding_leaves_out_are_kept(tokenizer: Tokenizer) -> None:
+    source = "{{ tools }} <tool_call>"
+    assert tool_calling(source, tokenizer, [NOW]).keep_special == frozenset()
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("</tool_call>", special=True)])
+    assert tool_calling(source, tokenizer, [NOW]).keep_special == {tokenizer.token_to_id("</tool_call>")}
+    assert tool_calling(source, tokenizer, [NOW], "none").keep_special == frozenset()
+
+
+def test_without_tools_any_text_is_allowed(tokenizer: Tokenizer) -> None:
+    calling = tool_calling("", tokenizer, [])
+    assert calling.grammar is None
+    assert calling.parser() is None
+    assert tool_calling("", tokenizer, [NOW], "none").parser() is None
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("""{{- '\\n<tool_call>\\n{"name": "' }}""", "hermes"),
+        ("""{{- '"parameters": ' }}{{- tool_call.arguments | tojson }}""", "llama"),
+        ("""{%- if builtin_tools %}{{- "<|python_tag|>" + tool_call.name }}""", "llama"),
+        ("""{{- "[TOOL_CALLS] [" }}""", "mistral"),
+        ("""{{ tools }} "parameters": <tool_call>""", "hermes"),
+        ("{{ tools | tojson }}", "hermes"),
+    ],
+)
+def test_a_template_shows_its_format(source: str, name: str) -> None:
+    assert format_of(source).name == name
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "said"),
+    [
+        ([{"type": "retrieval"}], "auto", "tool 1: expected"),
+        ([{"type": "function", "function": "now"}], "auto", "tool 1: expected"),
+        ([NOW, {"type": "function", "function": {}}], "auto", "tool 2: name None, expected 1 to 64"),
+        ([{"type": "function", "function": {"name": 'a"b'}}], "auto", "tool 1: name 'a\"b', expected"),
+        ([NOW, NOW], "auto", "tool 2: 'now' is the name of two tools"),
+        ([{"type": "function", "function": {"name": "x", "parameters": {"type": "string"}}}], "auto", "type object"),
+        ([{"type": "function", "function": {"name": "x", "parameters": [1]}}], "auto", "type object"),
+        ([NOW], "any", "tool choice 'any': expected none, auto, required"),
+        ([], "required", "tool choice required: there are no tools"),
+        ([NOW], {"type": "function", "function": {"name": "x"}}, "no tool is named 'x', the tools are now"),
+        ([NOW], {"type": "allowed_tools"}, "tool choice: expected"),
+        ([NOW], {"type": "function", "function": None}, "tool choice: expected"),
+    ],
+)
+def test_invalid_tools_and_choices_are_refused(
+    tools: list[dict[str, Any]], choice: Any, said: str, tokenizer: Tokenizer
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        tool_calling("", tokenizer, tools, choice)
+
+
+def test_a_schema_that_cannot_be_held_to_is_refused(tokenizer: Tokenizer) -> None:
+    odd = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    calling = tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
+    assert calling.grammar is not None
+    with pytest.raises(UsageError, match="uniqueItems"):
+        Grammar.from_lark(calling.grammar, tokenizer)

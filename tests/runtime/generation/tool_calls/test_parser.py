@@ -1,0 +1,196 @@
+"""Tool calls in streamed text: the same events however it is cut, and no text is lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intaglio.runtime.generation.tool_calls.formats import FORMATS
+from intaglio.runtime.generation.tool_calls.hermes import HERMES
+from intaglio.runtime.generation.tool_calls.llama import LLAMA
+from intaglio.runtime.generation.tool_calls.mistral import MISTRAL
+from intaglio.runtime.generation.tool_calls.parser import (
+    ArgumentsPiece,
+    CallEnded,
+    CallStarted,
+    ContentPiece,
+    ToolCallParser,
+    ToolEvent,
+)
+from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
+
+MARKERS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"]
+FRAGMENTS = [
+    *MARKERS,
+    *('"name"', '"arguments"', '"parameters"', '"id"', '"weather"', '"we\\"ather\\\\"', ": ", ", ", "{", "}", "[", "]"),
+    *("{}", '{"a": [1, {"b": "}"}]}', "null", "1.5", "<", "<tool", "[TOOL", "\\", '"', "\n", " ", "text", ";"),
+]
+styles = pytest.mark.parametrize("style", FORMATS, ids=lambda style: style.name)
+texts = st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join)
+words = st.one_of(st.text(max_size=6), st.sampled_from([*MARKERS, '"', "\\", "}", "{", '\\"']))
+objects = st.dictionaries(
+    words,
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), words),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
+        max_leaves=4,
+    ),
+    max_size=3,
+)
+Parsed = tuple[str, list[tuple[str, str, bool]]]  # content; name, arguments, whether it ended
+
+
+def parsed(style: ToolCallFormat, pieces: list[str]) -> Parsed:
+    """What the events add up to; each call's events are in order, and between no others."""
+    parser = ToolCallParser(style, {"weather", "now"})
+    content, calls = "", list[tuple[str, str, bool]]()
+    ids = set()
+    for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish():
+        match event:
+            case ContentPiece(text):
+                assert text
+                content += text
+            case CallStarted(index, call, name):
+                assert index == len(calls)
+                ids.add(call)
+                calls.append((name, "", False))
+            case ArgumentsPiece(index, text):
+                assert index == len(calls) - 1 and not calls[index][2]
+                calls[index] = (calls[index][0], calls[index][1] + text, False)
+            case CallEnded(index):
+                assert index == len(calls) - 1 and not calls[index][2]
+                calls[index] = (*calls[index][:2], True)
+    assert len(ids) == len(calls)
+    return content, calls
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    ends = sorted({*(place % (len(text) + 1) for place in places), len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@styles
+@given(text=texts, places=st.lists(st.integers(0, 400), max_size=8))
+def test_events_do_not_depend_on_how_the_text_is_cut(style: ToolCallFormat, text: str, places: list[int]) -> None:
+    whole = parsed(style, [text])
+    assert parsed(style, cut(text, places)) == whole
+    assert parsed(style, list(text)) == whole
+    if not whole[1]:
+        assert whole[0] == text, "without a call all of the text is content"
+
+
+@styles
+@given(
+    content=st.sampled_from(["", "Sure.", "a < b\n[TOOL"]),
+    calls=st.lists(st.tuples(st.sampled_from(["weather", "now"]), objects), min_size=1, max_size=3),
+    places=st.lists(st.integers(0, 2000), max_size=6),
+    indent=st.sampled_from([None, 2]),
+    ascii_only=st.booleans(),
+    order=st.permutations([0, 1, 2]),
+)
+def test_calls_that_models_write_are_read(
+    style: ToolCallFormat,
+    content: str,
+    calls: list[tuple[str, dict[str, Any]]],
+    places: list[int],
+    indent: int | None,
+    ascii_only: bool,
+    order: list[int],
+) -> None:
+    if style.between is None:
+        calls = calls[:1]
+    members = [[("name", name), (style.arguments, given), ("id", "abc,}")] for name, given in calls]
+    bodies = [
+        json.dumps(dict(each[place] for place in order), indent=indent, ensure_ascii=ascii_only) for each in members
+    ]
+    text = f"{content}\n{style.opening}{style.before}{(style.between or '').join(bodies)}{style.after}\n"
+    found, read = parsed(style, cut(text, places))
+    assert found == content
+    assert [(name, json.loads(arguments), ended) for name, arguments, ended in read] == [
+        (name, given, True) for name, given in calls
+    ]
+
+
+def events(style: ToolCallFormat, *pieces: str) -> list[list[ToolEvent]]:
+    parser = ToolCallParser(style, {"weather"})
+    return [parser.feed(piece) for piece in pieces] + [parser.finish()]
+
+
+def test_text_and_arguments_are_reported_as_soon_as_they_are_certain() -> None:
+    found = events(
+        HERMES,
+        "Let me ",
+        "see <b",
+        " <tool",
+        '_call>\n{"name": "weather", "arg',
+        'uments": {"ci',
+        'ty": 1}',
+        "}\n</tool_",
+    )
+    assert found[:3] == [[ContentPiece("Let me")], [ContentPiece(" see <b")], []]
+    assert found[3] == []
+    started, piece = found[4]
+    assert isinstance(started, CallStarted)
+    assert (started.index, started.name, piece) == (0, "weather", ArgumentsPiece(0, '{"ci'))
+    assert found[5:] == [[ArgumentsPiece(0, 'ty": 1}')], [CallEnded(0)], []]
+
+
+def test_a_call_that_is_cut_off_does_not_end() -> None:
+    for text in '{"city": "U', '{"city": "Ulm"}', '{"city": "Ulm"}, ':
+        (started, piece), rest = events(HERMES, '<tool_call>{"name": "weather", "arguments": ' + text)
+        assert isinstance(started, CallStarted)
+        assert piece == ArgumentsPiece(0, text.rstrip(", "))
+        assert rest == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>\nnot JSON\n</tool_call>",
+        '<tool_call>{"name": "weather"}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": "{}"}</tool_call>',
+        '<tool_call>{"name": 1, "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        "  <tool_call>",
+        "<tool_call><tool_cal",
+        " \n ",
+        "",
+    ],
+)
+def test_what_is_not_a_call_is_content_with_its_marker(text: str) -> None:
+    assert parsed(HERMES, [text]) == (text, [])
+
+
+def test_a_call_after_one_that_is_none_is_read() -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+    assert parsed(HERMES, ["<tool_call>" + call]) == ("<tool_call>", [("weather", "{}", True)])
+    assert parsed(HERMES, [call.removesuffix("</tool_call>") + call])[1] == [("weather", "{}", True)] * 2
+    assert parsed(HERMES, [call + "\nand\n" + call]) == ("\nand", [("weather", "{}", True)] * 2)
+
+
+def test_the_whole_text_is_a_call_only_if_it_names_a_tool() -> None:
+    call = '\n{"name": "weather", "parameters": {"city": "Ulm"}}'
+    assert parsed(LLAMA, [call]) == ("", [("weather", '{"city": "Ulm"}', True)])
+    assert parsed(LLAMA, [call.replace("weather", "Bob")]) == (call.replace("weather", "Bob"), [])
+    assert parsed(LLAMA, ["Sure: " + call]) == ("Sure: " + call, [])
+    assert parsed(LLAMA, ["<|python_tag|>" + call.replace("weather", "Bob")])[1] == [("Bob", '{"city": "Ulm"}', True)]
+
+
+def test_a_list_of_calls_in_tags_is_read() -> None:
+    body = '[{"name": "weather", "arguments": {}}, {"name": "now", "arguments": {}}]'
+    assert parsed(HERMES, [f"<tool_call>{body}</tool_call>"]) == ("", [("weather", "{}", True), ("now", "{}", True)])
+
+
+def test_the_ids_have_the_length_that_templates_check() -> None:
+    (started, *_), *_ = events(MISTRAL, '[TOOL_CALLS][{"name": "weather", "arguments": {}}]')
+    assert isinstance(started, CallStarted)
+    assert len(started.id) == 9 and started.id.isalnum()
+
+
+def test_half_of_a_surrogate_pair_in_a_name_is_replaced() -> None:
+    (_, calls) = parsed(HERMES, ['<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'])
+    assert calls == [("?", "{}", True)]

@@ -1,0 +1,163 @@
+"""Tool calls through the official client: chat completions and responses, streamed and whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+PLACE = {
+    "type": "object",
+    "properties": {"place": {"enum": ["Ulm", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["place", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Forecast.", "parameters": PLACE}},
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
+]
+FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]  # type: ignore[dict-item]
+SEED = {"seed": 4}
+QUESTION = [{"role": "user", "content": "Weather?"}]
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    given = {"model": "lm", "messages": QUESTION, "tools": TOOLS, "max_tokens": 120}
+    return client.chat.completions.create(**{**given, **options})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_named_tool_is_called_with_arguments_of_its_schema(client: openai.OpenAI, seed: int) -> None:
+    choice = ask(client, tool_choice=NAMED, temperature=1.5, seed=seed).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "weather")
+    jsonschema.validate(json.loads(call.function.arguments), PLACE)
+
+
+def test_a_streamed_call_is_the_same(client: openai.OpenAI) -> None:
+    options = {"tool_choice": NAMED, "temperature": 1.5, "seed": 1}
+    (expected,) = ask(client, **options).choices[0].message.tool_calls
+    name, arguments, identifiers, reasons = "", "", [], []
+    for chunk in ask(client, stream=True, **options):
+        reasons.append(chunk.choices[0].finish_reason)
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            assert delta.index == 0
+            name += delta.function.name or ""
+            arguments += delta.function.arguments or ""
+            identifiers += [delta.id] if delta.id else []
+    assert (name, arguments) == (expected.function.name, expected.function.arguments)
+    assert len(identifiers) == 1
+    assert reasons[-1] == "tool_calls"
+
+
+def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
+    message = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
+    assert len(results) == 1
+    after = ask(client, messages=[*QUESTION, message, *results], tool_choice="none", max_tokens=8)
+    assert after.choices[0].message.tool_calls is None
+    assert after.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool is named 'other'"),
+        ({"tool_choice": "sometimes"}, "expected none, auto, required"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: name 'a b'"),
+        ({"tools": [{"type": "retrieval"}]}, "tool 1: expected"),
+        ({"tools": [], "tool_choice": "required"}, "there are no tools"),
+        ({"response_format": {"type": "json_object"}}, "the text has another format, too"),
+        ({"functions": []}, "'functions' is not supported"),
+    ],
+)
+def test_invalid_tools_are_refused(client: openai.OpenAI, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said):
+        ask(client, **options)
+
+
+def test_a_response_has_the_text_of_a_chat_completion(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": "lm", "temperature": 0}
+    chat = client.chat.completions.create(messages=QUESTION, max_tokens=20, **options)  # type: ignore[arg-type]
+    found = client.responses.create(input="Weather?", max_output_tokens=20, **options)
+    assert found.output_text == chat.choices[0].message.content
+    assert found.status == "incomplete"
+    assert found.incomplete_details is not None
+    assert found.incomplete_details.reason == "max_output_tokens"
+    assert found.usage is not None
+    assert chat.usage is not None
+    assert found.usage.output_tokens == chat.usage.completion_tokens
+
+
+def test_the_events_of_a_response_add_up_to_it(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": "lm", "input": "Weather?", "temperature": 0, "max_output_tokens": 20}
+    events = list(client.responses.create(stream=True, **options))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = list(dict.fromkeys(event.type for event in events))
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == events[-1].response.output_text == client.responses.create(**options).output_text  # type: ignore[union-attr]
+
+
+def test_a_response_calls_tools_and_goes_on(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": "lm", "tools": FLAT, "tool_choice": {"type": "function", "name": "weather"}}
+    found = client.responses.create(input="Weather?", temperature=1.5, extra_body=SEED, **options)
+    (call,) = found.output
+    assert call.type == "function_call"
+    jsonschema.validate(json.loads(call.arguments), PLACE)
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    after = client.responses.create(
+        input=[*QUESTION, call.to_dict(), output],  # type: ignore[list-item]
+        max_output_tokens=8,
+        **{**options, "tool_choice": "none"},
+    )
+    assert after.output_text
+    events = list(client.responses.create(input="Weather?", temperature=1.5, stream=True, extra_body=SEED, **options))
+    pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    jsonschema.validate(json.loads("".join(pieces)), PLACE)
+    assert events[-1].type == "response.completed"
+
+
+def test_a_response_keeps_to_a_schema(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "name": "place", "schema": PLACE, "strict": True}
+    found = client.responses.create(model="lm", input="Where?", text={"format": form}, extra_body=SEED)  # type: ignore[arg-type]
+    jsonschema.validate(json.loads(found.output_text), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"previous_response_id": "resp_1"}, "'previous_response_id' is not supported"),
+        ({"store": True}, "'store' is not supported"),
+        ({"n": 2}, "n: /v1/responses returns one response"),
+        ({"input": []}, "the list is empty"),
+        ({"input": [{"type": "function_call", "name": "a"}]}, r"input\[0\].arguments: is missing"),
+        ({"input": [{"type": "message", "content": "a"}]}, r"input\[0\].role: is missing"),
+        ({"tools": [{"type": "web_search"}]}, r"tools\[0\].type"),
+        ({"text": {"format": {"type": "json_schema"}}}, r"text.format.schema: is missing"),
+    ],
+)
+def test_what_responses_do_not_support_is_refused(client: openai.OpenAI, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said):
+        client.responses.create(**{"model": "lm", "input": "a", "extra_body": {}, **_body(options)})
+
+
+def _body(options: dict[str, Any]) -> dict[str, Any]:
+    """Fields that the client does not know go into the body as they are."""
+    return {"extra_body": {"n": options["n"]}} if "n" in options else options
