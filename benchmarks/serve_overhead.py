@@ -1,6 +1,6 @@
 """What does the server cost, beside the same bundle in a process without HTTP?
 
-    python benchmarks/serve_overhead.py [--bundle BUNDLE] [--encoder BUNDLE] [--rounds 5] [--json]
+    python benchmarks/serve_overhead.py [--bundle BUNDLE] [--encoder BUNDLE] [--threads N] [--rounds 5] [--json]
 
 A single client's stream against `TextGenerator`, in turn, with the same prompts: tokens per second and time to first
 token. Then 64 clients that each request the embedding of one text at a time, against batches of 64 texts in one
@@ -44,18 +44,34 @@ class Result(msgspec.Struct):
 @click.command(help=(__doc__ or "").split("\n\n")[0])
 @click.option("--bundle", type=click.Path(path_type=Path), help="A decoder; by default one of the examples.")
 @click.option("--encoder", type=click.Path(path_type=Path), help="An encoder; by default MiniLM.")
+@click.option("--threads", type=click.IntRange(1), help="Of each model.  [default: all]")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
-def command(bundle: Path | None, encoder: Path | None, rounds: int, as_json: bool) -> None:
+def command(bundle: Path | None, encoder: Path | None, threads: int | None, rounds: int, as_json: bool) -> None:
     """Measure and print."""
-    with exported(bundle) as model, prompts(model, PROMPT_TOKENS) as file, serving(model, "--rows", 1) as server:
+    few = [] if threads is None else ["--threads", threads]
+    with exported(bundle) as model, prompts(model, PROMPT_TOKENS) as file, serving(model, "--rows", 1, *few) as server:
         stream = bench(
-            server.url, model, data=file, rounds=rounds, requests=8, max_new_tokens=NEW_TOKENS, ignore_eos=True
-        )
-    with exported(encoder, minilm()) as model, prompts(model, TEXT_TOKENS) as file, serving(model) as server:
+            server.url,
+            model,
+            data=file,
+            rounds=rounds,
+            requests=8,
+            max_new_tokens=NEW_TOKENS,
+            ignore_eos=True,
+            threads=threads,
+        )  # fmt: skip
+    with exported(encoder, minilm()) as model, prompts(model, TEXT_TOKENS) as file, serving(model, *few) as server:
         embeddings = bench(
-            server.url, model, data=file, rounds=rounds, concurrency=(TEXTS,), requests=16 * TEXTS, api="embeddings"
-        )
+            server.url,
+            model,
+            data=file,
+            rounds=rounds,
+            concurrency=(TEXTS,),
+            requests=4 * TEXTS,
+            api="embeddings",
+            threads=threads,
+        )  # fmt: skip
     assert stream.baseline is not None
     ours, theirs = stream.rows[0].first_token, stream.baseline.rows[0].first_token
     assert ours is not None and theirs is not None

@@ -28,6 +28,7 @@ from intaglio.validate.report import processor
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # so many times the requests at a time
 OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
+OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 
 class Measured(Protocol):
@@ -70,6 +71,8 @@ def bench(
     """
     if rounds < 1:
         raise UsageError(f"rounds {rounds}: expected at least 1.")
+    if not timeout > 0:
+        raise UsageError(f"timeout {timeout:g}: expected more than 0 seconds.")
     if api not in PATHS:
         raise UsageError(f"api {api!r}: expected one of {', '.join(PATHS)}.")
     if data is not None and prompt_tokens:
@@ -83,11 +86,13 @@ def bench(
     chosen = _chosen(options)
     plain = {name: value for name, value in chosen.items() if name not in OF_THE_METHOD}
     earlier = read_result(Path(baseline), loads) if _is_file(baseline) else None
+    beside_bundle = any(not is_url(each) for each in (bundle, baseline if earlier is None else None) if each)
 
     def opened(subject: str, chosen: Mapping[str, Any]) -> Measured:
         if not is_url(subject):
             return BundleSide(subject, chosen, given, loads[0].concurrency)
-        sent = {**chosen, "max_new_tokens": options.get("max_new_tokens", _DEFAULTS["max_new_tokens"])}
+        mine = {name: value for name, value in chosen.items() if not (beside_bundle and name in OF_THE_PROCESS)}
+        sent = {**mine, "max_new_tokens": options.get("max_new_tokens", _DEFAULTS["max_new_tokens"])}
         return ServerSide(subject, api, model, _key(api_key_env), timeout, sent, given)
 
     with ExitStack() as stack:
@@ -138,7 +143,9 @@ def read_result(path: Path, loads: Sequence[Load]) -> Side:
 
 
 def _is_file(baseline: str | Path | None) -> TypeGuard[str | Path]:
-    return baseline is not None and not is_url(baseline) and Path(baseline).suffix == ".json"
+    if baseline is None or is_url(baseline):
+        return False
+    return Path(baseline).suffix == ".json" and not Path(baseline).is_dir()
 
 
 def _loads(

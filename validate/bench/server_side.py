@@ -45,7 +45,9 @@ class ServerSide:
         """`api`: one of `PATHS`; `model`: by default the server's first; `options`: of `TextGenerator`."""
         self.subject, self._given = url, prompts
         self.unit = "texts" if api == "embeddings" else "tokens"
-        self._api, self._body = api, {} if api == "embeddings" else _body(options)
+        self._api, self._body = api, _body(options)
+        if api == "embeddings" and (strange := [name for name in options if name != "max_new_tokens"]):
+            raise UsageError(f"--{strange[0].replace('_', '-')}: embeddings are not generated. Leave it out.")
         self._client = Client(url, key, timeout)
         self._runner = asyncio.Runner()
         try:

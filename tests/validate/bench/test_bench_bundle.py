@@ -146,6 +146,7 @@ def test_poisson_arrivals_have_their_rate_and_are_those_of_the_round() -> None:
         ({"rate": 2.0}, "--rate: requests arrive at a server"),
         ({"data": "missing.jsonl"}, "--data missing.jsonl"),
         ({"data": "missing.jsonl", "prompt_tokens": (1,)}, "Leave one out"),
+        ({"timeout": 0.0}, "timeout 0: expected more than 0 seconds"),
         ({"api": "graphql"}, "api 'graphql': expected one of completions, chat, embeddings"),
         ({"batch": 4}, "option 'batch'"),
         ({"max_tokens": 4}, "option 'max_tokens'"),

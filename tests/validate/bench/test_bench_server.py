@@ -188,6 +188,20 @@ def test_options_that_are_the_servers_are_refused(server: StreamingServer) -> No
         measured(server, strategy="ngram")
     with pytest.raises(UsageError, match="--window: a server chooses it"):
         measured(server, window=2)
+    with pytest.raises(UsageError, match="--threads: a server chooses it"):
+        measured(server, threads=1)
+    with pytest.raises(UsageError, match="--seed: embeddings are not generated"):
+        measured(server, api="embeddings", seed=1)
+
+
+def test_a_server_beside_its_bundle_leaves_the_threads_to_the_bundle(
+    server: StreamingServer, trained_pair: tuple[Path, Path]
+) -> None:
+    found = measured(server, baseline=trained_pair[0], threads=1)
+    assert found.baseline is not None and found.ratio is not None
+    assert (found.baseline.kind, found.baseline.rows[0].requests) == ("decoder", 4)
+    assert found.ratio == pytest.approx(found.throughput / found.baseline.throughput)
+    assert "threads" not in server.bodies[-1]
 
 
 def test_without_the_client_the_extra_is_named(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:
