@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from intaglio.errors import UsageError
 
 Booleans = npt.NDArray[np.bool_]
 Logits = npt.NDArray[np.floating]
+
+BITS = 8  # of a byte of a mask
 
 
 class LogitConstraint(ABC):
@@ -42,11 +45,11 @@ class LogitConstraint(ABC):
         return len(draft)
 
 
-def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int], out: Logits) -> Logits:
+def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int], memory: Logits) -> Logits:
     """Return the logits [vocab], with minus infinity for tokens that may not follow `written`.
 
-    `out`: an array of the shape and dtype of `logits`, for the result. A complete text is not constrained, as what
-    follows it is not written. Raises `UsageError` where no token is allowed.
+    `memory`: [vocab, rounded up to a multiple of 8] of the dtype of `logits`, which the result is written to. A
+    complete text is not constrained, as what follows it is not written. Raises `UsageError` where no token is allowed.
     """
     mask = constraint.allowed(written)
     if mask is None:
@@ -58,6 +61,24 @@ def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[i
         raise UsageError(
             f"the constraint allows no token after {len(written)} tokens. Make it allow an end token when it is done."
         )
-    out.fill(-np.inf)
-    np.copyto(out[: len(within)], logits[: len(within)], where=within)
-    return out
+    # Adding 0 or minus infinity, eight at a time from a table, takes the same time for all masks: choosing between
+    # logits token by token takes twenty times as long where allowed and other tokens alternate.
+    octets = np.packbits(within, bitorder="little")
+    covered = BITS * len(octets)
+    np.take(_addends(logits.dtype), octets, axis=0, out=memory[:covered].reshape(-1, BITS), mode="clip")
+    memory[covered:] = -np.inf
+    masked = memory[: len(logits)]
+    with np.errstate(invalid="ignore"):  # an infinite logit becomes NaN, which the sampler reports as an overflow
+        return np.add(masked, logits, out=masked)
+
+
+def masking_memory(logits: Logits) -> Logits:
+    """Return new memory for `constrained`."""
+    return np.empty(-(-len(logits) // BITS) * BITS, logits.dtype)
+
+
+@lru_cache
+def _addends(dtype: np.dtype[np.floating]) -> Logits:
+    """Return [256, 8]: for each byte of a mask, 0 where its bit is set, lowest first, and minus infinity elsewhere."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.where(bits, 0.0, -np.inf).astype(dtype)

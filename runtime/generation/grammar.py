@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
@@ -175,7 +176,7 @@ class GrammarConstraint(LogitConstraint):
             return self._after_the_end(written)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._grammar.check(self._matcher)
-        allowed = np.unpackbits(bits, count=max(self._width, self._size + 1), bitorder="little").view(np.bool_)
+        allowed = unpacked(bits, max(self._width, self._size + 1))
         may_end = bool(allowed[self._size])
         allowed = allowed[: self._width]
         allowed[self._size :] = False
@@ -217,6 +218,11 @@ class GrammarConstraint(LogitConstraint):
         """Return the first of `tokens`, up to one that the tokenizer does not have."""
         beyond = (place for place, token in enumerate(tokens) if not 0 <= token < self._size)
         return list(tokens[: next(beyond, len(tokens))])
+
+
+def unpacked(bits: npt.NDArray[np.uint8], size: int) -> Booleans:
+    """Return the first `size` bits of a mask, lowest first in each byte, as booleans, False beyond its end."""
+    return np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
 
 
 def grammar_of(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.generation.constraint import LogitConstraint, constrained
+from intaglio.runtime.generation.constraint import LogitConstraint, constrained, masking_memory
 
 Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
@@ -89,7 +89,7 @@ class Sampler:
         self.sampling = sampling
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
-        self._masked: Logits = np.empty(0, np.float32)  # the memory of constrained logits, reused by each call
+        self._memory: Logits | None = None  # of constrained logits, reused by each call
 
     def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
@@ -112,9 +112,9 @@ class Sampler:
     def _allowed(self, logits: Logits, seen: Sequence[int]) -> Logits:
         if self._constraint is None:
             return logits
-        if self._masked.shape != logits.shape or self._masked.dtype != logits.dtype:
-            self._masked = np.empty_like(logits)
-        return constrained(logits, self._constraint, seen[self._prompt_tokens :], self._masked)
+        if self._memory is None or len(self._memory) < len(logits):
+            self._memory = masking_memory(logits)
+        return constrained(logits, self._constraint, seen[self._prompt_tokens :], self._memory)
 
     def count_allowed(self, seen: Sequence[int], draft: Sequence[int]) -> int:
         """Return how many tokens of `draft`, from its first, the constraint allows after `seen`."""
