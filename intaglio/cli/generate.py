@@ -104,16 +104,9 @@ def generate_command(
     if work and options["strategy"] == "calm":
         raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
-<<<<<<< HEAD
-    texts: dict[str, Any] = {
-        name.removeprefix("--"): read_text(file, name)
-        for name, file in (("--schema", schema), ("--grammar", grammar))
-        if file is not None
-=======
     options |= {
         "schema": None if schema is None else read_text(schema, "--schema"),
         "grammar": None if grammar is None else read_text(grammar, "--grammar"),
->>>>>>> wip/grammar
     }
     with step("opening the model"):
         generator = TextGenerator(bundle, **options)
