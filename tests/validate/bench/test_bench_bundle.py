@@ -50,12 +50,14 @@ def test_a_decoder_beside_a_baseline(trained_pair: tuple[Path, Path], intaglio: 
     assert drawn.count("<circle") >= 12  # two rows of two sides: throughput, median, 99th percentile
 
 
-def test_rows_of_a_batch_share_passes(trained_pair: tuple[Path, Path]) -> None:
-    found = bench(trained_pair[1], concurrency=(1, 4), requests=8, rounds=2, max_new_tokens=16, ignore_eos=True)
-    one, four = found.rows
-    assert one.requests == four.requests == 16
-    assert four.throughput > one.throughput
-    assert [sum(row.throughputs) > 0 for row in found.rows] == [True, True]
+@pytest.mark.parametrize("rows", [1, 4])
+def test_as_many_requests_as_asked_for_are_in_the_batch(trained_pair: tuple[Path, Path], rows: int) -> None:
+    with BundleSide(str(trained_pair[1]), {"max_new_tokens": 16, "ignore_eos": True}, None, 1) as side:
+        side.run(Load(concurrency=rows, requests=rows))
+        found = side.run(Load(concurrency=rows, requests=8))
+    at_a_time = sum(timing.seconds for timing in found.timings) / found.seconds
+    assert len(found.timings) == 8
+    assert rows / 2 < at_a_time <= rows
 
 
 def test_the_strategy_is_the_subjects_alone(trained_pair: tuple[Path, Path]) -> None:
@@ -86,7 +88,7 @@ def test_an_encoder_is_measured_by_batch_and_length(tiny_bundle: Path, intaglio:
     assert (rows[1, 16]["requests"], rows[8, 16]["requests"]) == (32, 4)  # batches
     assert all(row["first_token"] is None for row in rows.values())
     assert all(abs(row["prompt_tokens_read"] - tokens) <= 2 for (_, tokens), row in rows.items())
-    assert rows[8, 16]["throughput"] > rows[1, 16]["throughput"]
+    assert all(row["throughput"] > row["requests_per_second"] for (texts, _), row in rows.items() if texts == 8)
 
 
 def test_an_encoder_decoder_generates(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> None:
@@ -99,10 +101,10 @@ def test_latencies_are_those_that_generate_reports(trained_pair: tuple[Path, Pat
         side.run(Load(requests=2))
         found = side.run(Load(requests=5))
     assert [timing.units for timing in found.timings] == [12] * 5
-    assert sum(timing.seconds for timing in found.timings) == pytest.approx(found.seconds, rel=0.2)
+    assert found.seconds / 2 < sum(timing.seconds for timing in found.timings) <= found.seconds
     for timing in found.timings:
         assert timing.first is not None and timing.per_token is not None
-        assert timing.first + 11 * timing.per_token == pytest.approx(timing.seconds, rel=0.05)
+        assert timing.first + 11 * timing.per_token == pytest.approx(timing.seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("tokens", [1, 32, 500])
