@@ -19,7 +19,7 @@ class BatchLimits:
 
     texts: int = 256
     tokens: int = 4096  # rows times longest; a longer text runs alone
-    padding: float = 0.2  # maximum part of these tokens that is padding, beyond `FREE_PADDING`
+    padding: float = 0.2  # maximum part of the width that is padding, for each text, beyond `FREE_PADDING`
 
     def __post_init__(self) -> None:
         for name in ("texts", "tokens"):
@@ -28,13 +28,12 @@ class BatchLimits:
         if not 0 <= self.padding <= 1:
             raise UsageError(f"padding per batch {self.padding}: expected 0 to 1.")
 
-    def allow(self, count: int, longest: int, tokens: int) -> bool:
-        """Whether a batch of `count` texts fits, of which one has `longest` tokens, and all together `tokens`."""
-        padded = count * longest
+    def allow(self, count: int, shortest: int, longest: int) -> bool:
+        """Whether a batch of `count` texts of `shortest` to `longest` tokens fits."""
         return (
             count <= self.texts
-            and padded <= self.tokens
-            and padded - tokens <= max(self.padding * padded, FREE_PADDING)
+            and count * longest <= self.tokens
+            and longest - shortest <= max(self.padding * longest, FREE_PADDING)
         )
 
 
@@ -46,18 +45,15 @@ def next_batch(lengths: Sequence[int], limits: BatchLimits) -> list[int]:
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: equal lengths stay in the order of arrival
     low = high = order.index(0)
-    total = longest = lengths[0]
     while True:
         count = high - low + 2
-        found = []  # padding with a neighbour (but for a constant), its place in `order`, longest with it
+        found = []  # padding with a neighbour (up to a constant), its place in `order`
         for place in (low - 1, high + 1):
             if 0 <= place < len(order):
-                length = lengths[order[place]]
-                widest = max(longest, length)
-                if limits.allow(count, widest, total + length):
-                    found.append((count * widest - length, place, widest))
+                shortest, longest = lengths[order[min(low, place)]], lengths[order[max(high, place)]]
+                if limits.allow(count, shortest, longest):
+                    found.append((count * longest - lengths[order[place]], place))
         if not found:
             return sorted(order[low : high + 1])
-        _, place, longest = min(found)
-        total += lengths[order[place]]
+        _, place = min(found)
         low, high = min(low, place), max(high, place)

@@ -36,11 +36,10 @@ def test_every_text_is_in_exactly_one_batch_and_batches_keep_the_order_of_arriva
 @given(LENGTHS, LIMITS)
 def test_batches_keep_their_limits(lengths: list[int], limits: BatchLimits) -> None:
     for batch in batches(lengths, limits):
-        padded = len(batch) * max(lengths[place] for place in batch)
-        padding = padded - sum(lengths[place] for place in batch)
+        longest = max(lengths[place] for place in batch)
         assert len(batch) <= limits.texts
-        assert padded <= limits.tokens or len(batch) == 1
-        assert padding <= max(limits.padding * padded, FREE_PADDING)
+        assert len(batch) * longest <= limits.tokens or len(batch) == 1
+        assert all(longest - lengths[place] <= max(limits.padding * longest, FREE_PADDING) for place in batch)
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=80), st.integers(1, 40))
@@ -52,6 +51,11 @@ def test_texts_of_equal_length_fill_batches_in_the_order_of_arrival(lengths: lis
 
 def test_a_long_text_does_not_widen_a_batch_of_short_ones() -> None:
     assert batches([10, 500, 11, 490, 9], BatchLimits()) == [[0, 2, 4], [1, 3]]
+
+
+def test_a_short_text_does_not_join_many_long_ones() -> None:
+    """Its padding would be a small part of that batch, and many times its own length."""
+    assert batches([200] * 8 + [4], BatchLimits()) == [list(range(8)), [8]]
 
 
 def test_a_text_that_is_longer_than_a_batch_runs_alone() -> None:
