@@ -3,8 +3,9 @@
     python benchmarks/grammar_mask.py [--vocabulary N] [--repeats N] [--json]
 
 Masks of three kinds (a few tokens, half of them, nearly all) are applied in turns by both to float32 logits of
-`--vocabulary` tokens. `milliseconds` are the shortest of `--repeats` times from the mask's bits to the masked logits
-(other programs only add to them): the constraint's unpacking and `constrained`. The goal is 0.1 ms. Both give the same logits, which is checked.
+`--vocabulary` tokens. `milliseconds` are the shortest of `--repeats` times, as other programs only add to them, from
+the mask's bits to the masked logits: the constraint's unpacking and `constrained`. The goal is 0.1 ms. Both give the
+same logits, which is checked.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ COLOURS = {"small": "green", "large": "blue"}
 
 # Why a text ended -> the message.
 ENDS = {
-    "eos": "The model ended the text (end token).",
+    "eos": "The text is complete (end token, or end of the grammar).",
     "stop": "Stopped at a stop string.",
     "length": "Stopped at --max-new-tokens.",
     "capacity": "Stopped at the model's maximum length.",

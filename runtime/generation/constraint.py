@@ -40,7 +40,7 @@ class LogitConstraint(ABC):
         for place, token in enumerate(draft):
             before = [*written, *draft[:place]]
             mask = self.allowed(before)
-            if self.finished(before) or (mask is not None and not (token < len(mask) and mask[token])):
+            if self.finished(before) if mask is None else not (token < len(mask) and mask[token]):
                 return place
         return len(draft)
 

@@ -155,7 +155,11 @@ class GrammarConstraint(LogitConstraint):
 
     def finished(self, written: Sequence[int]) -> bool:
         """See `LogitConstraint`."""
-        return self._mask(list(written)).finished
+        written = list(written)
+        # A mask is computed only where the grammar accepts the text, and may go on.
+        if self._follow(written) and (self._matcher.is_stopped() or not self._matcher.is_accepting()):
+            return self._matcher.is_stopped()
+        return self._mask(written).finished
 
     def count_allowed(self, written: Sequence[int], draft: Sequence[int]) -> int:
         """See `LogitConstraint`. A draft may end with an end token."""

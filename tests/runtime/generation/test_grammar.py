@@ -61,7 +61,7 @@ def test_masks_do_not_depend_on_the_order_of_the_questions(number: int, seed: in
         if data.draw(st.booleans()):
             assert np.array_equal(constraint.allowed(written), fresh.allowed(written))
             assert constraint.finished(written) == fresh.finished(written)
-        else:
+        elif END not in written:
             draft = data.draw(st.sampled_from(texts))[len(written) :]
             assert constraint.count_allowed(written, draft) == LogitConstraint.count_allowed(fresh, written, draft)
 
