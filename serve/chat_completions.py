@@ -152,6 +152,7 @@ class ChatFormatter(Formatter):
             raise invalid(f"n: {fields.n} answers are asked for, the maximum is {max_choices}.", "n")
         if fields.top_logprobs is not None and not fields.logprobs:
             raise invalid("top_logprobs: needs logprobs. Set logprobs to true, or leave it out.", "top_logprobs")
+        _ = model.template  # which a chat needs
         self._logprobs = fields.logprobs
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
         grammar = grammar_for(fields, fields.response_format, model.worker.prompts.tokenizer)

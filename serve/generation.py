@@ -26,6 +26,8 @@ async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> 
 
 async def whole(stream: GenerationStream, formatter: Formatter, observation: Observation) -> msgspec.Struct:
     """Run until all texts are finished; return the response. Raises `ApiError`."""
+    for state in stream.states:
+        state.put_off_text()  # nobody reads the pieces
     async with stream:
         while events := await stream.next():
             for part in parts_of(events):

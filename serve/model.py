@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from intaglio.bundle import Bundle
+from intaglio.errors import BundleError
+from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.serve.decoder_worker import DecoderWorker
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, invalid
@@ -30,6 +32,14 @@ class DecoderModel:
     def max_tokens(self) -> int:
         """Maximum number of tokens of a prompt and its text together."""
         return self.worker.generator.limit
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises `ApiError` for a model without one."""
+        try:
+            return self.worker.prompts.template
+        except BundleError as error:
+            raise invalid(f"model {self.name!r} has no usable chat template: use /v1/completions.", "model") from error
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class ResponseFormatter(Formatter):
         """Raises `ApiError` for fields out of range."""
         if fields.n != 1:
             raise invalid("n: /v1/responses returns one response. Leave it out.", "n")
+        _ = model.template  # which a conversation needs
         tokenizer = model.worker.prompts.tokenizer
         options = fields.text or TextOptions()
         grammar = grammar_for(fields, _response_format(options), tokenizer)

@@ -26,13 +26,13 @@ def calling_for(
         if choice not in (None, "none", "auto"):
             raise invalid("tool_choice: there are no tools. Add tools, or leave it out.", "tool_choice")
         return None
-    prompts = model.worker.prompts
-    if not prompts.template.knows_tools:
+    template = model.template
+    if not template.knows_tools:
         raise invalid(f"tools: the chat template of model {model.name!r} knows no tools. Leave them out.", "tools")
     try:
         calling = tool_calling(
-            prompts.template.tool_source,
-            prompts.tokenizer,
+            template.tool_source,
+            model.worker.prompts.tokenizer,
             tools,
             choice or "auto",  # type: ignore[arg-type]
             parallel,

@@ -42,12 +42,11 @@ def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def server(
-    chat_models: tuple[Path, Path], tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
-    """A server of the large language model ("lm") and a small random encoder ("encoder")."""
+def server(chat_models: tuple[Path, Path], trained_pair: tuple[Path, Path], tiny_bundle: Path) -> Iterator[Served]:
+    """A server of the large language model ("lm"), the small one without a template, and a small random encoder."""
     limits = ("--rows", 4, "--max-sequence-tokens", 240, "--body-timeout", 1, "--max-body-bytes", 200_000)
-    with served(f"lm={chat_models[1]}", f"encoder={tiny_bundle}", *limits) as running:
+    models = (f"lm={chat_models[1]}", f"plain={trained_pair[0]}", f"encoder={tiny_bundle}")
+    with served(*models, *limits) as running:
         yield running
 
 

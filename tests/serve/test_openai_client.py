@@ -46,9 +46,13 @@ def streamed(chunks: Any) -> dict[int, str]:
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
-    assert {model.id: model.max_model_len for model in client.models.list()} == {"lm": 240, "encoder": 256}
+    assert {model.id: model.max_model_len for model in client.models.list()} == {
+        "lm": 240,
+        "plain": 240,
+        "encoder": 256,
+    }
     assert client.models.retrieve("lm").owned_by == "intaglio"
-    with pytest.raises(openai.NotFoundError, match=r"'other' does not exist\. This server has: lm, encoder"):
+    with pytest.raises(openai.NotFoundError, match=r"'other' does not exist\. This server has: lm, plain, encoder"):
         client.models.retrieve("other")
 
 
@@ -170,6 +174,12 @@ def test_fields_whose_value_changes_nothing_are_accepted(client: openai.OpenAI) 
 def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="the model takes at most 240"):
         ask(client, messages=[{"role": "user", "content": "word " * 500}])
+
+
+def test_a_model_without_a_template_answers_no_conversation(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="has no usable chat template: use /v1/completions"):
+        ask(client, model="plain")
+    assert client.completions.create(model="plain", prompt=PROMPT, max_tokens=2).choices
 
 
 def test_an_encoder_generates_no_text_and_a_decoder_embeds_none(client: openai.OpenAI) -> None:
