@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,9 +19,9 @@ from starlette.routing import Route
 
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
-from intaglio.serve.classification import ClassificationRequest, classify
+from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
 from intaglio.serve.completions import CompletionFormatter, CompletionRequest
-from intaglio.serve.embeddings import EmbeddingsRequest, create_embeddings
+from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, api_error
 from intaglio.serve.fields import decode
@@ -38,6 +39,8 @@ PING = 15  # seconds between comments in an idle stream, which keep proxies from
 
 Fields = TypeVar("Fields", bound=GenerationFields)
 EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest)
+EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse)
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ModelCard(msgspec.Struct):
@@ -153,19 +156,23 @@ class Api:
         self,
         request: Request,
         kind: type[EncoderFields],
-        create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, msgspec.Struct]],
+        create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, EncoderResponse]],
     ) -> Response:
         fields = decode(await read_body(request, self.options), kind)
         model = self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
         seconds = self.options.request_timeout
+        began = time.perf_counter()
         work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
         try:
-            return _json(await _unless_disconnected(request, work))
+            response = await _unless_disconnected(request, work)
         except TimeoutError:
             late = f"the response took more than {seconds:g} seconds. Send fewer texts."
             raise ApiError(504, late, "timeout_error") from None
+        record.prompt_tokens = response.usage.prompt_tokens
+        self.metrics.encoded(model.name, record.prompt_tokens, time.perf_counter() - began)
+        return _json(response)
 
     async def _generate(
         self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]
@@ -185,7 +192,7 @@ class Api:
         )
 
 
-async def _unless_disconnected(request: Request, work: Awaitable[msgspec.Struct]) -> msgspec.Struct:
+async def _unless_disconnected(request: Request, work: Awaitable[Answer]) -> Answer:
     """Await `work`, and cancel it if the client goes away."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))

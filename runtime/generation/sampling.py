@@ -97,7 +97,7 @@ class Sampler:
             return self.draw(self.distribution(logits, seen))
         if self._constraint is not None:
             # Whether one token is allowed is known much faster than which ones are.
-            token = best(penalised(logits, self.sampling.repetition_penalty, seen))
+            token = best(penalised(logits, self.sampling, seen, self._prompt_tokens))
             if self.count_allowed(seen, [token]):
                 return token
         return best(self.penalised(logits, seen))

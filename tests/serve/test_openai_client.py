@@ -194,5 +194,6 @@ def test_embeddings_as_numbers_and_as_base64_are_equal(client: openai.OpenAI, se
     decoded = client.embeddings.create(model="encoder", input=texts)  # the client asks for base64
     status, plain = server.post("/v1/embeddings", {"model": "encoder", "input": texts})
     assert status == 200
+    assert server.metric("vllm:prompt_tokens_total") > 0
     for ours, numbers in zip(decoded.data, plain["data"], strict=True):
         assert ours.embedding == pytest.approx(numbers["embedding"], abs=1e-6)
