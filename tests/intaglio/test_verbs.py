@@ -21,6 +21,7 @@ from intaglio.cli import VERBS, cli
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
+from intaglio.validate.bench.bench import NOT_TAKEN
 
 REQUIRED = inspect.Parameter.empty
 
@@ -77,7 +78,7 @@ def parameters_of(name: str) -> Mapping[str, Any]:
         return own
     options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
     if name == "bench":
-        options.pop("batch")  # its own is `concurrency`
+        options = {key: each for key, each in options.items() if key not in NOT_TAKEN}
     return {key: each for key, each in (options | own).items() if key != "options"} | dict.fromkeys(
         options_by_name(STRATEGIES)
     )

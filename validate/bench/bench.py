@@ -28,6 +28,7 @@ from intaglio.validate.report import processor
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # so many times the requests at a time
 OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
+NOT_TAKEN = ("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex")  # of `TextGenerator`
 OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 
@@ -169,8 +170,8 @@ def _loads(
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options of `TextGenerator` that are not at their defaults."""
     known = {**_DEFAULTS, **dict.fromkeys(options_by_name(STRATEGIES))}
-    if strange := [name for name in options if name not in known or name in ("bundle", "batch", "options")]:
-        raise UsageError(f"option {strange[0]!r}: expected one of those of intaglio.generate, but batch.")
+    if strange := [name for name in options if name not in known or name in NOT_TAKEN]:
+        raise UsageError(f"option {strange[0]!r}: expected one of {', '.join(sorted(known.keys() - NOT_TAKEN))}.")
     return {name: value for name, value in options.items() if value not in (known[name], ())}
 
 
