@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduled_models import Models
 
 from intaglio.errors import UsageError
+from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.generate import generate
 from intaglio.runtime.generation.request import GenerationRequest
@@ -151,3 +153,16 @@ def test_penalties_and_bias_hold_under_every_strategy(name: str, models: dict[st
         assert written(models[kind], replace(plain, sampling=sampling, strategy=strategy)) == alone
         different += alone != without
     assert different > 0
+
+
+def test_penalties_apply_to_greedy_text_with_a_constraint_too() -> None:
+    class Any10(LogitConstraint):
+        def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+            return np.arange(10) < 8
+
+    logits = np.arange(10, dtype=np.float32)
+    sampling = Sampling(presence_penalty=1.5, frequency_penalty=1.0)
+    sampler = Sampler(sampling, constraint=Any10(), prompt_tokens=1)
+    assert sampler.choose(logits, [9]) == 7
+    assert sampler.choose(logits, [9, 7, 7]) == 6  # 7 has lost 3.5
+    assert sampler.choose(logits, [7]) == 7  # of the prompt
