@@ -69,11 +69,6 @@ class Sampler:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
         if not self.sampling.greedy:
             return self.draw(self.distribution(logits, seen))
-        if self._constraint is not None:
-            # Whether one token is allowed is known much faster than which ones are.
-            token = best(penalised(logits, self.sampling.repetition_penalty, seen))
-            if self.count_allowed(seen, [token]):
-                return token
         return best(self.penalised(logits, seen))
 
     def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
