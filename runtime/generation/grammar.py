@@ -162,7 +162,11 @@ class GrammarConstraint(LogitConstraint):
         return self._mask(written).finished
 
     def count_allowed(self, written: Sequence[int], draft: Sequence[int]) -> int:
-        """See `LogitConstraint`. A draft may end with an end token."""
+        """See `LogitConstraint`. A draft may end with an end token.
+
+        Where the grammar forces the next characters, `allowed` has only the token that the tokenizer writes for them;
+        here other tokens with the same characters count too.
+        """
         if not self._follow(list(written)):
             return 0
         tokens = self._readable(draft)
