@@ -1,12 +1,15 @@
 """Choose the next token from logits: the most probable one, or one drawn from a filtered distribution.
 
-The filters are applied in the order of `transformers`: repetition penalty, temperature, top-k, top-p, min-p.
+The filters are applied in the order of `transformers`: repetition penalty, temperature, top-k, top-p, min-p. The
+presence and frequency penalties and the logit bias, of OpenAI's API, come after the repetition penalty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +33,24 @@ class Sampling:
     top_p: float = 1.0  # only the smallest set of tokens with this total probability
     min_p: float = 0.0  # only tokens of at least this fraction of the highest probability
     repetition_penalty: float = 1.0  # divides positive logits of tokens that occurred, multiplies negative ones
+    presence_penalty: float = 0.0  # subtracted from the logits of tokens that were generated; those of the prompt not
+    frequency_penalty: float = 0.0  # subtracted once for each time that a token was generated
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)  # token id -> what its logit gains
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
         checks = (
             ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more"),
             ("top-k", self.top_k, self.top_k >= 0, "0 or more"),
             ("top-p", self.top_p, 0 <= self.top_p <= 1, "0 to 1"),
             ("min-p", self.min_p, 0 <= self.min_p <= 1, "0 to 1"),
             ("repetition penalty", self.repetition_penalty, 0 < self.repetition_penalty < float("inf"), "more than 0"),
+            ("presence penalty", self.presence_penalty, -2 <= self.presence_penalty <= 2, "-2 to 2"),
+            ("frequency penalty", self.frequency_penalty, -2 <= self.frequency_penalty <= 2, "-2 to 2"),
+            *(
+                (f"logit bias of token {token} is", bias, -100 <= bias <= 100, "-100 to 100")
+                for token, bias in self.logit_bias.items()
+            ),
         )
         for name, value, good, expected in checks:
             if not good:
@@ -47,6 +60,16 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether tokens are chosen without randomness."""
         return self.temperature == 0
+
+    @cached_property
+    def bias(self) -> tuple[Tokens, npt.NDArray[np.float32]]:
+        """The token ids of `logit_bias`, and what is added to their logits."""
+        return np.array(list(self.logit_bias), np.intp), np.array(list(self.logit_bias.values()), np.float32)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise `UsageError` where `logit_bias` has a token id outside of a vocabulary of this size."""
+        if (strange := next((token for token in self.logit_bias if not 0 <= token < size), None)) is not None:
+            raise UsageError(f"logit bias: token id {strange} is not in the vocabulary, expected 0 to {size - 1}.")
 
 
 class Sampler:
@@ -59,7 +82,10 @@ class Sampler:
         constraint: LogitConstraint | None = None,
         prompt_tokens: int = 0,
     ):
-        """`constraint`: which tokens may be chosen; `prompt_tokens`: number of first tokens it does not apply to."""
+        """`constraint`: which tokens may be chosen.
+
+        `prompt_tokens`: number of first tokens that it does not apply to, nor presence and frequency penalty.
+        """
         self.sampling = sampling
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
@@ -73,15 +99,15 @@ class Sampler:
 
     def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
         """Return the probabilities [vocabulary] that `choose` draws from; if greedy, one of them is 1."""
-        return distribution(self._allowed(logits, seen), self.sampling, seen)
+        return distribution(self._allowed(logits, seen), self.sampling, seen, self._prompt_tokens)
 
     def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
-        """Return the logits [vocabulary] after the constraint and the repetition penalty.
+        """Return the logits [vocabulary] after the constraint, the penalties and the bias.
 
         If greedy, `choose` takes the highest of them. With a constraint, they are valid until the next call of the
         sampler, which reuses their memory.
         """
-        return penalised(self._allowed(logits, seen), self.sampling.repetition_penalty, seen)
+        return penalised(self._allowed(logits, seen), self.sampling, seen, self._prompt_tokens)
 
     def _allowed(self, logits: Logits, seen: Sequence[int]) -> Logits:
         if self._constraint is None:
@@ -132,10 +158,15 @@ def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
     Raises `EngineError` for NaN.
     """
     highest = logits[best(logits)]
-    tokens = np.flatnonzero(logits >= _kth_largest(logits, min(count, len(logits))))
-    tokens = tokens[np.argsort(-logits[tokens], kind="stable")][:count]
+    tokens = largest(logits, count)
     total = np.exp(logits - highest).sum()
     return tokens.tolist(), (np.exp(logits[tokens] - highest) / total).tolist()
+
+
+def largest(logits: Logits, count: int) -> Tokens:
+    """Return the `count` tokens, at least 1, with the highest of logits [vocabulary], in descending order."""
+    tokens = np.flatnonzero(logits >= _kth_largest(logits, min(count, len(logits))))
+    return tokens[np.argsort(-logits[tokens], kind="stable")][:count]
 
 
 def largest_probability(logits: Logits) -> float:
@@ -149,13 +180,13 @@ def surprise(logits: Logits, token: int) -> float:
     return float(np.log(np.exp(logits - highest).sum()) + (highest - logits[token]))
 
 
-def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -> Probabilities:
+def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = (), prompt_tokens: int = 0) -> Probabilities:
     """Return the probabilities [vocabulary] to draw tokens from, after all filters; at least one is above 0.
 
-    `logits`: [vocabulary]; `seen`: the tokens so far. A temperature of 0 gives the most probable token 1.
-    Raises `EngineError` for NaN.
+    `logits`: [vocabulary]; `seen`: the tokens so far, the first `prompt_tokens` of which were not generated. A
+    temperature of 0 gives the most probable token 1. Raises `EngineError` for NaN.
     """
-    scores = penalised(logits, sampling.repetition_penalty, seen)
+    scores = penalised(logits, sampling, seen, prompt_tokens)
     top = best(scores)
     probabilities = np.zeros(len(scores))
     if sampling.greedy:
@@ -177,13 +208,27 @@ def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = ()) -
     return probabilities
 
 
-def penalised(logits: Logits, penalty: float, seen: Sequence[int]) -> Logits:
-    """Make each token of `seen` less probable in logits [vocabulary], once, by CTRL's rule (Keskar et al. 2019)."""
-    if penalty == 1 or not len(seen):
+def penalised(logits: Logits, sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) -> Logits:
+    """Return logits [vocabulary] after the penalties for the tokens `seen` and the bias.
+
+    The repetition penalty applies once to each token of `seen`, by CTRL's rule (Keskar et al. 2019). Presence and
+    frequency penalty apply to those after the first `prompt_tokens`: a token generated n > 0 times loses
+    presence + n · frequency (OpenAI's definition).
+    """
+    repeated = sampling.repetition_penalty != 1 and len(seen) > 0
+    generated = len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0)
+    if not (repeated or generated or sampling.logit_bias):
         return logits
-    tokens = np.asarray(seen)
     logits = logits.copy()
-    logits[tokens] = np.where(logits[tokens] < 0, logits[tokens] * penalty, logits[tokens] / penalty)
+    if repeated:
+        tokens, penalty = np.asarray(seen), sampling.repetition_penalty
+        logits[tokens] = np.where(logits[tokens] < 0, logits[tokens] * penalty, logits[tokens] / penalty)
+    if generated:
+        tokens, counts = np.unique(np.asarray(seen[prompt_tokens:]), return_counts=True)
+        logits[tokens] -= sampling.presence_penalty + counts * sampling.frequency_penalty
+    if sampling.logit_bias:
+        biased, bias = sampling.bias
+        logits[biased] += bias
     return logits
 
 
