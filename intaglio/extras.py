@@ -10,6 +10,7 @@ from intaglio.errors import MissingExtraError
 
 EXTRA_OF = {
     "cuda.bindings": "gpu",
+    "httptools": "serve",
     "httpx2": "bench",
     "huggingface_hub": "export",
     "llguidance": "grammar",

@@ -18,6 +18,9 @@ from intaglio.runtime.generation.request_state import RequestState
 from intaglio.serve.worker_state import WorkerState
 
 IDLE_WAIT = 1.0  # seconds; the thread looks this often whether it should end
+# Seconds that a pass waits until the event loop has a text's first token. Otherwise the threads of the pass keep the
+# processors, and the loop gets one some milliseconds later.
+FIRST_TOKEN_WAIT = 0.002
 
 
 class ChoiceEvent(NamedTuple):
@@ -40,6 +43,7 @@ class GenerationStream:
         self._unfinished = texts
         self._error: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.begun = False  # whether there was an event
         self.states: list[RequestState] = []
         self.closed = False
 
@@ -190,12 +194,17 @@ class DecoderWorker:
                     if isinstance(event, Finished | Failed):
                         del self._streams[key]
         if found:
-            self._call(found)
+            taken = self._call(found)
+            if not all(stream.begun for stream, _ in found):
+                taken.wait(FIRST_TOKEN_WAIT)
 
-    def _call(self, found: Sequence[tuple[GenerationStream, ChoiceEvent]]) -> None:
+    def _call(self, found: Sequence[tuple[GenerationStream, ChoiceEvent]]) -> threading.Event:
+        """Put the events into their streams, in the event loop; return what is set when they are there."""
         assert self._loop is not None, "it was started"
+        taken = threading.Event()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_put_all, found)
+            self._loop.call_soon_threadsafe(_put_all, found, taken)
+        return taken
 
     def _end_all(self) -> None:
         """Fail the texts that are not finished."""
@@ -219,6 +228,8 @@ class DecoderWorker:
         self.generator.close()
 
 
-def _put_all(found: Sequence[tuple[GenerationStream, ChoiceEvent]]) -> None:
+def _put_all(found: Sequence[tuple[GenerationStream, ChoiceEvent]], taken: threading.Event) -> None:
     for stream, event in found:
         stream.put(event)
+        stream.begun = True
+    taken.set()

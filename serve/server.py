@@ -61,6 +61,7 @@ def serve(
         api = Api(models, options)
         config = uvicorn.Config(
             api.application(),
+            http="httptools",  # a stream's tokens cost a quarter of what they cost with h11
             lifespan="off",
             log_config=None,
             access_log=False,

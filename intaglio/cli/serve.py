@@ -69,7 +69,7 @@ def serve_command(
     model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise.
     SIGTERM and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
     """
-    for library in ("uvicorn", "starlette", "sse_starlette", "prometheus_client"):
+    for library in ("uvicorn", "httptools", "starlette", "sse_starlette", "prometheus_client"):
         load(library)
     from intaglio.serve.options import ServerOptions
     from intaglio.serve.server import serve
