@@ -24,7 +24,7 @@ from intaglio.serve.completions import CompletionFormatter, CompletionRequest
 from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, api_error
-from intaglio.serve.fields import decode
+from intaglio.serve.fields import Body, decode
 from intaglio.serve.formatter import Formatter
 from intaglio.serve.generation import start, streamed, whole
 from intaglio.serve.generation_fields import GenerationFields
@@ -35,6 +35,7 @@ from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
 
+SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
 
 Fields = TypeVar("Fields", bound=GenerationFields)
@@ -98,7 +99,8 @@ class Api:
                 CORSMiddleware,
                 allow_origins=list(self.options.cors_origins),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type"],
+                allow_headers=["*"],
+                expose_headers=["X-Request-Id", "Retry-After"],
             )
             middleware.insert(1, cors)
         handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
@@ -158,7 +160,7 @@ class Api:
         kind: type[EncoderFields],
         create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, EncoderResponse]],
     ) -> Response:
-        fields = decode(await read_body(request, self.options), kind)
+        fields = await _decoded(await read_body(request, self.options), kind)
         model = self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
@@ -170,6 +172,8 @@ class Api:
         except TimeoutError:
             late = f"the response took more than {seconds:g} seconds. Send fewer texts."
             raise ApiError(504, late, "timeout_error") from None
+        except Exception as error:
+            raise api_error(error) from error
         record.prompt_tokens = response.usage.prompt_tokens
         self.metrics.encoded(model.name, record.prompt_tokens, time.perf_counter() - began)
         return _json(response)
@@ -177,19 +181,27 @@ class Api:
     async def _generate(
         self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]
     ) -> Response:
-        fields = decode(await read_body(request, self.options), kind)
+        fields = await _decoded(await read_body(request, self.options), kind)
         model = self.models.decoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
         observation = Observation(self.metrics, record, model.name)
         # In a thread: a schema can take a while to compile.
-        formatted = await asyncio.to_thread(formatter, fields, model, self.options.max_choices)
+        try:
+            formatted = await asyncio.to_thread(formatter, fields, model, self.options.max_choices)
+        except Exception as error:
+            raise api_error(error) from error
         stream = await start(model.worker, formatted, self.options.request_timeout)
         if not formatted.streams:
             return _json(await _unless_disconnected(request, whole(stream, formatted, observation)))
         return EventSourceResponse(
             streamed(stream, formatted, observation), ping=PING, sep="\n", send_timeout=self.options.send_timeout
         )
+
+
+async def _decoded(body: bytes, kind: type[Body]) -> Body:
+    """Decode a body; a long one in a thread, as it takes a while."""
+    return decode(body, kind) if len(body) <= SHORT_BODY else await asyncio.to_thread(decode, body, kind)
 
 
 async def _unless_disconnected(request: Request, work: Awaitable[Answer]) -> Answer:

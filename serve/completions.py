@@ -69,7 +69,8 @@ class CompletionFormatter(Formatter):
         prompts = _prompts(fields, model.vocabulary)
         count = len(prompts) * fields.n
         if count > max_choices:
-            raise invalid(f"n: {count} texts are asked for, the maximum is {max_choices}. Ask for fewer.", "n")
+            param = "n" if fields.n > 1 else "prompt"
+            raise invalid(f"{param}: {count} texts are asked for, the maximum is {max_choices}. Ask for fewer.", param)
         constraints = constraints_for(fields, None, model, count)
         self.requests = generation_requests(fields, model, prompts, fields.max_tokens, fields.logprobs, constraints)
         self.streams = fields.stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from intaglio.errors import EngineError, IntaglioError
+from intaglio.errors import EngineError, IntaglioError, one_line
 from intaglio.runtime.generation.events import Event, Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
 from intaglio.serve.worker_state import WorkerState
+
+log = logging.getLogger(__name__)
 
 IDLE_WAIT = 1.0  # seconds; the thread looks this often whether it should end
 # Seconds that a pass waits until the event loop has a text's first token. Otherwise the threads of the pass keep the
@@ -60,7 +63,7 @@ class GenerationStream:
 
         Raises the error of `fail`.
         """
-        while not self._events:
+        while self._error is not None or not self._events:
             if not self._unfinished:
                 return []
             if self._error is not None:
@@ -138,9 +141,9 @@ class DecoderWorker:
 
     def _submit(self, requests: Sequence[GenerationRequest], stream: GenerationStream) -> None:
         """Encode the prompts and queue them, in a thread of its own: long prompts take a while."""
-        checked = []
-        for request in requests:
-            checked.append(replace(request, prompt=self.generator.checked(request.prompt)))
+        encoded = {id(request.prompt): request.prompt for request in requests}  # each once, for all of its texts
+        prompts = {key: self.generator.checked(prompt) for key, prompt in encoded.items()}
+        checked = [replace(request, prompt=prompts[id(request.prompt)]) for request in requests]
         for index, request in enumerate(checked):
             with self._lock:
                 if self._closing or self.failure is not None:
@@ -179,6 +182,7 @@ class DecoderWorker:
                     self._deliver(self.scheduler.step())
         except BaseException as error:  # a bug in the scheduler: say so to all, and report the worker as not alive
             self.failure = error
+            log.critical("a model has stopped: %s", one_line(error) or repr(error), exc_info=error)
         finally:
             self._end_all()
 

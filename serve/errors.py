@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
-from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
+from intaglio.errors import BusyError, IntaglioError, UsageError, one_line
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER = 1  # seconds: a queue moves as soon as one text is finished
 
@@ -57,7 +61,10 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def api_error(error: Exception) -> ApiError:
-    """Convert any exception of the runtime. An unknown one is a bug in intaglio, and the server continues."""
+    """Convert any exception of the runtime. An unknown one is a bug in intaglio, and the server continues.
+
+    Errors that are not the client's are logged.
+    """
     if isinstance(error, ApiError):
         return error
     message = one_line(error) or repr(error)
@@ -65,6 +72,7 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(429, message, "rate_limit_error", code="queue_full", retry_after=RETRY_AFTER)
     if isinstance(error, UsageError):
         return ApiError(400, message)
-    if isinstance(error, EngineError | IntaglioError):
-        return ApiError(500, message, "server_error")
-    return ApiError(500, f"a bug in intaglio: {type(error).__name__}: {message}", "server_error")
+    if not isinstance(error, IntaglioError):
+        message = f"a bug in intaglio: {type(error).__name__}: {message}"
+    log.error("%s", message, exc_info=error)
+    return ApiError(500, message, "server_error", code="server_error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,13 +14,14 @@ from intaglio.serve.errors import ApiError, invalid
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
+# Notes of the client's operator, which concern no text.
+NOTES = {"metadata", "prompt_cache_key", "safety_identifier"}
 # Fields of the API that are not supported, but whose default changes nothing: accepted with these values only.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
     "best_of": (1,),
     "echo": (False,),
     "include": ([],),
-    "metadata": ({},),
     "modalities": (["text"],),
     "prediction": (),
     "service_tier": ("auto", "default"),
@@ -42,8 +44,13 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         raise invalid(f"the body is not valid JSON: {one_line(error, 200)}. Send one JSON object.") from error
     if not isinstance(fields, dict):
         raise invalid(f"the body is a JSON {_kind(fields)}, expected an object with fields. Send one JSON object.")
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    known = _known(kind)
     given = {name: value for name, value in fields.items() if value is not None and not _neutral(name, value, known)}
+    for items in (given.get("messages"), given.get("input")):  # clients send answers back, with their empty fields
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, dict):
+                for name in [name for name, value in item.items() if value is None]:
+                    del item[name]
     if strange := sorted(given.keys() - known):
         raise invalid(f"{strange[0][:100]!r} is not supported by this server. Leave it out.", strange[0][:100])
     try:
@@ -54,8 +61,13 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         raise invalid("the body is nested too deeply. Send a flatter one.") from error
 
 
-def _neutral(name: str, value: object, known: set[str]) -> bool:
-    return name not in known and name in NEUTRAL and value in NEUTRAL[name]
+@cache
+def _known(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+def _neutral(name: str, value: object, known: frozenset[str]) -> bool:
+    return name not in known and (name in NOTES or (name in NEUTRAL and value in NEUTRAL[name]))
 
 
 def _validation(error: msgspec.ValidationError) -> ApiError:

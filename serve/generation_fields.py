@@ -16,12 +16,13 @@ from intaglio.runtime.generation.sampling import Sampling
 from intaglio.serve.errors import invalid
 from intaglio.serve.model import DecoderModel
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 MAX_STOPS = 16
+DIGITS = 10  # of a token id
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,7 +42,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     top_p: Fraction = 1.0
     top_k: Annotated[int, Meta(ge=-1)] = 0  # 0 and -1: all tokens
     min_p: Fraction = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
@@ -56,7 +57,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
         """The sampling parameters, for a model with token ids below `vocabulary`. Raises `ApiError`."""
         bias: dict[int, float] = {}
         for token, more in (self.logit_bias or {}).items():
-            if not token.isascii() or not token.isdigit() or int(token) >= vocabulary:
+            if len(token) > DIGITS or not token.isascii() or not token.isdigit() or int(token) >= vocabulary:
                 raise invalid(f"logit_bias: {token[:20]!r} is not a token id from 0 to {vocabulary - 1}.", "logit_bias")
             bias[int(token)] = more
         return Sampling(

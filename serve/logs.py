@@ -56,8 +56,8 @@ def request_id() -> str | None:
 
 def log_access(access: Access) -> None:
     """Write the line of one request: a failure of the server as an error, any other as information."""
-    level = logging.ERROR if access.status >= 500 else logging.INFO
-    path = access.path.split("?")[0]
+    path = access.path.split("?")[0].replace(" ", "%20")
+    level = logging.ERROR if access.status >= 500 and not path.startswith("/health") else logging.INFO
     fields = {**msgspec.structs.asdict(access), "path": path, "seconds": round(access.seconds, 6)}
     fields = {name: value for name, value in fields.items() if value is not None}
     ACCESS.log(level, "%s %s %d", access.method, path, access.status, extra={"fields": fields})

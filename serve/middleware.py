@@ -18,6 +18,7 @@ from intaglio.serve.observation import KEY, Record
 
 REASONS = {401: "key", 408: "timeout", 413: "too_long", 415: "invalid", 429: "busy", 503: "shutting_down"}
 CLOSED = 499  # the status in the log, of a client that went away
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 MAX_ID = 128  # characters of an id that a client gives
 
 
@@ -51,7 +52,8 @@ class Observed:
 
     def _report(self, scope: Scope, record: Record, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        self._metrics.http(route, scope["method"], status, seconds)
+        method = scope["method"] if scope["method"] in METHODS else "other"  # each value is a series of its own
+        self._metrics.http(route, method, status, seconds)
         if status in REASONS or status == 400:
             self._metrics.rejected(record.model or "", REASONS.get(status, "invalid"))
         if status == CLOSED:

@@ -43,7 +43,8 @@ class Observation:
         before = self._counted.get(choice, 0)
         if written > before:
             last = self._last.get(choice)
-            self._first.setdefault(choice, now - self.began)
+            if part.result is None:  # else nobody saw the first token before the last
+                self._first.setdefault(choice, now - self.began)
             self.metrics.tokens(self.model, written - before, None if last is None else now - last)
             self._counted[choice], self._last[choice] = written, now
         if part.result is not None:

@@ -12,9 +12,12 @@ from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.scheduler import SchedulerOptions
 from intaglio.serve.decoder_worker import DecoderWorker
+from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models
 from intaglio.serve.options import ServerOptions
+
+WAITING_TEXTS = 4 * MAX_INPUTS  # at least, of an encoder, which counts texts and not requests
 
 
 def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
@@ -100,7 +103,7 @@ def _open_encoder(name: str, bundle: Bundle, options: ServerOptions, target: str
         bundle,
         target,
         threads,
-        max_waiting=options.max_waiting,
+        max_waiting=max(options.max_waiting, WAITING_TEXTS),
         max_waiting_tokens=options.max_waiting_tokens,
     )
     return EncoderModel(name, bundle, worker)

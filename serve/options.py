@@ -18,7 +18,7 @@ class ServerOptions:
     max_waiting_tokens: int = 1 << 18  # of the prompts of these requests
     max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
     max_body_bytes: int = 8 << 20  # of a request; beyond: status 413
-    max_choices: int = 16  # texts per HTTP request: prompts x n
+    max_choices: int = 32  # texts per HTTP request: prompts x n
     body_timeout: float = 30.0  # seconds until the whole body of a request has arrived; beyond: status 408
     request_timeout: float = 600.0  # seconds until the whole response is generated; beyond: status 504
     send_timeout: float = 60.0  # seconds that a client may take to read what was sent, before the stream is ended

@@ -41,7 +41,7 @@ Examples:
 )
 @click.option("--max-sequence-tokens", type=int, help="Tokens of a prompt and its text.  [default: the model's limit]")
 @click.option("--max-body-bytes", default=8 << 20, show_default=True, help="Bytes of a request; beyond: status 413.")
-@click.option("--max-choices", default=16, show_default=True, help="Texts per request: prompts x n.")
+@click.option("--max-choices", default=32, show_default=True, help="Texts per request: prompts x n.")
 @click.option("--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive.")
 @click.option("--request-timeout", default=600.0, show_default=True, help="Seconds for a response to be generated.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")

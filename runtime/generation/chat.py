@@ -108,7 +108,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     arguments = call.function.arguments
     if isinstance(arguments, str):
         try:
-            arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(
                 f"tool call of {call.function.name!r}: the arguments are not a JSON object ({one_line(error)}). "

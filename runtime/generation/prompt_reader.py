@@ -60,4 +60,7 @@ class PromptReader:
         """Encode a text. `special`: add the tokenizer's special tokens, which a chat template writes itself."""
         check_unicode(text)
         check_words(text)
-        return EncodedPrompt(text, list(self.tokenizer.encode(text, add_special_tokens=special).ids) if text else [])
+        if not text:
+            return EncodedPrompt(text, [])
+        # Unlike `encode`, `encode_batch` lets other threads run meanwhile.
+        return EncodedPrompt(text, list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids))

@@ -21,6 +21,7 @@ Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
+LEAST_TEMPERATURE = 1e-5  # below, logits divided by it overflow, and the text is greedy
 GROUP = 16  # scores per group; the first search for the top k looks only at the largest of each group
 
 
@@ -28,7 +29,7 @@ GROUP = 16  # scores per group; the first search for the top k looks only at the
 class Sampling:
     """Sampling parameters; greedy by default. Raises `UsageError` for values out of range."""
 
-    temperature: float = 0.0  # the logits are divided by it; 0: greedy
+    temperature: float = 0.0  # the logits are divided by it; 0, or below `LEAST_TEMPERATURE`: greedy
     top_k: int = 0  # only the k most probable tokens, and ties with the last of them; 0: all
     top_p: float = 1.0  # only the smallest set of tokens with this total probability
     min_p: float = 0.0  # only tokens of at least this fraction of the highest probability
@@ -59,7 +60,7 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         """Whether tokens are chosen without randomness."""
-        return self.temperature == 0
+        return self.temperature < LEAST_TEMPERATURE
 
     @cached_property
     def bias(self) -> tuple[Tokens, npt.NDArray[np.float32]]:

@@ -6,7 +6,7 @@ import heapq
 import threading
 from collections.abc import Callable
 
-from intaglio.errors import BusyError
+from intaglio.errors import BusyError, UsageError
 from intaglio.runtime.generation.request_state import RequestState
 
 
@@ -29,8 +29,10 @@ class WaitingRequests:
         return bool(self._queue or self._ending)
 
     def add(self, state: RequestState) -> None:
-        """Add a request. Raises `BusyError` if the queue is full; the other requests stay."""
+        """Add a request. Raises `BusyError` if the queue is full, `UsageError` for a prompt that never fits."""
         tokens = len(state.prompt.tokens)
+        if tokens > self._most_tokens:
+            raise UsageError(f"prompt of {tokens} tokens: the maximum is {self._most_tokens}. Shorten the prompt.")
         with self._changed:
             if len(self._queue) >= self._most:
                 raise BusyError(

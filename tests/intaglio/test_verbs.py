@@ -26,7 +26,11 @@ from intaglio.validate.bench.bench import NOT_TAKEN
 REQUIRED = inspect.Parameter.empty
 
 # Commands without a function, and why.
-NO_FUNCTION = {"chat": "intaglio.runtime.generation.conversation.Conversation", "completion": "a script for shells"}
+NO_FUNCTION = {
+    "chat": "intaglio.runtime.generation.conversation.Conversation",
+    "completion": "a script for shells",
+    "serve": "intaglio.serve.server.serve, which returns when the server has ended",
+}
 # Options that no function has, and what does the same in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
@@ -77,8 +81,8 @@ def parameters_of(name: str) -> Mapping[str, Any]:
     if name not in ("generate", "bench"):
         return own
     options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
-    if name == "bench":
-        options = {key: each for key, each in options.items() if key not in NOT_TAKEN}
+    left_out = NOT_TAKEN if name == "bench" else ("scheduling",)  # limits of a queue, which is a server's
+    options = {key: each for key, each in options.items() if key not in left_out}
     return {key: each for key, each in (options | own).items() if key != "options"} | dict.fromkeys(
         options_by_name(STRATEGIES)
     )

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_a_broken_body_is_answered_with_an_error(server: Served, body: bytes, st
     assert found == status
     assert said in error["error"]["message"]
     assert "a bug in intaglio" not in error["error"]["message"]
+
+
+def test_made_up_methods_make_no_series_of_metrics(server: Served) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"PROPFIND / HTTP/1.1\r\nHost: test\r\n\r\n")
+        answer(connection)
+    assert 'method="PROPFIND"' not in urllib.request.urlopen(f"{server.url}/metrics").read().decode()
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Served) -> None:

@@ -150,6 +150,9 @@ def test_an_answer_is_one_of_several_choices(client: openai.OpenAI) -> None:
         ({"stop": ""}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"max_tokens": 1 << 40}, "max_tokens"),
+        ({"extra_body": {"repetition_penalty": 1e-42}}, "repetition_penalty"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
@@ -168,7 +171,23 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, options
 
 
 def test_fields_whose_value_changes_nothing_are_accepted(client: openai.OpenAI) -> None:
-    assert ask(client, store=False, service_tier="auto", modalities=["text"], user="me").choices
+    notes = {"metadata": {"a": "b"}, "prompt_cache_key": "x", "safety_identifier": "y"}
+    assert ask(client, store=False, service_tier="auto", modalities=["text"], user="me", **notes).choices
+
+
+def test_an_answer_can_be_sent_back_with_all_its_empty_fields(client: openai.OpenAI) -> None:
+    message = ask(client).choices[0].message.model_dump()
+    assert None in message.values()
+    assert ask(client, messages=[{"role": "user", "content": "Hi"}, message, {"role": "user", "content": "Go on"}])
+    output = [item.model_dump() for item in client.responses.create(model="lm", input="Hi", max_output_tokens=4).output]
+    again = client.responses.create(
+        model="lm", input=[*output, {"role": "user", "content": "Go on"}], max_output_tokens=4
+    )
+    assert again.output_text
+
+
+def test_a_tiny_temperature_is_greedy(client: openai.OpenAI) -> None:
+    assert ask(client, temperature=1e-46).choices[0].message.content == ask(client).choices[0].message.content
 
 
 def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI) -> None:
@@ -187,6 +206,19 @@ def test_an_encoder_generates_no_text_and_a_decoder_embeds_none(client: openai.O
         ask(client, model="encoder")
     with pytest.raises(openai.BadRequestError, match="computes no embeddings"):
         client.embeddings.create(model="lm", input="a")
+
+
+def test_many_embeddings_at_a_time(client: openai.OpenAI) -> None:
+    assert len(client.embeddings.create(model="encoder", input=["a"] * 1000).data) == 1000
+
+
+def test_embeddings_of_nothing_are_refused_and_logged_as_the_clients_error(server: Served) -> None:
+    before = server.metric("intaglio:requests_rejected_total")
+    status, error = server.post("/v1/embeddings", {"model": "encoder", "input": ""})
+    assert status == 400
+    assert "is empty" in error["error"]["message"]
+    assert server.metric("intaglio:requests_rejected_total") == before + 1
+    assert "Traceback" not in "".join(server.log)
 
 
 def test_embeddings_as_numbers_and_as_base64_are_equal(client: openai.OpenAI, server: Served) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -41,6 +42,10 @@ def test_a_request_is_logged_with_its_id_and_its_tokens_but_not_its_text(operate
     server = operated[0]
     server.post("/v1/completions", BODY, **{"X-Request-Id": "mine-7"})
     server.get("/v1/models/none?key=secret", **{"X-Request-Id": "bad\tid"})
+    until = time.monotonic() + 30
+    while '"status":404' not in "".join(server.log):  # a line is written after the answer
+        assert time.monotonic() < until
+        time.sleep(0.02)
     lines = [json.loads(line) for line in server.log if line.startswith("{")]
     mine = next(line for line in lines if line.get("request_id") == "mine-7")
     assert (mine["path"], mine["status"], mine["model"]) == ("/v1/completions", 200, "lm")

@@ -72,6 +72,7 @@ def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
         ({"tool_choice": "sometimes"}, "expected none, auto, required"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tool 1: name 'a b'"),
         ({"tools": [{"type": "retrieval"}]}, "tool 1: expected"),
+        ({"tools": [{**TOOLS[1], "function": {"name": f"f{number}"}} for number in range(129)]}, "129 tools"),
         ({"tools": [], "tool_choice": "required"}, "there are no tools"),
         ({"response_format": {"type": "json_object"}}, "the text has another format, too"),
         ({"functions": []}, "'functions' is not supported"),

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from intaglio.errors import UsageError
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # OpenAI's API, and dots
+MOST_TOOLS = 128  # of a request, as in OpenAI's API
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 Mode = Literal["none", "auto", "required"]
 Choice = Mode | Mapping[str, Any]  # OpenAI's `tool_choice`; the mapping names a tool
@@ -35,7 +36,9 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
     A tool without parameters takes none. Raises `UsageError` for another structure, for names that occur twice, and for
     parameters that are not the schema of an object.
     """
-    read: list[Tool] = []
+    if len(tools) > MOST_TOOLS:
+        raise UsageError(f"{len(tools)} tools: expected at most {MOST_TOOLS}. Leave some out.")
+    read: dict[str, Tool] = {}
     for number, tool in enumerate(tools, 1):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, Mapping):
@@ -43,14 +46,14 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
         name, parameters = function.get("name"), function.get("parameters")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UsageError(f"tool {number}: name {name!r:.80}, expected 1 to 64 of a-z, A-Z, 0-9, _, . and -.")
-        if any(name == other.name for other in read):
+        if name in read:
             raise UsageError(f"tool {number}: {name!r} is the name of two tools. Rename one.")
         if parameters is None:
             parameters = NO_PARAMETERS
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
             raise UsageError(f"tool {name!r}: expected parameters that are a JSON schema of type object.")
-        read.append(Tool(name, {"type": "object", **parameters}))
-    return read
+        read[name] = Tool(name, {"type": "object", **parameters})
+    return list(read.values())
 
 
 def read_choice(choice: Choice, tools: Sequence[Tool], parallel: bool) -> ToolChoice:

@@ -146,7 +146,7 @@ def test_tools_that_a_template_would_ignore_are_refused() -> None:
         plain.render(messages({}), [WEATHER])
 
 
-@pytest.mark.parametrize("arguments", ["", "{", "[1]", "null", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("arguments", ["{", "[1]", "null", '"x"', "[" * 100_000])
 def test_arguments_that_are_no_json_object_are_refused(arguments: str) -> None:
     with pytest.raises(UsageError, match="tool call of 'weather': the arguments are not a JSON object") as refused:
         template(HERMES).render(messages(arguments))
@@ -176,3 +176,7 @@ def test_messages_of_the_api_are_read_with_their_calls() -> None:
     sent[1] = {**TALK[1], "tool_calls": [{**CALL, "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}]}
     read = msgspec.json.decode(json.dumps(sent), type=list[Message])
     assert [message.as_variable() for message in read] == TALK
+
+
+def test_a_call_without_arguments_has_an_empty_object() -> None:
+    assert '"arguments": {}' in template(HERMES).render(messages(""))

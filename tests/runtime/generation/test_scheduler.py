@@ -396,8 +396,7 @@ def test_a_failure_of_the_engine_ends_what_it_was_writing_and_nothing_stale_is_r
 
 
 def test_an_interrupt_ends_what_is_written_and_the_scheduler_goes_on(models: dict[str, Models]) -> None:
-    @dataclass(frozen=True)
-    class Interrupting:
+    class Interrupting(LogitConstraint):
         def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
             if len(written) == 2:
                 raise KeyboardInterrupt
