@@ -110,7 +110,7 @@ class Client:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._http = http
         self._client: httpx2.AsyncClient = http.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=timeout,
             limits=http.Limits(max_connections=None, max_keepalive_connections=None),
         )
@@ -171,11 +171,11 @@ class Client:
             if not kind.startswith("text/event-stream"):
                 raise RequestError("not a stream", f"content-type {kind or 'unknown'!r}")
             finished = False
-            async for line in response.aiter_lines():
-                if not line.startswith("data:"):
+            async for line in _lines(response.aiter_raw()):
+                if not line.startswith(b"data:"):
                     continue
-                data = line.removeprefix("data:").strip()
-                if data == "[DONE]":
+                data = line.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
                     return
                 chunk = _chunk(_decoded(data, _Event))
                 finished = finished or chunk.finish_reason is not None
@@ -200,6 +200,17 @@ class Client:
             raise RequestError("cannot connect", one_line(error, SHOWN)) from error
         except http.HTTPError as error:
             raise RequestError("connection closed", one_line(error, SHOWN)) from error
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Split what arrives into lines, with less work per event than httpx2's own way: it counts in what is measured."""
+    rest = b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
 
 
 async def _refused(response: httpx2.Response) -> RequestError:
