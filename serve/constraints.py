@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +20,10 @@ from intaglio.serve.model import DecoderModel
 
 CACHED = 64  # compiled grammars
 CACHED_CHARACTERS = 1 << 16  # the longest source of them
+CACHED_BYTES = 12 << 20  # the most that one of them takes; half of that for the simplest, as the check counts it
+
+_cache: dict[tuple[str, str, Tokenizer], Grammar] = {}  # the last ones used
+_lock = threading.Lock()
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,17 +101,24 @@ def _structured(fields: dict[str, Any], tokenizer: Tokenizer) -> Grammar:
 
 
 def _compiled(kind: str, source: str, tokenizer: Tokenizer, param: str) -> Grammar:
-    compiled = _compile_once if len(source) <= CACHED_CHARACTERS else _compile
+    key = (kind, source, tokenizer)
     try:
-        return compiled(kind, source, tokenizer)
+        with _lock:
+            if key in _cache:
+                _cache[key] = _cache.pop(key)  # the last one used comes last
+                return _cache[key]
+        grammar = _compile(kind, source, tokenizer)
     except UsageError as error:
         raise invalid(f"{param}: {error}", param) from error
+    if len(source) <= CACHED_CHARACTERS and grammar.bytes <= CACHED_BYTES:
+        with _lock:
+            _cache[key] = grammar
+            if len(_cache) > CACHED:
+                del _cache[next(iter(_cache))]
+    return grammar
 
 
 def _compile(kind: str, source: str, tokenizer: Tokenizer) -> Grammar:
     if kind == "schema":
         return Grammar.from_json_schema(source, tokenizer)
     return (Grammar.from_regex if kind == "regex" else Grammar.from_lark)(source, tokenizer)
-
-
-_compile_once = lru_cache(CACHED)(_compile)

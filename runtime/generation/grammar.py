@@ -12,7 +12,6 @@ import numpy.typing as npt
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
 from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
-from intaglio.runtime.generation.grammar_check import check_grammar
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
 from intaglio.runtime.tokenizer import check_unicode
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 WHITESPACE = r"[ ]|\n(\t{0,8}| {0,16})"
 MAX_CHARACTERS = 1 << 17  # of a grammar; one with 5000 properties, twice as long, compiles for 3 s
 MAX_DEPTH = 64  # of the objects and arrays of a schema
-HARMLESS = 4096  # characters of a schema that compiles within all limits, whatever it says
 SHOWN = 300  # characters of the library's messages
 MASKS = 64  # masks that a constraint remembers: those of the drafts that are reviewed next
 
@@ -33,8 +31,11 @@ MASKS = 64  # masks that a constraint remembers: those of the drafts that are re
 class Grammar:
     """A grammar compiled for one tokenizer. Requests share it; each has a `GrammarConstraint` of its own.
 
-    Raises `UsageError` for a grammar that is invalid, too large, or uses what is not supported, and for a tokenizer
-    whose tokens have no bytes of their own; `MissingExtraError` without llguidance.
+    It is compiled first in a separate process with limits, see `grammar_check`.
+
+    Raises `UsageError` for a grammar that is invalid, too large, takes too much time or memory to compile, or uses what
+    is not supported, and for a tokenizer whose tokens have no bytes of their own; `MissingExtraError` if
+    llguidance is missing.
     """
 
     def __init__(self, text: str, tokenizer: Tokenizer, kind: str):
@@ -42,6 +43,7 @@ class Grammar:
         self._kind = kind
         self.tokenizer: GrammarTokenizer = grammar_tokenizer(tokenizer)
         library: Any = load("llguidance")
+        self.bytes = self.tokenizer.check.bytes_of(text, kind)  # of the grammar and its first mask
         limits = library.LLParserLimits(verbose_errors=False)
         self._matcher: LLMatcher = library.LLMatcher(self.tokenizer.library, text, limits=limits, log_level=0)
         self.check(self._matcher)
@@ -70,8 +72,6 @@ class Grammar:
             grammar = library.LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
         except ValueError as error:  # NaN, half of a surrogate pair
             raise UsageError(f"the {kind} is not valid JSON: {one_line(error, 200)}. Fix it.") from error
-        if len(text) > HARMLESS:
-            check_grammar(grammar, kind)
         return cls(grammar, tokenizer, kind)
 
     @classmethod
@@ -110,8 +110,6 @@ class Grammar:
         check_unicode(_of_size(grammar, kind))
         if grammar.lstrip().startswith("{"):
             raise UsageError(f"the {kind} begins with a brace, expected rules such as start: /[a-z]+/. Is it a schema?")
-        load("llguidance")
-        check_grammar(grammar, kind)
         return cls(grammar, tokenizer, kind)
 
     def matcher(self) -> LLMatcher:

@@ -11,6 +11,7 @@ import msgspec
 
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
+from intaglio.runtime.generation.grammar_check import GrammarCheck
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -24,6 +25,7 @@ class GrammarTokenizer(NamedTuple):
 
     library: LLTokenizer
     size: int  # token ids of the tokenizer, including unused ones
+    check: GrammarCheck
 
 
 _known: WeakKeyDictionary[Tokenizer, GrammarTokenizer] = WeakKeyDictionary()
@@ -51,10 +53,11 @@ def _read(tokenizer: Tokenizer) -> GrammarTokenizer:
     end = {"id": size, "content": END, "special": True, **plain}
     fields["added_tokens"] = msgspec.Raw(json.dumps([*msgspec.json.decode(fields["added_tokens"]), end]).encode())
     try:
-        made = library.LLTokenizer(msgspec.json.encode(fields).decode(), eos_token=size)
+        text = msgspec.json.encode(fields).decode()
+        made = library.LLTokenizer(text, eos_token=size)
     except ValueError as error:
         raise UsageError(
             f"the tokenizer cannot be constrained by a grammar: {one_line(error, 200)}. "
             "Expected one with tokens of bytes (ByteLevel or ByteFallback decoder). Use another model."
         ) from error
-    return GrammarTokenizer(made, size)
+    return GrammarTokenizer(made, size, GrammarCheck(text, size))

@@ -6,7 +6,9 @@ import json
 import random
 import re
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,12 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from intaglio.errors import MissingExtraError, UsageError
-from intaglio.runtime.generation import grammar_tokenizer
+from intaglio.runtime.generation import grammar_check, grammar_tokenizer
 from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.grammar import MASKS, MAX_CHARACTERS, Grammar, GrammarConstraint, grammar_of
+from intaglio.runtime.generation.tool_calls.hermes import HERMES
+from intaglio.runtime.generation.tool_calls.tool_grammar import tool_grammar
+from intaglio.runtime.generation.tool_calls.tools import Mode, Tool, ToolChoice
 
 ROOT = Path(__file__).parents[3]
 TOKENIZER = Tokenizer.from_file(str(ROOT / "examples" / "language_models" / "large" / "tokenizer.json"))
@@ -207,12 +212,74 @@ def terminals(count: int) -> str:
         (lambda: Grammar.from_json_schema(nested(100), TOKENIZER), "nested more than"),
         (lambda: Grammar.from_json_schema(chain(1500), TOKENIZER), "to compile"),
         (lambda: Grammar.from_lark(terminals(3000), TOKENIZER), "to compile"),
-        (lambda: Grammar.from_lark(terminals(60), TOKENIZER), "too big|to compile"),
+        (lambda: Grammar.from_lark(terminals(60), TOKENIZER), "too big|to compile|more than 64 MB"),
     ],
 )
 def test_a_hostile_grammar_is_refused_and_not_a_crash(make: Callable[[], Grammar], cause: str) -> None:
     with pytest.raises(UsageError, match=cause):
         make()
+
+
+def resident() -> int:
+    """Megabytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+
+BOMB = "start: A\nA: /(.*a.{20}.*)/ & /.*b.{25}c.*/ & ~/.*d.{25}.*/"
+
+
+def test_terminals_whose_intersection_explodes_are_refused_in_a_bounded_time_and_memory() -> None:
+    before, started = resident(), time.monotonic()
+    with pytest.raises(UsageError, match=r"^the Lark grammar takes more than [^\n]* to compile[^\n]*$"):
+        Grammar.from_lark(BOMB, TOKENIZER)
+    assert time.monotonic() - started < 15
+    assert resident() - before < 100
+
+
+def test_a_short_regular_expression_that_keeps_much_memory_is_refused() -> None:
+    before = resident()
+    with pytest.raises(UsageError, match=r"^the regular expression needs more than 64 MB\. Simplify it"):
+        Grammar.from_regex("(a{1000}b{1000}){200}x", TOKENIZER)
+    assert resident() - before < 50
+
+
+def test_grammars_are_checked_while_another_one_takes_its_time() -> None:
+    with ThreadPoolExecutor() as pool:
+        bomb = pool.submit(Grammar.from_lark, BOMB, TOKENIZER)
+        time.sleep(0.2)
+        Grammar.from_regex("a+", TOKENIZER)
+        assert not bomb.done()
+        assert isinstance(bomb.exception(), UsageError)
+
+
+def test_a_checking_process_that_was_killed_is_replaced() -> None:
+    Grammar.from_regex("a", TOKENIZER)
+    check = grammar_tokenizer.grammar_tokenizer(TOKENIZER).check
+    process = check._process
+    assert process is not None
+    process._child.kill()
+    process._child.wait()
+    Grammar.from_regex("b", TOKENIZER)
+    assert check._process is not process
+
+
+def test_the_checking_process_ends_with_its_tokenizer() -> None:
+    check = grammar_check.GrammarCheck(TOKENIZER.to_str(), END)
+    assert check.bytes_of("start: /a/", "grammar") < 8 << 20
+    assert check._process is not None
+    child = check._process._child
+    del check
+    assert child.poll() is not None
+
+
+def test_schemas_and_tools_of_ordinary_size_compile() -> None:
+    for each in SCHEMAS:
+        assert Grammar.from_json_schema(each["schema"], TOKENIZER).bytes < 16 << 20
+    tools = [Tool(f"tool_{number}", each["schema"]) for number, each in enumerate(SCHEMAS[:20])]
+    modes: tuple[Mode, ...] = ("auto", "required")
+    for mode in modes:
+        source = tool_grammar(HERMES, ToolChoice(mode, tools, None), TOKENIZER)
+        assert Grammar.from_lark(source, TOKENIZER).bytes < 32 << 20
 
 
 @pytest.mark.parametrize(
