@@ -36,7 +36,8 @@ from intaglio.progress import step
 from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 SHAPE = random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12)

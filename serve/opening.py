@@ -10,7 +10,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.scheduler import SchedulerOptions
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.serve.decoder_worker import DecoderWorker
 from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker

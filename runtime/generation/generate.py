@@ -18,7 +18,8 @@ from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import check_prompt
-from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
 from intaglio.runtime.generation.text_run import BatchRun, RequestsRun, TextRun
 from intaglio.runtime.sessions.decoder import DecoderSession

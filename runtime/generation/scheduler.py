@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import fields
 
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
@@ -21,34 +20,12 @@ from intaglio.runtime.generation.prompt_reader import EncodedPrompt, PromptReade
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState, check_prompt
 from intaglio.runtime.generation.rows import Row, Rows, is_reading
+from intaglio.runtime.generation.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.waiting import WaitingRequests
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.strategies import CachedModel, Forward, ReadSource, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
-
-
-@dataclass(frozen=True)
-class SchedulerOptions:
-    """Limits of a scheduler. Raises `UsageError` for values out of range."""
-
-    chunk: int = 256  # prompt tokens read per pass, during which the other rows wait
-    max_waiting: int = 1024  # requests without a row
-    max_waiting_tokens: int = 1 << 20  # prompt tokens of all waiting requests
-
-    def __post_init__(self) -> None:
-        for name in ("chunk", "max_waiting", "max_waiting_tokens"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
-
-
-class Load(NamedTuple):
-    """What a scheduler does at this moment."""
-
-    running: int  # requests in rows
-    waiting: int  # requests in the queue
-    cache_tokens: int  # in the rows of running requests
-    cache_capacity: int  # tokens that all rows can hold
 
 
 class Scheduler:

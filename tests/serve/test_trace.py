@@ -16,7 +16,8 @@ import pytest
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Speculative
 from intaglio.serve.trace import TraceFile

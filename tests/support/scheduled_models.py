@@ -19,7 +19,8 @@ from intaglio.graph_passes import compress
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession, exit_outputs
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession

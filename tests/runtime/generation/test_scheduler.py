@@ -20,7 +20,8 @@ from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
 from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler, SchedulerOptions
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.text_run import RequestsRun
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
