@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -63,25 +64,20 @@ def log_access(access: Access) -> None:
     ACCESS.log(level, "%s %s %d", access.method, path, access.status, extra={"fields": fields})
 
 
-def log_config(style: Format = "json", level: str = "info") -> dict[str, Any]:
-    """The configuration for `logging.config.dictConfig`, and for uvicorn's `log_config`.
+def configure(style: Format = "json", level: int = logging.INFO) -> None:
+    """Write the lines of this program and of uvicorn to standard error, and the warnings of other libraries.
 
-    All loggers write to standard error; uvicorn's own access log, which has the query in it, is off.
+    uvicorn's own access log, which has the query in it, is off. Handlers of other libraries stay as they are:
+    `logging.config` would close them, and some of them the stream that they write to.
     """
-    formatter = {"json": JsonFormatter, "text": TextFormatter}[style]
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"line": {"()": formatter}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
-        "root": {"handlers": ["stderr"], "level": "WARNING"},
-        "loggers": {
-            "intaglio": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
-            "uvicorn": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
-            "uvicorn.error": {"level": level.upper()},
-            "uvicorn.access": {"handlers": [], "level": "CRITICAL", "propagate": False},
-        },
-    }
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter({"json": JsonFormatter, "text": TextFormatter}[style]())
+    for name, least in (("", logging.WARNING), ("intaglio", level), ("uvicorn", level)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(least)
+        logger.propagate = False
+    logging.getLogger("uvicorn.access").disabled = True
 
 
 class JsonFormatter(logging.Formatter):

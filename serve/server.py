@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import logging.config
 import signal
 import socket
 import ssl
@@ -20,7 +19,7 @@ from sse_starlette.sse import AppStatus
 from intaglio.errors import UsageError, one_line
 from intaglio.serve.application import Api
 from intaglio.serve.errors import ApiError
-from intaglio.serve.logs import Format, log_config
+from intaglio.serve.logs import Format, configure
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.trace import TraceFile
@@ -49,7 +48,6 @@ def serve(
     Raises `UsageError` for an address that cannot be listened on, and for certificates that cannot be read.
     """
     options = options or ServerOptions()
-    logging.config.dictConfig(log_config(log_format))
     certificates = _checked_certificates(tls_cert, tls_key)
     with bound(host, port) as listening, ExitStack() as opened:
         written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
@@ -58,6 +56,7 @@ def serve(
         if written is not None:
             for model in models.decoders:
                 model.worker.scheduler.observer = written.scheduler(model.name)
+        configure(log_format)
         api = Api(models, options)
         config = uvicorn.Config(
             api.application(),

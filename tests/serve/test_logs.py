@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import logging.config
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.serve.logs import Access, Format, JsonFormatter, TextFormatter, log_access, log_config, request
+from intaglio.serve.logs import Access, Format, JsonFormatter, TextFormatter, configure, log_access, request
 
 NAMES = ("", "intaglio", "intaglio.access", "uvicorn", "uvicorn.error", "uvicorn.access")
 EVIL = 'a\nb\r\x1b[31m\x9b2J\u2028\u202e\x7f\udcff"\\'
@@ -28,7 +27,7 @@ def kept_loggers() -> Iterator[None]:
     before = [(each, list(each.handlers), each.level, each.propagate) for each in loggers]
     yield
     for each, handlers, level, propagate in before:
-        each.handlers, each.propagate = handlers, propagate
+        each.handlers, each.propagate, each.disabled = handlers, propagate, False
         each.setLevel(level)
 
 
@@ -44,7 +43,7 @@ def access(**changed: Any) -> Access:
 
 
 def test_the_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.config.dictConfig(log_config("json"))
+    configure("json")
     with request("req-1"):
         log_access(access(model="llama", prompt_tokens=5, completion_tokens=0, cached_tokens=3, finish_reason="stop"))
     (line,) = written(capsys)
@@ -69,13 +68,13 @@ def test_the_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_query_may_hold_a_key_and_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     for style in ("json", "text"):
-        logging.config.dictConfig(log_config(style))  # type: ignore[arg-type]
+        configure(style)  # type: ignore[arg-type]
         log_access(access(path="/v1/models?api_key=secret"))
     assert "secret" not in capsys.readouterr().err
 
 
 def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.config.dictConfig(log_config("text"))
+    configure("text")
     with request("req-1"):
         log_access(access(status=503, client=None))
     line = capsys.readouterr().err
@@ -83,7 +82,7 @@ def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_concurrent_requests_log_their_own_ids(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.config.dictConfig(log_config())
+    configure()
 
     async def serve(identifier: str) -> None:
         with request(identifier):
@@ -104,7 +103,7 @@ def test_concurrent_requests_log_their_own_ids(capsys: pytest.CaptureFixture[str
 def test_terminal_escapes_and_line_ends_in_values_are_escaped(
     style: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logging.config.dictConfig(log_config(style))
+    configure(style)
     with request(EVIL):
         log_access(access(path=f"/v1/{EVIL}", model=EVIL))
     line = capsys.readouterr().err
@@ -127,7 +126,7 @@ def test_any_message_is_one_printable_line(message: str) -> None:
 
 def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     for style in ("json", "text"):
-        logging.config.dictConfig(log_config(style))  # type: ignore[arg-type]
+        configure(style)  # type: ignore[arg-type]
         try:
             raise ValueError("\x1b[2J\nlooks like a line")
         except ValueError:
@@ -143,7 +142,7 @@ def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
-    logging.config.dictConfig(log_config("json", "warning"))
+    configure("json", logging.WARNING)
     log_access(access())
     log_access(access(status=500))
     assert [line["status"] for line in written(capsys)] == [500]
@@ -153,7 +152,7 @@ def test_uvicorn_starts_with_it_and_writes_no_access_log_of_its_own() -> None:
     """A real server, stopped after one request."""
     code = """if True:
         import threading, urllib.request, uvicorn
-        from intaglio.serve.logs import log_config
+        from intaglio.serve.logs import configure
 
         async def application(scope, receive, send):
             if scope["type"] == "http":
@@ -171,7 +170,8 @@ def test_uvicorn_starts_with_it_and_writes_no_access_log_of_its_own() -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/?key=secret").read()
             server.should_exit = True
 
-        server = Server(uvicorn.Config(application, port=0, lifespan="off", log_config=log_config()))
+        configure()
+        server = Server(uvicorn.Config(application, port=0, lifespan="off", log_config=None))
         server.run()
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -181,3 +181,21 @@ def test_uvicorn_starts_with_it_and_writes_no_access_log_of_its_own() -> None:
     assert {line["logger"] for line in lines} == {"uvicorn.error"}
     (failed,) = (line for line in lines if line["level"] == "error")
     assert "after the end" in failed["traceback"]
+
+
+def test_streams_of_other_libraries_stay_open() -> None:
+    """absl's handler closes the stream that it writes to."""
+    code = """if True:
+        import io, logging
+        from intaglio.serve.logs import configure
+
+        class Closing(logging.StreamHandler):
+            def close(self):
+                self.stream.close()
+
+        stream = io.StringIO()
+        logging.getLogger("other").addHandler(Closing(stream))
+        configure()
+        assert not stream.closed
+    """
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
