@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import runpy
 import signal
 import subprocess
@@ -38,6 +39,12 @@ def end_with(parent: int) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lower_limit(what: int, most: int) -> None:
+    """Lower the limit `what` (resource.RLIMIT_...) of this process to `most`, unless it is lower already."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 if __name__ == "__main__":

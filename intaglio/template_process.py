@@ -20,6 +20,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from intaglio.child_process import lower_limit
 from intaglio.errors import UsageError, one_line
 
 if TYPE_CHECKING:
@@ -101,19 +102,13 @@ def _grant(seconds: int) -> None:
     """Allow this process `seconds` more of processor time; then the kernel kills it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
-    _limit(resource.RLIMIT_CPU, soft)
-
-
-def _limit(what: int, most: int) -> None:
-    """Lower a limit, unless it is lower already."""
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    lower_limit(resource.RLIMIT_CPU, soft)
 
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, MAX_BYTES)
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_AS, MAX_BYTES)
     template = None
     for line in sys.stdin:
         request = json.loads(line)

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
-from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
@@ -21,20 +20,20 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ToolEvent,
 )
 from intaglio.serve.answer import answers_for
-from intaglio.serve.constraints import ResponseFormat, constraints_of, grammar_for, grammar_of_tools
+from intaglio.serve.constraints import ResponseFormat
+from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
 from intaglio.serve.errors import invalid
 from intaglio.serve.formatter import Chunk, Formatter
-from intaglio.serve.generation_fields import Count, GenerationFields, generation_requests
+from intaglio.serve.generation_fields import Count
 from intaglio.serve.messages import ChatMessage, messages_of
 from intaglio.serve.model import DecoderModel
 from intaglio.serve.parts import Part
-from intaglio.serve.tools import calling_for
 from intaglio.serve.usage import Usage, usage_of
 
 MAX_TOP_LOGPROBS = 20
 
 
-class ChatRequest(GenerationFields, kw_only=True):
+class ChatRequest(ConversationFields, kw_only=True):
     """The body of a request."""
 
     messages: list[ChatMessage]
@@ -45,8 +44,6 @@ class ChatRequest(GenerationFields, kw_only=True):
     response_format: ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None  # auto, none, required, or a tool's name
-    parallel_tool_calls: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None  # variables of the template, such as {"enable_thinking": false}
 
 
 class TopLogprob(msgspec.Struct):
@@ -152,26 +149,17 @@ class ChatFormatter(Formatter):
             raise invalid(f"n: {fields.n} answers are asked for, the maximum is {max_choices}.", "n")
         if fields.top_logprobs is not None and not fields.logprobs:
             raise invalid("top_logprobs: needs logprobs. Set logprobs to true, or leave it out.", "top_logprobs")
-        _ = model.template  # which a chat needs
         self._logprobs = fields.logprobs
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-        grammar = grammar_for(fields, fields.response_format, model.worker.prompts.tokenizer)
-        calling = calling_for(
-            model, fields.tools or (), fields.tool_choice, fields.parallel_tool_calls, grammar is not None
-        )
-        if calling is not None and calling.grammar is not None and grammar is None:
-            grammar = grammar_of_tools(calling.grammar, model.worker.prompts.tokenizer)
-        prompt = ChatPrompt(
-            messages_of(fields.messages), calling.prompt_tools if calling else (), fields.chat_template_kwargs or {}
-        )
-        self.requests = generation_requests(
+        self.requests, calling = conversation_requests(
             fields,
             model,
-            [prompt],
+            messages_of(fields.messages),
+            fields.response_format,
+            fields.tools or (),
+            fields.tool_choice,
             fields.max_completion_tokens or fields.max_tokens,
             logprobs,
-            constraints_of(grammar, model, fields.n),
-            calling.keep_special if calling else frozenset(),
         )
         self.streams = fields.stream
         self._usage = fields.reports_usage

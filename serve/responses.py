@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.tool_calls.parser import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
 from intaglio.serve.answer import answers_for
-from intaglio.serve.constraints import JsonSchema, ResponseFormat, constraints_of, grammar_for, grammar_of_tools
+from intaglio.serve.constraints import JsonSchema, ResponseFormat
+from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
 from intaglio.serve.errors import ApiError, ErrorDetails, invalid
 from intaglio.serve.formatter import Chunk, Formatter
-from intaglio.serve.generation_fields import Count, GenerationFields, generation_requests
+from intaglio.serve.generation_fields import Count
 from intaglio.serve.model import DecoderModel
 from intaglio.serve.parts import Part
 from intaglio.serve.response_items import (
@@ -30,10 +30,9 @@ from intaglio.serve.response_items import (
     conversation_of,
     new_id,
 )
-from intaglio.serve.tools import calling_for
 
 
-class ResponsesRequest(GenerationFields, kw_only=True):
+class ResponsesRequest(ConversationFields, kw_only=True):
     """The body of a request."""
 
     input: str | list[InputItem]
@@ -41,9 +40,7 @@ class ResponsesRequest(GenerationFields, kw_only=True):
     max_output_tokens: Count | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool = True
     text: TextOptions | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CachedTokens(msgspec.Struct):
@@ -125,25 +122,16 @@ class ResponseFormatter(Formatter):
         """Raises `ApiError` for fields out of range."""
         if fields.n != 1:
             raise invalid("n: /v1/responses returns one response. Leave it out.", "n")
-        _ = model.template  # which a conversation needs
-        tokenizer = model.worker.prompts.tokenizer
         options = fields.text or TextOptions()
-        grammar = grammar_for(fields, _response_format(options), tokenizer)
         tools, choice = fields.tools or [], fields.tool_choice
-        calling = calling_for(
-            model, chat_tools(tools), chat_choice(choice), fields.parallel_tool_calls, grammar is not None
-        )
-        if calling is not None and calling.grammar is not None and grammar is None:
-            grammar = grammar_of_tools(calling.grammar, tokenizer)
-        messages = conversation_of(fields.instructions, fields.input)
-        self.requests = generation_requests(
+        self.requests, calling = conversation_requests(
             fields,
             model,
-            [ChatPrompt(messages, calling.prompt_tools if calling else (), fields.chat_template_kwargs or {})],
+            conversation_of(fields.instructions, fields.input),
+            _response_format(options),
+            chat_tools(tools),
+            chat_choice(choice),
             fields.max_output_tokens,
-            None,
-            constraints_of(grammar, model, 1),
-            calling.keep_special if calling else frozenset(),
         )
         self.streams = fields.stream
         self._answer = answers_for(1, calling)[0]

@@ -22,7 +22,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from intaglio.child_process import command, end_with
+from intaglio.child_process import command, end_with, lower_limit
 from intaglio.errors import UsageError
 
 MAX_SECONDS = 5  # of processor time
@@ -119,12 +119,6 @@ def _close(child: subprocess.Popen[bytes], control: socket.socket) -> None:
     child.wait()
 
 
-def _limit(what: int, most: int) -> None:
-    """Lower a limit, unless it is lower already."""
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
 def _memory(name: str) -> int:
     """Return a size of this process in bytes, such as "VmSize" or "VmHWM" (the most that was resident)."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -137,7 +131,7 @@ def _serve(control: socket.socket, end: int) -> None:
 
     tokenizer = llguidance.LLTokenizer(sys.stdin.buffer.read().decode(), eos_token=end)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
-    _limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_CORE, 0)
     control.sendall(b"ready")
     control.settimeout(IDLE)
     parent = os.getpid()
@@ -162,9 +156,9 @@ def _answer(connection: socket.socket, tokenizer: object) -> None:
     with connection.makefile("rb") as stream:
         text = stream.read().decode()
     before = _memory("VmRSS")
-    _limit(resource.RLIMIT_AS, _memory("VmSize") + MAX_BYTES)
-    _limit(resource.RLIMIT_CPU, MAX_SECONDS)
-    _limit(resource.RLIMIT_STACK, MAX_STACK)
+    lower_limit(resource.RLIMIT_AS, _memory("VmSize") + MAX_BYTES)
+    lower_limit(resource.RLIMIT_CPU, MAX_SECONDS)
+    lower_limit(resource.RLIMIT_STACK, MAX_STACK)
     matcher = LLMatcher(tokenizer, text, limits=LLParserLimits(verbose_errors=False), log_level=0)  # type: ignore[arg-type]
     if not matcher.is_error():
         matcher.compute_bitmask()
