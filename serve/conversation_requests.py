@@ -33,8 +33,8 @@ def conversation_requests(
 ) -> tuple[list[GenerationRequest], ToolCalling | None]:
     """The requests for `fields.n` answers, and how their tool calls are read; None where the request has no tools.
 
-    `tools`, `choice`: as the chat API has them. Raises `ApiError` for values out of range, and for a model without a chat
-    template.
+    `tools`, `choice`: as the chat API has them. Raises `ApiError` for values out of range, and for a model that has no
+    chat template.
     """
     _ = model.template  # which a conversation needs
     tokenizer = model.worker.prompts.tokenizer
