@@ -77,6 +77,8 @@ def configure(style: Format = "json", level: int = logging.INFO) -> None:
         logger.handlers = [handler]
         logger.setLevel(least)
         logger.propagate = False
+    # A `uvicorn.Config` made earlier in this process may have given this one a level of its own.
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
     logging.getLogger("uvicorn.access").disabled = True
 
 

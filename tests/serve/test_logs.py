@@ -141,6 +141,13 @@ def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> No
             assert all(line.startswith("    ") for line in lines[1:]) and len(lines) > 3
 
 
+def test_the_level_of_an_earlier_server_is_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    configure("json")
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application")
+    assert [line["level"] for line in written(capsys)] == ["error"]
+
+
 def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", logging.WARNING)
     log_access(access())
