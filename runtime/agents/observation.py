@@ -1,0 +1,35 @@
+"""What came of a call: its value, or why it has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from intaglio.runtime.agents.events import Status
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The end of one call."""
+
+    number: int
+    tool: str
+    arguments: Mapping[str, Any]  # by parameter, with the values of references; empty if it was skipped
+    status: Status
+    value: Any = None  # what the tool returned
+    error: str | None = None  # one line, unless `status` is "done"
+    began: float | None = None  # seconds since the beginning of the run; None: never started
+    ended: float = 0.0
+    attempts: int = 0
+
+    @property
+    def text(self) -> str:
+        """The value as text, or the error."""
+        return as_text(self.value) if self.status == "done" else f"error: {self.error}"
+
+
+def as_text(value: Any) -> str:
+    """A value of a tool as text: a string as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
