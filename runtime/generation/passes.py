@@ -66,7 +66,7 @@ def run(session: DecoderSession, parts: Sequence[Part], number: int) -> list[tup
             trees, origins = trees or [()] * session.batch, origins or [()] * session.batch
             trees[row], origins[row] = part.forward.parents, part.forward.origins
     before = session.seconds
-    logits = session.append(tokens, wanted, trees, origins)
+    logits = session.append(tokens, wanted, trees, origins, copy=False)
     seconds = session.seconds - before
     for part in parts:
         model = part.forward.model

@@ -83,11 +83,12 @@ class RequestState:
     def advance(self, logits: Logits | None) -> list[tuple[str, TokenLogprobs | None]]:
         """Answer `forward` (None at the start), and continue to the next one; at the end of the text there is none.
 
-        Return the new final pieces of text, some of them empty, each with the log-probabilities of its token if the
-        request asks for them.
+        Return the new final pieces of text. If the request asks for log-probabilities, there is a piece for each token,
+        with those of the token; otherwise no piece is empty.
         """
         assert self.sequence is not None and self._steps is not None, "it was started"
-        pieces, sequence = [], self.sequence
+        pieces: list[tuple[str, TokenLogprobs | None]] = []
+        sequence = self.sequence
         if self._recorder is not None and isinstance(self.forward, Forward) and logits is not None:
             self._recorder.answered(self.forward, logits, sequence.tokens)
         self.forward = None
@@ -99,7 +100,9 @@ class RequestState:
                 sequence.tokens.append(given.token)
                 sequence.room -= 1
                 sequence.counts.accepted += given.by == "small"
-            pieces.append(self._take(given))
+            text, logprobs = self._take(given)
+            if text or logprobs:
+                pieces.append((text, logprobs))
             if self.ended:
                 return pieces
             given = self._steps.send(NO_LOGITS)

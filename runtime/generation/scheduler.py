@@ -189,8 +189,9 @@ class Scheduler:
                 reading.append((row, state))
             elif forward is not None:
                 parts.append(part_of(state, forward, self._chunk))
-        parts.sort(key=_last_served)
-        drafting = [part for part in parts if part.forward.model.author == "small"]
+        if len(parts) > 1:
+            parts.sort(key=_last_served)
+        drafting = [part for part in parts if part.forward.model.author == "small"] if self._draft is not None else []
         if reading and not drafting and not (self._read_last and parts):
             self._read_last = True
             self._read(reading)
@@ -242,7 +243,8 @@ class Scheduler:
         self._passes += 1
         model, began = parts[0].forward.model, time.perf_counter()
         answers = run(model.session, parts, self._passes)
-        self._observe(model, kind, began, [part.tokens for part in parts])
+        if self.observer is not None:
+            self._observe(model, kind, began, [part.tokens for part in parts])
         for state, logits in answers:
             self._go_on(state, logits)
 
@@ -255,11 +257,10 @@ class Scheduler:
     def _go_on(self, state: RequestState, logits: Logits | None) -> None:
         """Run a request until it waits for the next pass, or ends."""
         try:
-            pieces = state.advance(logits)
+            for text, logprobs in state.advance(logits):
+                self._events.append(Piece(state, text, logprobs))
         except Exception as error:  # of its strategy, or its constraint
             state.error = error
-            pieces = []
-        self._events += [Piece(state, text, logprobs) for text, logprobs in pieces if text or logprobs]
         if state.ended or state.error is not None:
             self._end(state)
 

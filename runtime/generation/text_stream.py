@@ -71,11 +71,11 @@ class TextStream:
 
     def finish(self) -> str:
         """Return the rest of the text after the last token: held-back text, and a partial character as it is."""
-        put_off = "".join(map(self.push, self._unread))
+        self._window += self._unread
         self._unread.clear()
         whole = self._decode()
         new, self._decoded = whole[len(self._decoded) :], whole
-        text = put_off + self._certain(new) + self._held
+        text = self._certain(new) + self._held
         self._held = ""
         return text
 

@@ -28,13 +28,7 @@ from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.rows import CachedRows, taking_part
 from intaglio.runtime.sessions.slots import Slots
-from intaglio.runtime.sessions.step import (
-    DRAFT_LOGITS,
-    EXIT_THRESHOLDS,
-    LOGITS,
-    decoder_of,
-    whole_outputs,
-)
+from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
 from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, dtypes_of
 
 Logits = npt.NDArray[np.float32]
@@ -134,6 +128,7 @@ class DecoderSession(CachedRows):
         wanted: Sequence[int],
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
+        copy: bool = True,
     ) -> list[Logits]:
         """Append tokens to the rows (possibly none to some); return the logits [wanted, vocab] at the end of each row.
 
@@ -142,6 +137,7 @@ class DecoderSession(CachedRows):
         trees   per row, the parents of its new tokens, see `token_tree`; empty for a plain sequence
         origins per row, with `trees`, the indices of the new tokens to draft after, for a graph that drafts; by default
                 the last
+        copy    False: the next step may write over the logits that are returned
 
         Long inputs, except trees, are run in several steps. Raises `UsageError` as `step` does.
         """
@@ -149,7 +145,8 @@ class DecoderSession(CachedRows):
         self.check_lengths(counts)
         longest = max(counts)
         if longest == 1 or (longest and (trees or longest <= self._widest(counts))):
-            return self._append(texts, counts, wanted, trees, origins)
+            found = self._append(texts, counts, wanted, trees, origins)
+            return [logits.copy() for logits in found] if copy else found
         return self._append_in_pieces(texts, wanted)
 
     def _append_in_pieces(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
@@ -163,7 +160,7 @@ class DecoderSession(CachedRows):
             now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
             wanted = [count - here for count, here in zip(wanted, now, strict=True)]
             for row, logits in enumerate(self._append(pieces, [*map(len, pieces)], now)):
-                found[row].append(logits)
+                found[row].append(logits.copy())
         return [np.concatenate(parts) for parts in found]
 
     def _widest(self, counts: Sequence[int]) -> int:
@@ -191,7 +188,11 @@ class DecoderSession(CachedRows):
         buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
         for index, row in enumerate(rows):
             tokens, count = texts[row], counts[row]
-            if count:
+            if count == 1:  # of the most frequent step; its index of logits can only be 0
+                self.check_ids(tokens[0], tokens[0])
+                buffers.input_ids[index, 0] = tokens[0]
+                buffers.logit_indices[index, 0] = 0
+            elif count:
                 self.check_ids(min(tokens), max(tokens))
                 buffers.input_ids[index, :count] = tokens
                 buffers.logit_indices[index, : wanted[row]] = self._slots.numbers[count - wanted[row] : count]
@@ -213,7 +214,7 @@ class DecoderSession(CachedRows):
         counts: npt.ArrayLike | None = None,
         logit_indices: npt.ArrayLike | None = None,
     ) -> Logits:
-        """Append tokens to all rows; return logits, float32 [batch, positions wanted, vocab].
+        """Append tokens to all rows; return a copy of the logits, float32 [batch, positions wanted, vocab].
 
         input_ids      [batch, tokens]; the first `counts` of each row are real, the rest any valid ids
         counts         [batch], 0 to tokens; by default all are real. `lengths` increase by them
@@ -237,7 +238,7 @@ class DecoderSession(CachedRows):
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
         buffers.draft_indices[:] = wanted
-        return self._run(buffers, real.tolist())
+        return self._run(buffers, real.tolist()).copy()
 
     def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
         """The buffers of a step of `tokens` for `rows`, with room in the cache: for sequences without branches.
@@ -262,7 +263,10 @@ class DecoderSession(CachedRows):
         return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
 
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
-        """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab]."""
+        """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab].
+
+        The next step of this shape writes over them.
+        """
         if buffers.draft_mask is not None:
             rows = buffers.shape.slice
             self._slots.place_drafts(buffers, self.lengths[rows], trees[rows] if trees else None)
@@ -275,7 +279,7 @@ class DecoderSession(CachedRows):
         if self.decoder.drafts:
             drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
             self.draft_logits[buffers.shape.slice] = drafts
-        return np.array(buffers.logits[..., : self.vocabulary], np.float32)  # a copy: the next step writes over them
+        return np.asarray(buffers.logits[..., : self.vocabulary], np.float32)
 
     def _reserve(self, slots: int) -> None:
         """Ensure `slots` slots in every row; the cache's content is copied."""

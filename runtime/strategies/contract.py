@@ -1,8 +1,9 @@
 """The contract of a strategy: its inputs and outputs.
 
 A strategy is written for one sequence. It requests a forward pass of a model by yielding a `Forward`, and gets the
-logits as the value of that `yield`; it outputs tokens by yielding them as `Written`. The scheduler (runtime/generation)
-answers the requests of several sequences in one pass, and closes a strategy when its sequence ends.
+logits as the value of that `yield`, valid until it yields the next one; it outputs tokens by yielding them as
+`Written`. The scheduler (runtime/generation) answers the requests of several sequences in one pass, and closes a
+strategy when its sequence ends.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def test_a_row_is_filled_again_while_others_are_written(models: dict[str, Models
     large = scheduler._large
     passes = []
     append = large.append
-    large.append = lambda *given: passes.append(1) or append(*given)  # type: ignore[method-assign,func-returns-value]
+    large.append = lambda *given, **options: passes.append(1) or append(*given, **options)  # type: ignore[method-assign,func-returns-value]
     results = [run.result() for run in runs]
     assert [len(result.tokens) for result in results] == counts
     assert len(passes) == 24
