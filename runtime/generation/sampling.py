@@ -6,6 +6,7 @@ presence and frequency penalties and the logit bias, of OpenAI's API, come after
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,6 +63,12 @@ class Sampling:
         """Whether tokens are chosen without randomness."""
         return self.temperature < LEAST_TEMPERATURE
 
+    @property
+    def penalises(self) -> bool:
+        """Whether logits are changed before a token is chosen."""
+        penalties = (self.repetition_penalty != 1, self.presence_penalty != 0, self.frequency_penalty != 0)
+        return any(penalties) or bool(self.logit_bias)
+
     @cached_property
     def bias(self) -> tuple[Tokens, npt.NDArray[np.float32]]:
         """The token ids of `logit_bias`, and what is added to their logits."""
@@ -91,9 +98,12 @@ class Sampler:
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
         self._memory: Logits | None = None  # of constrained logits, reused by each call
+        self._takes_highest = sampling.greedy and constraint is None and not sampling.penalises
 
     def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
+        if self._takes_highest:
+            return best(logits)
         if not self.sampling.greedy:
             return self.draw(self.distribution(logits, seen))
         return best(self.penalised(logits, seen))
@@ -142,7 +152,7 @@ class Sampler:
 def best(logits: Logits) -> int:
     """Return the token with the highest of logits [vocabulary], the first of equals. Raises `EngineError` for NaN."""
     token = int(logits.argmax())  # the first NaN, if there is one
-    if not np.isfinite(logits[token]):
+    if not math.isfinite(logits.item(token)):
         raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
     return token
 
