@@ -9,9 +9,9 @@ from typing import Any
 from intaglio.errors import MissingExtraError
 
 EXTRA_OF = {
+    "aiohttp": "bench",
     "cuda.bindings": "gpu",
     "httptools": "serve",
-    "httpx2": "bench",
     "huggingface_hub": "export",
     "llguidance": "grammar",
     "mcp": "agents",

@@ -19,9 +19,10 @@ from intaglio.errors import one_line
 from intaglio.extras import load
 
 if TYPE_CHECKING:
-    import httpx2
+    import aiohttp
 
 RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.M)  # of Prometheus' process collector
+JSON = {"Content-Type": "application/json"}
 SHOWN = 200  # characters of a server's message
 
 Answer = TypeVar("Answer")
@@ -101,38 +102,43 @@ class _Refusal(msgspec.Struct):
 class Client:
     """Connections to one server. An asynchronous context manager.
 
-    Raises `MissingExtraError` without httpx2; its methods raise `RequestError`.
+    Its own work counts in what is measured where client and server share a machine: aiohttp parses HTTP in C.
+    Raises `MissingExtraError` without aiohttp; its methods raise `RequestError`.
     """
 
     def __init__(self, url: str, key: str | None = None, timeout: float = 600.0):
         """`url`: with or without the final /v1; `key`: sent as a bearer token; `timeout`: seconds without an answer."""
-        http = load("httpx2")
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._http = http
-        self._client: httpx2.AsyncClient = http.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=timeout,
-            limits=http.Limits(max_connections=None, max_keepalive_connections=None),
-        )
+        self._http = load("aiohttp")
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        http = self._http
+        self._session = http.ClientSession(
+            headers=self._headers,
+            timeout=http.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout),
+            connector=http.TCPConnector(limit=0),
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        assert self._session is not None, "it was entered"
+        await self._session.close()
 
     async def models(self) -> list[str]:
         """The names of the server's models."""
         async with self._answer("GET", "/v1/models") as response:
-            found = _decoded(await response.aread(), _Models)
+            found = _decoded(await response.read(), _Models)
         return [each.id for each in found.data]
 
     async def metrics(self) -> str:
         """The server's metrics, in Prometheus' text format."""
         async with self._answer("GET", "/metrics") as response:
-            return (await response.aread()).decode(errors="replace")
+            return (await response.read()).decode(errors="replace")
 
     async def resident_bytes(self) -> int | None:
         """The resident memory of the server's process, where its metrics have it."""
@@ -144,7 +150,7 @@ class Client:
     async def embed(self, body: Mapping[str, object]) -> tuple[int, int]:
         """Request embeddings; return the numbers of texts and of their tokens."""
         async with self._answer("POST", "/v1/embeddings", body) as response:
-            found = _decoded(await response.aread(), _Embeddings)
+            found = _decoded(await response.read(), _Embeddings)
         return len(found.data), found.usage.prompt_tokens
 
     async def complete(self, path: str, body: Mapping[str, object]) -> Reply:
@@ -171,7 +177,7 @@ class Client:
             if not kind.startswith("text/event-stream"):
                 raise RequestError("not a stream", f"content-type {kind or 'unknown'!r}")
             finished = False
-            async for line in _lines(response.aiter_raw()):
+            async for line in _lines(response.content.iter_any()):
                 if not line.startswith(b"data:"):
                     continue
                 data = line.removeprefix(b"data:").strip()
@@ -186,24 +192,28 @@ class Client:
     @asynccontextmanager
     async def _answer(
         self, method: str, path: str, body: Mapping[str, object] | None = None
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and yield its response, whose status is 200."""
+        assert self._session is not None, "it was entered"
         http = self._http
+        data, headers = (None, None) if body is None else (msgspec.json.encode(body), JSON)
         try:
-            async with self._client.stream(method, self.url + path, json=body) as response:
-                if response.status_code != 200:
+            async with self._session.request(method, self.url + path, data=data, headers=headers) as response:
+                if response.status != 200:
                     raise await _refused(response)
                 yield response
-        except http.TimeoutException as error:
+        except TimeoutError as error:  # aiohttp's are of this kind
             raise RequestError("timeout", one_line(error, SHOWN)) from error
-        except http.ConnectError as error:
+        except http.ClientConnectorError as error:
             raise RequestError("cannot connect", one_line(error, SHOWN)) from error
-        except http.HTTPError as error:
+        except http.InvalidURL as error:
+            raise RequestError("invalid URL", one_line(error, SHOWN)) from error
+        except http.ClientError as error:
             raise RequestError("connection closed", one_line(error, SHOWN)) from error
 
 
 async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Split what arrives into lines, with less work per event than httpx2's own way: it counts in what is measured."""
+    """Split what arrives into lines."""
     rest = b""
     async for part in parts:
         *lines, rest = (rest + part).split(b"\n")
@@ -213,16 +223,16 @@ async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield rest
 
 
-async def _refused(response: httpx2.Response) -> RequestError:
+async def _refused(response: aiohttp.ClientResponse) -> RequestError:
     """The error of a response that is not 200."""
-    text = (await response.aread()).decode(errors="replace")
+    text = (await response.read()).decode(errors="replace")
     try:
         message = _decoded(text, _Refusal).error.message
     except RequestError:  # of a proxy, in words of its own
         message = text
     wait = response.headers.get("retry-after", "")
     seconds = float(wait) if wait.isdecimal() else None  # it may also be a date
-    return RequestError(f"HTTP {response.status_code}", " ".join(message.split())[:SHOWN], seconds)
+    return RequestError(f"HTTP {response.status}", " ".join(message.split())[:SHOWN], seconds)
 
 
 def _chunk(event: _Event) -> Chunk:

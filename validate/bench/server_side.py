@@ -50,6 +50,7 @@ class ServerSide:
             raise UsageError(f"--{strange[0].replace('_', '-')}: embeddings are not generated. Leave it out.")
         self._client = Client(url, key, timeout)
         self._runner = asyncio.Runner()
+        self._runner.run(self._client.__aenter__())
         try:
             self._model = model or self._first_model()
         except BaseException:

@@ -204,7 +204,7 @@ def test_a_server_beside_its_bundle_leaves_the_threads_to_the_bundle(
 
 
 def test_without_the_client_the_extra_is_named(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(MissingExtraError, match=r"intaglio\[bench\]"):
         measured(server)
 
