@@ -19,6 +19,7 @@ class AgentLimits:
     replans: int = 3  # plans after the first one
     model_calls: int = 16
     tokens: int = 1 << 16  # that the models write, in all
+    request_tokens: int = 1024  # that a model writes for one request
     seconds: float = 300.0  # of the run
     tasks: int = 1000  # calls of tools, in all plans
     parallel: int = 64  # calls of tools at a time
@@ -28,7 +29,7 @@ class AgentLimits:
     def __post_init__(self) -> None:
         if self.replans < 0:
             raise UsageError(f"replans {self.replans}: expected 0 or more.")
-        for name in ("model_calls", "tokens", "tasks", "parallel", "observation_characters"):
+        for name in ("model_calls", "tokens", "request_tokens", "tasks", "parallel", "observation_characters"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
         for name in ("seconds", "tool_seconds"):

@@ -1,0 +1,35 @@
+"""The joiner of LLMCompiler (thesis, section 6.2 and appendix D.5): answers, or asks for another plan."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# A decision is at the beginning of a line, so that neither word counts within a thought or an answer.
+DECISION = re.compile(r"^[ \t]*(Answer|Replan):", re.MULTILINE)
+GRAMMAR = r"""start: THOUGHT? (ANSWER{replan})
+THOUGHT: /Thought: [^\x00-\x1f]{{1,500}}\n/
+ANSWER: /Answer: \S(.|\n)*/
+{rule}"""
+REPLAN = r"REPLAN: /Replan: [^\x00-\x1f]{1,500}/"
+
+
+class Decision(NamedTuple):
+    """What a joiner wrote."""
+
+    answer: str | None
+    reason: str = ""  # for another plan, if there is no answer
+
+
+def joiner_grammar(may_replan: bool) -> str:
+    """Return the grammar of a joiner's text, in llguidance's variant of Lark."""
+    return GRAMMAR.format(replan=" | REPLAN" if may_replan else "", rule=REPLAN if may_replan else "")
+
+
+def read_decision(text: str) -> Decision:
+    """Read what a joiner wrote; text without "Answer:" or "Replan:" is an answer, as models forget the form."""
+    found = DECISION.search(text)
+    if found is None:
+        return Decision(text.strip())
+    rest = text[found.end() :].strip()
+    return Decision(rest) if found[1] == "Answer" else Decision(None, " ".join(rest.split()))
