@@ -8,10 +8,11 @@ references have no value yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from intaglio.runtime.agents.plan import Call, PlanError, Reference, Template, Value, references
+from intaglio.errors import UsageError
+from intaglio.runtime.agents.plan import ENDINGS, Call, PlanError, Reference, Template, Value, references
 from intaglio.runtime.agents.tool import Tool
 
 Schema = Mapping[str, Any] | bool
@@ -39,6 +40,13 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minProperties": ("object", lambda value, bound: len(value) >= bound),
     "maxProperties": ("object", lambda value, bound: len(value) <= bound),
 }
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `UsageError` if one of the tools' names would end a plan."""
+    for name in names:
+        if name in ENDINGS:
+            raise UsageError(f"tool {name!r}: this name ends a plan. Rename the tool.")
 
 
 def by_parameter(call: Call, tool: Tool) -> dict[str, Value]:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import NoReturn
 
-from intaglio.errors import UsageError
 from intaglio.runtime.agents.plan import ENDINGS, MAX_DEPTH, Call, Join, PlanError, Value
-from intaglio.runtime.agents.plan_check import check_call
+from intaglio.runtime.agents.plan_check import check_call, check_names
 from intaglio.runtime.agents.plan_text import MAX_NUMBER, decoded, decoded_key, reference_of
 from intaglio.runtime.agents.tool import Tool
 
@@ -41,8 +40,7 @@ class PlanParser:
 
         Raises `UsageError` for a tool with the name of a plan's ending.
         """
-        for name in ENDINGS & tools.keys():
-            raise UsageError(f"tool {name!r}: this name ends a plan. Rename the tool.")
+        check_names(tools)
         self._tools = tools
         self._numbers = sorted(known)  # of earlier calls, and of those of this plan
         self._text, self._place, self._line = "", 0, 1

@@ -81,7 +81,10 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def rendered(call: Call) -> str:
     """Return `call` as a plan has it, on one line: `3. search("age of $1", limit=2)`."""
-    arguments = [*map(_value, call.arguments), *(f"{name}={_value(value)}" for name, value in call.keywords.items())]
+    arguments = [
+        *map(rendered_value, call.arguments),
+        *(f"{name}={rendered_value(value)}" for name, value in call.keywords.items()),
+    ]
     return f"{call.number}. {call.tool}({', '.join(arguments)})"
 
 
@@ -95,16 +98,17 @@ def _thoughts(call: Call) -> list[str]:
     return [f"Thought: {line}" for line in (call.thought or "").split("\n") if line]
 
 
-def _value(value: Value) -> str:
+def rendered_value(value: Value) -> str:
+    """Return a value as an argument of a plan has it."""
     match value:
         case Reference(number):
             return f"${number}"
         case Template(parts):
             return f'"{"".join(_part(part, after) for part, after in zip(parts, (*parts[1:], ""), strict=True))}"'
         case dict():
-            return f"{{{', '.join(f'{_json(key)}: {_value(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{_json(key)}: {rendered_value(each)}' for key, each in value.items())}}}"
         case list() | tuple():
-            return f"[{', '.join(map(_value, value))}]"
+            return f"[{', '.join(map(rendered_value, value))}]"
     return _json(value).replace("$", "$$")
 
 
