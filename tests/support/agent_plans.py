@@ -98,11 +98,10 @@ def literals(schema: Mapping[str, Any], numbers: Collection[int]) -> st.SearchSt
     if schema["type"] == "object":
         if isinstance(extra := schema.get("additionalProperties"), Mapping):
             return st.dictionaries(TEXTS, values(extra, numbers), max_size=3)
-        needed = {name: values(schema["properties"][name], numbers) for name in schema["required"]}
-        return st.fixed_dictionaries(
-            needed,
-            optional={name: values(each, numbers) for name, each in schema["properties"].items() if name not in needed},
-        )
+        inner = {name: values(each, numbers) for name, each in schema["properties"].items()}
+        needed = {name: inner.pop(name) for name in schema["required"]}
+        drawn = st.fixed_dictionaries(needed, optional=inner)
+        return drawn.map(lambda some: {name: some[name] for name in schema["properties"] if name in some})
     return simple[schema["type"]]
 
 
