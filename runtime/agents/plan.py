@@ -8,6 +8,9 @@ from typing import Any
 
 from intaglio.errors import IntaglioError
 
+ENDINGS = frozenset({"join", "finish"})  # names of calls that end a plan
+MAX_DEPTH = 32  # of the lists and objects in an argument
+
 
 class PlanError(IntaglioError):
     """A plan that cannot be run; the message is written for the model that wrote it, and for people."""

@@ -1,0 +1,223 @@
+"""The grammar of plans: all that it allows is read without an error, and it allows every plan as it is rendered."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+import llguidance
+import numpy as np
+import pytest
+from agent_plans import INTEGER, NUMBER, STRING, TOOLS, made, plans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from intaglio.errors import UsageError
+from intaglio.runtime.agents.plan_grammar import plan_grammar
+from intaglio.runtime.agents.plan_parser import PlanParser
+from intaglio.runtime.agents.plan_text import rendered_plan
+from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+
+ROOT = Path(__file__).parents[3]
+TOKENIZER = Tokenizer.from_file(str(ROOT / "examples" / "language_models" / "large" / "tokenizer.json"))
+END = 0  # <|endoftext|>
+BYTES = llguidance.LLTokenizer("byte")
+MORE = [
+    made("tuple", {"it": {"type": "array", "prefixItems": [STRING, NUMBER], "minItems": 1, "items": INTEGER}}, ["it"]),
+    made("pair", {"it": {"type": "array", "prefixItems": [STRING, INTEGER], "minItems": 2, "maxItems": 2}}, ["it"]),
+    made("few", {"it": {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3}}, ["it"]),
+    made(
+        "near", {"it": {**NUMBER, "minimum": -1, "exclusiveMaximum": 2.5}, "n": {**INTEGER, "exclusiveMinimum": 3}}, []
+    ),
+    made("same", {"it": {"const": 'a"$\n'}, "yes": {"const": True}}, []),
+    made(
+        "mix",
+        {"it": {"description": "x", "anyOf": [{"allOf": [{"$ref": "#/$defs/s"}, {"maxLength": 3}]}, NUMBER]}},
+        [],
+        **{"$defs": {"s": STRING}},
+    ),
+    made("map", {"it": {"type": "object", "additionalProperties": {"enum": ["$1", 2]}, "maxProperties": 2}}, ["it"]),
+    made("odd", {"$it": STRING, "a b": INTEGER, "other": NUMBER, "nothing": False}, ["$it"]),
+    made("emoji", {"😀": STRING, "it": {"enum": ["😀", "\x01", "a/b"]}}, []),
+    made("never", {"nothing": False, "last": STRING}, []),
+    made("untyped", {"it": {"properties": {"$a": STRING}, "minimum": 3, "minLength": 1}}, ["it"]),
+]
+
+
+def matcher(grammar: str) -> llguidance.LLMatcher:
+    made = llguidance.LLMatcher(BYTES, grammar, log_level=0)
+    assert not made.is_error(), made.get_error()
+    return made
+
+
+@cache
+def compiled(known: frozenset[int], most: int, more: bool) -> llguidance.LLMatcher:
+    tools = MORE if more else list(TOOLS.values())
+    return matcher(plan_grammar(tools, known, most))
+
+
+def accepts(grammar: llguidance.LLMatcher, text: str) -> bool:
+    copy, data = grammar.deep_copy(), list(text.encode())
+    return copy.try_consume_tokens(data) == len(data) and copy.is_accepting()
+
+
+def walk(grammar: llguidance.LLMatcher, seed: int, most: int = 1500) -> str:
+    """A random text of the grammar. Bytes that close something are likelier, so that it ends."""
+    chance, copy, written = random.Random(seed), grammar.deep_copy(), bytearray()
+    favourites = b'"$)]},12\n'
+    while not copy.is_stopped() and not (copy.is_accepting() and chance.random() < 0.5):
+        bits = np.unpackbits(np.frombuffer(copy.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = [int(each) for each in np.flatnonzero(bits[:256])]
+        assert allowed, f"a dead end after {bytes(written)!r}"
+        liked = [each for each in allowed if each in favourites]
+        hurry = 0.9 if len(written) > most else 0.4
+        byte = chance.choice(liked) if liked and chance.random() < hurry else chance.choice(allowed)
+        assert copy.consume_token(byte)
+        written.append(byte)
+    return written.decode()
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
+def test_any_text_of_the_grammar_is_a_plan_without_errors(seed: int, known: tuple[int, ...], more: bool) -> None:
+    text = walk(compiled(frozenset(known), 4, more), seed)
+    parser = PlanParser({tool.name: tool for tool in (MORE if more else TOOLS.values())}, known)
+    calls = parser.push(text) + parser.finish()
+    assert parser.join is not None
+    first = max(known, default=0) + 1
+    assert [call.number for call in calls] == list(range(first, first + len(calls)))
+    assert len(calls) <= 4
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
+def test_every_plan_is_allowed_as_it_is_rendered(data: st.DataObject, known: tuple[int, ...]) -> None:
+    calls = data.draw(plans(known, 4))
+    assert accepts(compiled(frozenset(known), 4, False), rendered_plan(calls))
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("1. join()", True),
+        ("1. now()\n2. join()", True),
+        ("Thought: hm\n1. now()\nThought: done\n2. join()", True),
+        ('1. now()\n2. search("$1 ${1}2 $$3", tags=[$1, "$1"])\n3. join()', True),
+        ('1. search("a", 20)\n2. join()', True),
+        ('1. search("a", 3, tags=[])\n2. join()', True),
+        ('1. search(query="a", limit=3)\n2. join()', True),
+        ("1. now()\n2. now()\n3. now()\n4. now()\n5. join()", True),
+        ("1. now()\n2. now()\n3. now()\n4. now()\n5. now()\n6. join()", False),  # too many
+        ("1. now()", False),  # no end
+        ("1. join()\n", False),
+        ("1. join()\n2. now()", False),
+        ("2. now()\n3. join()", False),
+        ("1. now()\n1. join()", False),
+        ("1. nope()\n2. join()", False),
+        ('1. search("$1")\n2. join()', False),  # itself
+        ('1. search("$2")\n2. now()\n3. join()', False),  # a later one
+        ('1. now()\n2. search("$12")\n3. join()', False),  # $12 is not $1 and a 2
+        ('1. now()\n2. search("$2")\n3. join()', False),
+        ('1. search("5 $")\n2. join()', False),
+        ('1. store([{"a": $1}])\n2. join()', False),
+        ("1. search()\n2. join()", False),  # missing
+        ("1. search(limit=3)\n2. join()", False),
+        ('1. search("a", 21)\n2. join()', False),  # out of range
+        ('1. search("a", "3")\n2. join()', False),  # type
+        ('1. search("a", city="b")\n2. join()', False),  # unknown
+        ('1. search("a", query="b")\n2. join()', False),  # twice
+        ('1. pages.find("worst", {"city": "a"})\n2. join()', False),
+        ('1. pages.find("$$cheap", {"city": "a"})\n2. join()', True),
+        ('1. pages.find("best", {"zip": 3})\n2. join()', False),
+        ('1. code("a")\n2. join()', False),  # too short
+        ('1. code("$$$$")\n2. join()', True),
+    ],
+)
+def test_what_a_plan_may_be(text: str, allowed: bool) -> None:
+    assert accepts(compiled(frozenset(), 4, False), text) == allowed
+
+
+def test_known_calls_may_be_referred_to_and_gaps_between_them_may_not() -> None:
+    grammar = compiled(frozenset({1, 3, 11}), 4, False)
+    for reference, allowed in {"$1": True, "$3": True, "$11": True, "${11}1": True, "$2": False, "$12": False}.items():
+        assert accepts(grammar, f'12. search("{reference}")\n13. join()') == allowed
+    assert not accepts(grammar, "1. now()\n2. join()")
+    assert accepts(grammar, '12. now()\n13. search("$12")\n14. join()')
+
+
+def test_thoughts_can_be_left_out_of_the_grammar() -> None:
+    grammar = matcher(plan_grammar(list(TOOLS.values()), thoughts=False))
+    assert accepts(grammar, "1. now()\n2. join()")
+    assert not accepts(grammar, "Thought: a\n1. now()\n2. join()")
+
+
+@pytest.mark.parametrize("tools", [[], [TOOLS["now"]], [TOOLS["search"]]], ids=["none", "without parameters", "one"])
+def test_few_tools(tools: list[Tool]) -> None:
+    grammar = matcher(plan_grammar(tools, most=1))
+    assert accepts(grammar, "1. join()")
+    assert accepts(grammar, "1. now()\n2. join()") == (tools == [TOOLS["now"]])
+
+
+def many_calls() -> str:
+    calls = [f'{n}. search("$$5 near ${n - 1} and ${{{n - 1}}}0", 3, ["a"])' for n in range(2, 33)]
+    return "\n".join(["1. now()", *calls, "33. join()"])
+
+
+def test_the_grammar_of_thirty_two_calls_is_small_and_passes_the_check_of_grammars() -> None:
+    text = plan_grammar(list(TOOLS.values()), most=32)
+    assert len(text) < 16_000
+    grammar = Grammar.from_lark(text, TOKENIZER)
+    assert grammar.bytes < 16 << 20
+    tokens = TOKENIZER.encode(many_calls()).ids
+    constraint = GrammarConstraint(grammar, {END})
+    for place, token in enumerate(tokens):
+        assert constraint.allowed(tokens[:place])[token], TOKENIZER.decode(tokens[: place + 1])
+    assert constraint.allowed(tokens)[END] and constraint.finished(tokens)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        plan_grammar(list(TOOLS.values()), range(1, 1001), 32),
+        plan_grammar(list(TOOLS.values()), (), 1000),
+        plan_grammar([made(f"tool_{each}", {f"p{n}": STRING for n in range(40)}, []) for each in range(64)]),
+        plan_grammar([made(f"tool_{each}", {f"p{n}": {} for n in range(each)}, ["p0"]) for each in range(1, 40)]),
+        plan_grammar([made("a", {"s": {**STRING, "maxLength": 10**9}, "l": {"type": "array", "maxItems": 10**9}}, [])]),
+    ],
+    ids=["1000 known", "1000 calls", "64 tools", "parameters", "bounds"],
+)
+def test_large_grammars_pass_the_check_of_grammars(text: str) -> None:
+    assert Grammar.from_lark(text, TOKENIZER).bytes < 32 << 20
+
+
+def test_an_optional_parameter_that_no_plan_can_write_is_left_out() -> None:
+    grammar = compiled(frozenset(), 4, True)
+    assert accepts(grammar, '1. never(last="a")\n2. join()') and not accepts(grammar, '1. never("a")\n2. join()')
+    assert accepts(grammar, '1. odd("a", 3, other=2)\n2. join()') and not accepts(grammar, "1. odd()\n2. join()")
+
+
+@pytest.mark.parametrize(
+    ("tool", "most", "cause"),
+    [
+        (TOOLS["now"], 0, "0 calls in a plan: expected 1 to 1000"),
+        (made("finish", {}, []), 3, "tool 'finish': this name ends a plan"),
+        (made("bad", {"a": STRING, "it": False}, ["it"]), 3, "tool 'bad': no plan can write it. Simplify"),
+        (made("bad", {"it": {**INTEGER, "minimum": 3, "maximum": 2}}, ["it"]), 3, "tool 'bad': no plan can write it"),
+        (made("bad", {"it": {"allOf": [{"type": "string"}, {"type": "null"}]}}, ["it"]), 3, "no plan can write it"),
+    ],
+)
+def test_a_tool_that_cannot_be_called_is_refused(tool: Tool, most: int, cause: str) -> None:
+    with pytest.raises(UsageError, match=cause):
+        plan_grammar([tool], most=most)
+
+
+def test_calls_with_what_the_text_may_not_have_are_not_dead_ends() -> None:
+    """An argument that only a reference could be has no rule, as the first call has nothing to refer to."""
+    loop = {"type": "object", "properties": {"next": {"$ref": "#/$defs/loop"}}, "required": ["next"]}
+    tool = made("loop", {"it": {"$ref": "#/$defs/loop"}}, [], **{"$defs": {"loop": loop}})
+    grammar = matcher(plan_grammar([tool]))
+    assert accepts(grammar, "1. loop()\n2. join()")
+    assert not accepts(grammar, "1. loop()\n2. loop($1)\n3. join()")
