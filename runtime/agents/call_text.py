@@ -6,6 +6,8 @@ import json
 
 from intaglio.runtime.agents.plan import Call, Reference, Template, Value
 
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
 
 def call_text(call: Call) -> str:
     """Return `search("age of $1", limit=2)`: without its number, and without the thought before it."""
@@ -18,15 +20,15 @@ def _literal(value: Value) -> str:
         case Reference(number):
             return f"${number}"
         case Template(parts):
-            return json.dumps("".join(map(_part, parts)), ensure_ascii=False)
+            return _JSON.encode("".join(map(_part, parts)))
         case str():
-            return json.dumps(_part(value), ensure_ascii=False)
+            return _JSON.encode(_part(value))
         case dict():
-            pairs = (f"{json.dumps(key, ensure_ascii=False)}: {_literal(each)}" for key, each in value.items())
+            pairs = (f"{_JSON.encode(key)}: {_literal(each)}" for key, each in value.items())
             return f"{{{', '.join(pairs)}}}"
         case list() | tuple():
             return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value)
+    return _JSON.encode(value)
 
 
 def _part(part: str | Reference) -> str:
