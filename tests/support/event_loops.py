@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import selectors
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _guarded(runner: asyncio.Runner, main: Coroutine[Any, Any, Result], seconds: float) -> Result:
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
     try:
         with runner:
             return runner.run(main)

@@ -103,6 +103,14 @@ def test_a_thread_may_raise_what_futures_and_loops_do_not_take(error: BaseExcept
     assert (observation.error or "").startswith(type(error).__name__)
 
 
+def test_ctrl_c_while_an_async_tool_runs_ends_the_run() -> None:
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(observed(tool(interrupted)))
+
+
 def test_long_messages_are_cut() -> None:
     def fails() -> None:
         raise ValueError("word " * 100_000)

@@ -216,6 +216,17 @@ def test_waiting_for_a_busy_tool_holds_no_place_of_others() -> None:
     assert [observations[number].began for number in (1, 2, 3, 4, 5)] == [0, 1, 2, 0, 1]
 
 
+def test_those_that_were_ready_first_start_first() -> None:
+    calls = [
+        Call(1, "wait", (1, 0.5)),
+        Call(2, "wait", (Reference(1), 0.25)),  # ready after 3 and 4
+        Call(3, "wait", (3, 0.25)),
+        Call(4, "wait", (4, 0.25)),
+    ]
+    observations = observed(*calls, parallel=1)
+    assert [observations[number].began for number in (1, 3, 4, 2)] == [0, 0.5, 0.75, 1.0]
+
+
 def left_over() -> tuple[set[Any], list[asyncio.TimerHandle]]:
     """Tasks but this one, and timers that will still fire."""
     loop: Any = asyncio.get_running_loop()
