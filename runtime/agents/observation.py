@@ -9,6 +9,8 @@ from typing import Any
 
 from intaglio.runtime.agents.events import Status
 
+_JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # json.dumps would make one for each value
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -32,4 +34,4 @@ class Observation:
 
 def as_text(value: Any) -> str:
     """A value of a tool as text: a string as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else _JSON.encode(value)

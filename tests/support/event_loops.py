@@ -1,0 +1,69 @@
+"""Event loops for tests: with a hard limit of time, or with a clock that jumps to the next timer."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import selectors
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+SECONDS = 20.0
+
+
+def run(main: Coroutine[Any, Any, Result], seconds: float = SECONDS) -> Result:
+    """Run `main` in real time. The process ends with all stacks if the loop itself is stuck."""
+
+    async def limited() -> Result:
+        async with asyncio.timeout(seconds):
+            return await main
+
+    return _guarded(asyncio.Runner(), limited(), 2 * seconds)
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run `main` with a clock that stands still while anything can run, and jumps to the next timer otherwise.
+
+    Raises `RuntimeError` if `main` waits for something that cannot happen any more.
+    """
+    return _guarded(asyncio.Runner(loop_factory=VirtualTimeLoop), main, SECONDS)
+
+
+def _guarded(runner: asyncio.Runner, main: Coroutine[Any, Any, Result], seconds: float) -> Result:
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    try:
+        with runner:
+            return runner.run(main)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never waits: the time that it should have waited is over at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise RuntimeError("Nothing is left that could happen: a hang.")
+        self.now += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is simulated; no threads."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Simulated seconds."""
+        return self._jumping.now
