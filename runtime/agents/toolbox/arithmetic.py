@@ -24,7 +24,13 @@ MOST_BITS = 1024  # of a numerator or denominator, as many as the exponent range
 MOST_EXPONENT = 400  # of a number such as 1e400, beyond the range of a float
 
 SIGNS = str.maketrans("−–×·÷", "--**/")
-SCALES = {"percent": Fraction(1, 100), "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES = {
+    "percent": Fraction(1, 100),
+    "thousand": Fraction(10**3),
+    "million": Fraction(10**6),
+    "billion": Fraction(10**9),
+    "trillion": Fraction(10**12),
+}
 AMBIGUOUS = frozenset("kKmMbBtT")  # 3 m: metres or millions
 CONSTANTS = {"pi": math.pi, "e": math.e}
 UNITS = re.compile(
@@ -181,7 +187,7 @@ class _Parser:
         if word.kind == "name" and word.text not in BINDING:
             self._advance()
             if word.text.lower() in SCALES:
-                value *= SCALES[word.text.lower()]
+                value = value * SCALES[word.text.lower()]
             else:
                 self._drop_unit(text, word.text)
         return _bounded(value)
@@ -281,7 +287,7 @@ def _sqrt(value: Number) -> Number:
 
 def _round(value: Number, digits: Number = Fraction(0)) -> Number:
     """Round to `digits` places, halves away from zero, as people do."""
-    if digits != int(digits) or abs(digits) > MOST_EXPONENT:
+    if digits != int(digits) or not -MOST_EXPONENT <= digits <= MOST_EXPONENT:
         raise ToolError(f"calculate: round to {float(digits):.15g} places, expected a whole number.")
     scale = Fraction(10) ** int(digits)
     exact = Fraction(repr(value) if isinstance(value, float) else value)
