@@ -13,6 +13,7 @@ EXTRA_OF = {
     "httptools": "serve",
     "httpx2": "bench",
     "huggingface_hub": "export",
+    "jsonschema": "agents",
     "llguidance": "grammar",
     "mcp": "agents",
     "onnx_graphsurgeon": "surgeon",
