@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,7 @@ from intaglio.runtime.agents.mcp_client import COMMAND, NAME_CHARACTERS, NOT_IN_
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 from intaglio.runtime.agents.toolbox.page import file_tool, page_tool
-from intaglio.runtime.agents.toolbox.text_search import search_tool
+from intaglio.runtime.agents.toolbox.text_search import TextIndex, search_tool
 
 SOURCES = f"calculate, search:FOLDER, pages, pages:FOLDER, FILE.py, http(s)://ADDRESS, or {COMMAND}COMMAND"
 SCHEME = re.compile(r"https?://", re.IGNORECASE)
@@ -49,7 +49,7 @@ async def open_tools(sources: Sequence[str]) -> AsyncIterator[dict[str, Tool]]:
             if SCHEME.match(source) or source.startswith(COMMAND):
                 opened.append(await stack.enter_async_context(mcp_tools(source)))
             else:
-                opened.append(_local(source))
+                opened.append(_local(source, stack))
         yield unique(opened)
 
 
@@ -67,8 +67,8 @@ def _check(source: str) -> None:
         raise UsageError(f"tools {source!r:.200}: expected {SOURCES}.")
 
 
-def _local(source: str) -> Server:
-    """The tools of a source that is no server."""
+def _local(source: str, stack: AsyncExitStack) -> Server:
+    """The tools of a source that is no server; `stack` closes them."""
     if source.endswith(".py"):
         return Server(Path(source).stem, file_tools(Path(source)))
     name, _, folder = source.partition(":")
@@ -81,7 +81,9 @@ def _local(source: str) -> Server:
         case "pages", _:
             return Server(label, [file_tool(folder)])
         case _:
-            return Server(label, [search_tool(folder)])
+            index = TextIndex(folder)
+            stack.callback(index.close)
+            return Server(label, [search_tool(index)])
 
 
 def unique(servers: Sequence[Server]) -> dict[str, Tool]:
@@ -106,18 +108,18 @@ def file_tools(path: Path) -> list[Tool]:
 
     The file may import others of its folder. Raises `UsageError` with file and line for errors in it.
     """
+    if not path.is_file():
+        raise UsageError(f"tools {path}: no such file. Expected a Python file.")
     try:
         with _importing_from(path.resolve().parent):
             module = _run(path)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError) and _line(error, path) is None:
-            raise UsageError(f"tools {path}: {error.strerror}. Expected a Python file.") from error
-        raise _problem(error, path) from error
     except (Exception, SystemExit) as error:
         raise _problem(error, path) from error
     tools = {id(each): each for each in vars(module).values() if isinstance(each, Tool)}
     if not tools:
-        raise UsageError(f"tools {path}: no tools. Define one with the decorator of intaglio.runtime.agents.")
+        raise UsageError(
+            f"tools {path}: no tools. Define one with the decorator intaglio.runtime.agents.tool_from_function.tool."
+        )
     return list(tools.values())
 
 
@@ -138,7 +140,8 @@ def _importing_from(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        with suppress(ValueError):  # the file removed it
+            sys.path.remove(str(folder))
 
 
 def _problem(error: BaseException, path: Path) -> UsageError:

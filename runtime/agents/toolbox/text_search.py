@@ -77,13 +77,13 @@ class TextIndex:
             return rows.fetchall()
 
     def close(self) -> None:
-        """Release the index."""
-        self._database.close()
+        """Release the index, after a search that is running."""
+        with self._lock:
+            self._database.close()
 
 
-def search_tool(folder: str | Path, suffixes: Sequence[str] = SUFFIXES) -> Tool:
-    """Return the tool `search` over the text files in `folder`; see `TextIndex` for what it reads and raises."""
-    index = TextIndex(folder, suffixes)
+def search_tool(index: TextIndex) -> Tool:
+    """Return the tool `search` over the text files of `index`, which has to stay open."""
 
     def search(query: str, limit: int = 3) -> str:
         if not 1 <= limit <= MOST_PASSAGES:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "texts"
 
 
+def searching(folder: Path) -> Callable[..., Any]:
+    return search_tool(TextIndex(folder)).function
+
+
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextIndex]:
     path = tmp_path_factory.mktemp("texts")
@@ -42,7 +47,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextIndex]:
 
 
 def test_the_passage_that_fits_best_comes_first_with_its_file(folder: Path) -> None:
-    search = search_tool(folder).function
+    search = searching(folder)
     assert search(query="How high is the highest mountain?", limit=1) == f"[mountains.md] # Mountains\n{MONT_BLANC}"
     assert search(query="the lakes of Switzerland").startswith(f"[deep/lakes.txt] {LAKE}")
     assert search(query="volcano") == "no passage has any word of 'volcano'"
@@ -74,7 +79,7 @@ def test_links_out_of_the_folder_are_not_followed(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
     (folder / "broken.txt").symlink_to(folder / "nowhere")
     (folder / "circle.txt").symlink_to(folder / "circle.txt")
-    assert search_tool(folder).function(query="password") == "no passage has any word of 'password'"
+    assert searching(folder)(query="password") == "no passage has any word of 'password'"
 
 
 def test_a_pipe_named_like_a_text_does_not_hang(folder: Path) -> None:
@@ -91,7 +96,7 @@ def test_texts_in_other_encodings_are_found_and_binaries_are_not(folder: Path) -
     (folder / "wide.txt").write_bytes("crater".encode("utf-16"))
     (folder / "binary.txt").write_bytes(b"\0\1geyser\0")
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("espresso")
-    search = search_tool(folder).function
+    search = searching(folder)
     assert search(query="volcano") == "[latin.txt] volcano na\ufffdve"
     assert search(query="crater") == "[wide.txt] crater"
     assert search(query="espresso") == "[caf\ufffd.txt] espresso"
@@ -101,7 +106,7 @@ def test_texts_in_other_encodings_are_found_and_binaries_are_not(folder: Path) -
 def test_only_the_beginning_of_a_huge_file_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_search, "MOST_FILE_BYTES", 1000)
     (folder / "huge.txt").write_text("volcano " + "lava " * 1000 + "geyser")
-    search = search_tool(folder).function
+    search = searching(folder)
     assert search(query="volcano").startswith("[huge.txt]")
     assert search(query="geyser").startswith("no passage")
 
@@ -120,7 +125,7 @@ def test_a_folder_without_texts_is_refused(folder: Path) -> None:
 
 
 def test_threads_search_at_the_same_time(folder: Path) -> None:
-    search = search_tool(folder).function
+    search = searching(folder)
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(lambda _: search(query="mountain", limit=1), range(400)))
     assert set(found) == {f"[mountains.md] # Mountains\n{MONT_BLANC}"}
@@ -128,7 +133,7 @@ def test_threads_search_at_the_same_time(folder: Path) -> None:
 
 def test_limits_out_of_range_are_refused(folder: Path) -> None:
     with pytest.raises(ToolError, match="search: limit 0, expected 1 to 20"):
-        search_tool(folder).function(query="lake", limit=0)
+        searching(folder)(query="lake", limit=0)
 
 
 def test_long_paragraphs_are_cut_and_short_ones_joined() -> None:
