@@ -162,7 +162,7 @@ class _Connection:
             return result_value(result)
 
         name = NOT_IN_NAMES.sub("_", listed.name)[:NAME_CHARACTERS] or "tool"
-        return Tool(name, listed.description or "", {**listed.input_schema, "type": "object"}, call)
+        return Tool(name, listed.description or "", _parameters(listed), call)
 
     def _failed(self, error: Exception) -> Exception:
         if isinstance(error, UsageError | ToolError):
@@ -207,6 +207,16 @@ async def _listed(client: Any) -> list[Any]:
         if not cursor:
             return tools
     raise ToolError(f"the list of tools has more than {MOST_PAGES} pages.")
+
+
+def _parameters(listed: Any) -> dict[str, Any]:
+    """The schema of a tool's arguments. Raises `ToolError` if it is none."""
+    schema = {**listed.input_schema, "type": "object"}
+    try:
+        load("jsonschema").Draft202012Validator.check_schema(schema)
+    except load("jsonschema").SchemaError as error:
+        raise ToolError(f"tool {listed.name!r:.80}: no JSON schema: {' '.join(error.message.split())[:300]}") from error
+    return schema
 
 
 def result_value(result: Any) -> Any:

@@ -14,7 +14,15 @@ from pathlib import Path
 from types import ModuleType
 
 from intaglio.errors import UsageError, one_line
-from intaglio.runtime.agents.mcp_client import COMMAND, NAME_CHARACTERS, NOT_IN_NAMES, Server, mcp_tools, read_command
+from intaglio.runtime.agents.mcp_client import (
+    CALL_SECONDS,
+    COMMAND,
+    NAME_CHARACTERS,
+    NOT_IN_NAMES,
+    Server,
+    mcp_tools,
+    read_command,
+)
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 from intaglio.runtime.agents.toolbox.page import file_tool, page_tool
@@ -25,8 +33,8 @@ SCHEME = re.compile(r"https?://", re.IGNORECASE)
 
 
 @asynccontextmanager
-async def open_tools(sources: Sequence[str]) -> AsyncIterator[dict[str, Tool]]:
-    """Open the tools of `sources` by name, until the context is left.
+async def open_tools(sources: Sequence[str], call_seconds: float = CALL_SECONDS) -> AsyncIterator[dict[str, Tool]]:
+    """Open the tools of `sources` by name, until the context is left; `call_seconds` limits a call of an MCP server.
 
     A source is one of:
 
@@ -47,7 +55,7 @@ async def open_tools(sources: Sequence[str]) -> AsyncIterator[dict[str, Tool]]:
         opened = []
         for source in dict.fromkeys(sources):
             if SCHEME.match(source) or source.startswith(COMMAND):
-                opened.append(await stack.enter_async_context(mcp_tools(source)))
+                opened.append(await stack.enter_async_context(mcp_tools(source, call_seconds=call_seconds)))
             else:
                 opened.append(_local(source, stack))
         yield unique(opened)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 from mcp_servers import OURS, http_server, script
@@ -291,3 +292,77 @@ def test_a_tool_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) 
     began = time.perf_counter()
     use(script(tmp_path, "ours.py", OURS), body, call=0.5)
     assert time.perf_counter() - began < 15
+
+
+LIBRARY = '''
+from mcp.server import MCPServer
+server = MCPServer("library/one")
+
+
+@server.tool(name="get/the forecast")
+def forecast(city: str, days: int = 1) -> list[str]:
+    """The weather."""
+    return [f"{city} {day}" for day in range(days)]
+
+
+@server.tool()
+def count(text: str) -> dict[str, int]:
+    return {"characters": len(text)}
+
+
+@server.tool()
+def broken() -> str:
+    raise ValueError("no data")
+
+
+server.run()
+'''
+
+
+def test_tools_of_a_server_written_with_the_library(tmp_path: Path) -> None:
+    async def body(tools: dict[str, Tool]) -> None:
+        forecast = tools["get_the_forecast"]
+        assert (list(forecast.properties), forecast.required) == (["city", "days"], {"city"})
+        assert forecast.description == "The weather."
+        assert await forecast.function(city="Ulm", days=2) == ["Ulm 0", "Ulm 1"]
+        assert await tools["count"].function(text="abc") == {"characters": 3}
+        with pytest.raises(ToolError, match="Error executing tool broken"):
+            await tools["broken"].function()
+        with pytest.raises(ToolError, match="get/the forecast"):
+            await forecast.function(city="Ulm", days="many")
+
+    use(script(tmp_path, "library.py", LIBRARY), body)
+
+
+def test_requests_of_a_browser_for_another_site_are_refused(tmp_path: Path) -> None:
+    with http_server(tmp_path) as (url, _):
+        answers = [
+            httpx2.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code
+            for headers in ({"Host": "attacker.example"}, {"Origin": "http://attacker.example"})
+        ]
+    assert all(400 <= status < 500 for status in answers), answers
+
+
+BAD_SCHEMA = """
+import asyncio
+from mcp import stdio_server, types
+from mcp.server.lowlevel import Server
+
+async def list_tools(context, params):
+    return types.ListToolsResult(tools=[types.Tool(name="odd", input_schema={"type": "object", "properties": 5})])
+
+async def main():
+    server = Server("odd", on_list_tools=list_tools)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+asyncio.run(main())
+"""
+
+
+def test_a_schema_that_is_none_is_an_error_when_the_server_is_opened(tmp_path: Path) -> None:
+    async def body(tools: dict[str, Tool]) -> None:
+        raise AssertionError(f"opened: {tools}")
+
+    with pytest.raises(ToolError, match="tool 'odd': no JSON schema: 5 is not of type 'object'"):
+        use(script(tmp_path, "odd.py", BAD_SCHEMA), body)

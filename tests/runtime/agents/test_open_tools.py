@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from mcp_servers import OURS, script
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.mcp_client import Server
 from intaglio.runtime.agents.open_tools import open_tools, unique
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 
 TOOLS_FILE = """
 from helper import greet
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool import Tool, ToolError
 NOTHING = {"type": "object", "properties": {}}
 hello = Tool("hello", "Greet.", NOTHING, greet)
 again = hello
@@ -137,3 +138,13 @@ def test_importing_agents_loads_no_library_of_an_extra() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_tool_in_the_documentation_works(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "agent_tools.md"
+    (code,) = re.findall(r"```python\n(.*?Tool\(.*?)```", page.read_text().split("## Your own tools")[1], re.DOTALL)
+    (tmp_path / "tools.py").write_text(code)
+    tools, _ = opened(f"{tmp_path}/tools.py")
+    assert tools["population"].function(city="Graz") == 302749
+    with pytest.raises(ToolError, match="unknown city 'Rome', expected one of Vienna, Graz"):
+        tools["population"].function(city="Rome")

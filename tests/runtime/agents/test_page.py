@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from intaglio.errors import UsageError
@@ -152,6 +157,20 @@ def test_private_addresses_are_refused_also_after_a_redirect(site: str) -> None:
         read(f"{site}/to-private")
 
 
+def test_a_name_cannot_resolve_to_another_address_after_the_check(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[Any] = []
+    lookup = socket.getaddrinfo
+
+    def recorded(host: Any, *arguments: Any, **keywords: Any) -> Any:
+        looked_up.append(host)
+        return lookup("127.0.0.1" if host == "rebinding.test" else host, *arguments, **keywords)
+
+    monkeypatch.setattr(socket, "getaddrinfo", recorded)
+    url = site.replace("localhost", "rebinding.test")
+    assert asyncio.run(page_tool(["rebinding.test"]).function(url=f"{url}/")).startswith("Alps")
+    assert looked_up.count("rebinding.test") == 1
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -273,3 +292,49 @@ def test_what_is_no_text_file_is_refused_with_a_reason(folder: Path) -> None:
 def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         file_tool(folder / "a.txt")
+
+
+def test_the_certificate_is_checked_against_the_name_though_an_address_is_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command, *names], check=True, capture_output=True)
+    trusting = functools.partial(httpx2.AsyncClient, verify=ssl.create_default_context(cafile=str(certificate)))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        port = server.server_address[1]
+        try:
+            with pytest.raises(ToolError, match="CERTIFICATE_VERIFY_FAILED"):  # nobody vouches for it
+                read(f"https://localhost:{port}/")
+            monkeypatch.setattr(httpx2, "AsyncClient", trusting)
+            assert read(f"https://localhost:{port}/").startswith("Alps")
+            with pytest.raises(ToolError, match="CERTIFICATE_VERIFY_FAILED"):  # of another name
+                asyncio.run(page_tool(["127.0.0.1"]).function(url=f"https://127.0.0.1:{port}/"))
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_host_of_the_sixth_version_is_read() -> None:
+    class Sixth(ThreadingHTTPServer):
+        address_family = socket.AF_INET6
+
+    try:
+        server = Sixth(("::1", 0), Site)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        url = f"http://[::1]:{server.server_address[1]}"
+        try:
+            assert asyncio.run(page_tool(["::1"]).function(url=f"{url}/host")) == url.removeprefix("http://")
+        finally:
+            server.shutdown()
+            thread.join()
