@@ -13,6 +13,7 @@ EXTRA_OF = {
     "cuda.bindings": "gpu",
     "httptools": "serve",
     "huggingface_hub": "export",
+    "jsonschema": "agents",
     "llguidance": "grammar",
     "mcp": "agents",
     "onnx_graphsurgeon": "surgeon",

@@ -6,8 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from intaglio.errors import UsageError
+from intaglio.errors import IntaglioError, UsageError
 from intaglio.runtime.generation.tool_calls.tools import NAME
+
+
+class ToolError(IntaglioError):
+    """A call of a tool that failed. The message is one line, for the model that called it and for people."""
 
 
 @dataclass(frozen=True)
