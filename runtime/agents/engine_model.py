@@ -76,7 +76,7 @@ class EngineModel:
         generator, calling, source = self._generator, None, request.grammar
         if request.tools:
             functions = [tool.as_function() for tool in request.tools]
-            calling = tool_calling(generator.template.tool_source, generator.tokenizer, functions)
+            calling = tool_calling(generator.template.tool_source, generator.tokenizer, functions, request.tool_choice)
             source = calling.grammar
         grammar = None if source is None else compiled("lark", source, generator.tokenizer)
         wanted = GenerationRequest(
