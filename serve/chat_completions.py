@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
+from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.logprobs import TokenLogprobs
+from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
     CallEnded,
@@ -19,7 +21,6 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ContentPiece,
     ToolEvent,
 )
-from intaglio.serve.answer import answers_for
 from intaglio.serve.constraints import ResponseFormat
 from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
 from intaglio.serve.errors import invalid
@@ -27,7 +28,6 @@ from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count
 from intaglio.serve.messages import ChatMessage, messages_of
 from intaglio.serve.model import DecoderModel
-from intaglio.serve.parts import Part
 from intaglio.serve.usage import Usage, usage_of
 
 MAX_TOP_LOGPROBS = 20

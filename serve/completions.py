@@ -11,15 +11,16 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
+from intaglio.runtime.generation.answer import finish_reason
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import TokenLogprobs
+from intaglio.runtime.generation.parts import Part
 from intaglio.serve.constraints import constraints_for
 from intaglio.serve.errors import invalid
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count, GenerationFields, generation_requests
 from intaglio.serve.model import DecoderModel
-from intaglio.serve.parts import Part
-from intaglio.serve.usage import Usage, finish_reason, usage_of
+from intaglio.serve.usage import Usage, usage_of
 
 MAX_LOGPROBS = 20
 

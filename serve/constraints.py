@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,16 +13,10 @@ from tokenizers import Tokenizer
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.generation.grammar_cache import Kind, compiled
 from intaglio.serve.errors import invalid
 from intaglio.serve.generation_fields import GenerationFields
 from intaglio.serve.model import DecoderModel
-
-CACHED = 64  # compiled grammars
-CACHED_CHARACTERS = 1 << 16  # the longest source of them
-CACHED_BYTES = 12 << 20  # the most that one of them takes; half of that for the simplest, as the check counts it
-
-_cache: dict[tuple[str, str, Tokenizer], Grammar] = {}  # the last ones used
-_lock = threading.Lock()
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,25 +93,8 @@ def _structured(fields: dict[str, Any], tokenizer: Tokenizer) -> Grammar:
     raise invalid(f"{param}: has the wrong type. Send a schema, a string, or a list of strings for choice.", param)
 
 
-def _compiled(kind: str, source: str, tokenizer: Tokenizer, param: str) -> Grammar:
-    key = (kind, source, tokenizer)
+def _compiled(kind: Kind, source: str, tokenizer: Tokenizer, param: str) -> Grammar:
     try:
-        with _lock:
-            if key in _cache:
-                _cache[key] = _cache.pop(key)  # the last one used comes last
-                return _cache[key]
-        grammar = _compile(kind, source, tokenizer)
+        return compiled(kind, source, tokenizer)
     except UsageError as error:
         raise invalid(f"{param}: {error}", param) from error
-    if len(source) <= CACHED_CHARACTERS and grammar.bytes <= CACHED_BYTES:
-        with _lock:
-            _cache[key] = grammar
-            if len(_cache) > CACHED:
-                del _cache[next(iter(_cache))]
-    return grammar
-
-
-def _compile(kind: str, source: str, tokenizer: Tokenizer) -> Grammar:
-    if kind == "schema":
-        return Grammar.from_json_schema(source, tokenizer)
-    return (Grammar.from_regex if kind == "regex" else Grammar.from_lark)(source, tokenizer)

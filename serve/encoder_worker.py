@@ -14,10 +14,10 @@ from typing import Self
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
+from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.run_texts import Ran, TextRunner
 from intaglio.runtime.tokenizer import TokenSequence
 from intaglio.serve.batch_plan import BatchLimits, next_batch
-from intaglio.serve.worker_state import WorkerState
 from intaglio.targets import DEFAULT
 
 Text = str | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
@@ -141,10 +141,10 @@ class EncoderWorker:
         """Whether texts are run."""
         return self._thread.is_alive()
 
-    def state(self) -> WorkerState:
+    def state(self) -> Load:
         """The current load, in texts."""
         with self._changed:
-            return WorkerState(self._running, self._count)
+            return Load(self._running, self._count)
 
     def close(self) -> None:
         """Finish all texts in the queue, and release the engine. Later calls of `run` raise `EngineError`."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.serve.errors import ApiError
-from intaglio.serve.parts import Part
 
 
 class Chunk(NamedTuple):

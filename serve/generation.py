@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from intaglio.serve.decoder_worker import DecoderWorker, GenerationStream
+from intaglio.runtime.generation.parts import parts_of
+from intaglio.runtime.generation.worker import DecoderWorker, GenerationStream
 from intaglio.serve.errors import ApiError, api_error
 from intaglio.serve.formatter import Formatter
 from intaglio.serve.observation import Observation
-from intaglio.serve.parts import parts_of
 
 
 async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> GenerationStream:
@@ -29,10 +29,13 @@ async def whole(stream: GenerationStream, formatter: Formatter, observation: Obs
     for state in stream.states:
         state.put_off_text()  # nobody reads the pieces
     async with stream:
-        while events := await stream.next():
-            for part in parts_of(events):
-                formatter.take(part)
-                observation.take(part, stream)
+        try:
+            while events := await stream.next():
+                for part in parts_of(events):
+                    formatter.take(part)
+                    observation.take(part, stream)
+        except Exception as error:
+            raise api_error(error) from error
     return formatter.response()
 
 

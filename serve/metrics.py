@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from intaglio.runtime.generation.generated import Generated
-from intaglio.serve.worker_state import WorkerState
+from intaglio.runtime.generation.scheduler_options import Load
 
 MODEL = "model_name"
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,7 +34,7 @@ TOKEN = (
     *(20.0, 40.0, 80.0),
 )
 TOKENS = tuple(float(factor * 10**power) for power in range(6) for factor in (1, 2, 5))
-GAUGES: tuple[tuple[str, str, Callable[[WorkerState], float]], ...] = (
+GAUGES: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
     ("vllm:num_requests_running", "Requests in rows of the batch; of an encoder, texts.", lambda at: at.running),
     ("vllm:num_requests_waiting", "Requests in the queue; of an encoder, texts.", lambda at: at.waiting),
     (
@@ -88,7 +88,7 @@ class ServerMetrics:
             "intaglio:http_request_seconds", "Until the end of the response.", REQUEST, "route", "method"
         )
 
-    def gauges(self, model: str, read: Callable[[], WorkerState]) -> None:
+    def gauges(self, model: str, read: Callable[[], Load]) -> None:
         """Report the state that `read` returns, which is called at each scrape, from any thread."""
         self._gauges.read[model] = read
         self._of(model)  # its counters are there from the start, at 0
@@ -197,7 +197,7 @@ class _Gauges(Collector):
     """The gauges, read from the workers when they are scraped."""
 
     def __init__(self) -> None:
-        self.read: dict[str, Callable[[], WorkerState]] = {}
+        self.read: dict[str, Callable[[], Load]] = {}
 
     def collect(self) -> Iterator[Metric]:
         """The states of all models at this moment."""

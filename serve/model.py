@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError
 from intaglio.runtime.generation.chat import ChatTemplate
-from intaglio.serve.decoder_worker import DecoderWorker
+from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, invalid
 

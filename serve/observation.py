@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from intaglio.serve.decoder_worker import GenerationStream
+from intaglio.runtime.generation.answer import finish_reason
+from intaglio.runtime.generation.parts import Part
+from intaglio.runtime.generation.worker import GenerationStream
 from intaglio.serve.metrics import ServerMetrics
-from intaglio.serve.parts import Part
-from intaglio.serve.usage import finish_reason
 
 KEY = "observation"  # where a request's scope has its record
 

@@ -11,7 +11,7 @@ from intaglio.errors import UsageError
 from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.scheduler_options import SchedulerOptions
-from intaglio.serve.decoder_worker import DecoderWorker
+from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models

@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from intaglio.runtime.generation.answer import answers_for
+from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.parser import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
-from intaglio.serve.answer import answers_for
 from intaglio.serve.constraints import JsonSchema, ResponseFormat
 from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
 from intaglio.serve.errors import ApiError, ErrorDetails, invalid
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count
 from intaglio.serve.model import DecoderModel
-from intaglio.serve.parts import Part
 from intaglio.serve.response_items import (
     FunctionTool,
     InputItem,

@@ -33,8 +33,3 @@ def usage_of(results: Sequence[Generated], choices: int) -> Usage:
     cached = sum(result.reused_tokens for result in results[::choices])
     written = sum(len(result.tokens) for result in results)
     return Usage(prompts, written, prompts + written, PromptTokensDetails(cached))
-
-
-def finish_reason(result: Generated) -> str:
-    """OpenAI's name of the reason why a text ended."""
-    return "length" if result.stopped in ("length", "capacity") else "stop"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_bundles import chat_bundle
 from early_exits import save_early_exit
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
@@ -228,6 +229,15 @@ def trained_pair(language_models: Path, once: Once) -> tuple[Path, Path]:
         return once(f"pair/{size}", lambda path: export(str(language_models / size), path, check=False))
 
     return exported("small"), exported("large")
+
+
+@pytest.fixture(scope="session")
+def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The shipped pair with a chat template: the small bundle, the large one. Not to be changed."""
+    folder = tmp_path_factory.mktemp("chat")
+    for size in ("small", "large"):
+        chat_bundle(language_models / size, folder / size)
+    return folder / "small", folder / "large"
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from intaglio.errors import IntaglioError
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.tool_calls.tools import Mode
 
 
 class ModelError(IntaglioError):
@@ -25,6 +26,7 @@ class ModelRequest:
     grammar: str | None = None  # Lark grammar of the text, in llguidance's variant; see `Model.constrained`
     stop: Sequence[str] = ()  # strings that end the text, and are not part of it
     tools: Sequence[Tool] = ()  # tools that it may call as the API has it, in `ToolCall` pieces
+    tool_choice: Mode = "auto"  # "required": it must call some; "none": it must answer, with the same prompt
     temperature: float = 0.0
     seed: int | None = None
 

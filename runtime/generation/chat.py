@@ -149,7 +149,7 @@ class ChatTemplate:
         if not isinstance(source, str):
             raise BundleError(
                 f"bundle {bundle.path}: has no chat template; its model was not trained on conversations. "
-                "Use a plain prompt instead."
+                "Use a plain prompt, or a bundle that has one."
             )
         tokens = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration})
         return cls(source, tokens, str(where), tool_source if isinstance(tool_source, str) else None)

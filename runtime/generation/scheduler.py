@@ -36,8 +36,8 @@ class Scheduler:
         for event in scheduler.step():
             ...
 
-    One thread calls `step`; `submit`, `cancel` and `wait` may be called from any. Each submitted request ends with one
-    `Finished` or `Failed`.
+    One thread calls `step`; `submit`, `cancel`, `wait` and `wake` may be called from any. Each submitted request ends
+    with one `Finished` or `Failed`.
     """
 
     def __init__(
@@ -118,6 +118,10 @@ class Scheduler:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is work for a step, at most `timeout` seconds; return whether there is."""
         return bool(self._running) or self._waiting.wait(timeout)
+
+    def wake(self) -> None:
+        """Let `wait` return, whether there is work or not: now, or when it is called next."""
+        self._waiting.wake()
 
     def step(self) -> list[Event]:
         """Start and end requests, run at most one forward pass, and return the events.

@@ -23,9 +23,9 @@ class SchedulerOptions:
 
 
 class Load(NamedTuple):
-    """What a scheduler does at this moment."""
+    """The load of a model at this moment. A model without a cache has a capacity of 0."""
 
-    running: int  # requests in rows
-    waiting: int  # requests in the queue
-    cache_tokens: int  # in the rows of running requests
-    cache_capacity: int  # tokens that all rows can hold
+    running: int = 0  # requests in rows of the batch; of an encoder, texts in the engine
+    waiting: int = 0  # requests, or texts, in the queue
+    cache_tokens: int = 0  # in the rows of running requests
+    cache_capacity: int = 0  # tokens that all rows can hold

@@ -21,6 +21,7 @@ class WaitingRequests:
         self._tokens = 0
         self._ending: list[RequestState] = []  # cancelled or invalid, since the last call of `ending`
         self._arrivals = 0
+        self._woken = False
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -75,6 +76,14 @@ class WaitingRequests:
             return state
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until a request is here, at most `timeout` seconds; return whether there is one."""
+        """Wait until a request is here, or until `wake`, at most `timeout` seconds; return whether there is one."""
         with self._changed:
-            return self._changed.wait_for(lambda: bool(self), timeout)
+            self._changed.wait_for(lambda: bool(self) or self._woken, timeout)
+            self._woken = False
+            return bool(self)
+
+    def wake(self) -> None:
+        """Let `wait` return: now, or when it is called next."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()

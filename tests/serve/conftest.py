@@ -1,44 +1,11 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
 import pytest
 from served import Served, served
-
-from intaglio.exporters import export
-
-# As the templates of Hermes and Qwen2.5 write conversations and calls; of the tools, it has the names alone.
-TEMPLATE = """\
-{%- for tool in tools or [] %}{{ 'tool ' + tool.function.name + '\n' }}{% endfor -%}
-{%- for message in messages -%}
-{{ message.role + ': ' + (message.content or '') }}
-{%- for call in message.tool_calls or [] -%}
-{%- set called = {'name': call.function.name, 'arguments': call.function.arguments} -%}
-{{ '\n<tool_call>\n' + (called | tojson) + '\n</tool_call>' }}
-{%- endfor -%}
-{{ '\n' }}
-{%- endfor -%}
-{{ 'assistant:' }}"""
-
-
-def chat_bundle(checkpoint: Path, path: Path) -> None:
-    """Export a trained language model with a chat template."""
-    copy = path.parent / f"{path.name}-checkpoint"
-    shutil.copytree(checkpoint, copy)
-    (copy / "chat_template.jinja").write_text(TEMPLATE)
-    export(str(copy), path, check=False)
-
-
-@pytest.fixture(scope="session")
-def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The shipped pair with a chat template: the small bundle, the large one. Not to be changed."""
-    folder = tmp_path_factory.mktemp("chat")
-    for size in ("small", "large"):
-        chat_bundle(language_models / size, folder / size)
-    return folder / "small", folder / "large"
 
 
 @pytest.fixture(scope="session")

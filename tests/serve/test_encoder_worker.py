@@ -17,11 +17,11 @@ from intaglio.errors import BusyError, EngineError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run
 from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.run_texts import Ran
 from intaglio.sentences import sentences
 from intaglio.serve.batch_plan import BatchLimits
 from intaglio.serve.encoder_worker import EncoderWorker
-from intaglio.serve.worker_state import WorkerState
 
 TEXTS = sentences()[:40]
 Open = Callable[..., EncoderWorker]
@@ -148,7 +148,7 @@ def test_a_text_that_is_too_long_is_named(worker: Open) -> None:
         asyncio.run(opened.run(["a", "1 " * 300, "b"]))
     with pytest.raises(UsageError, match=r"input: no tokens"):
         asyncio.run(opened.run([[]]))
-    assert opened.state() == WorkerState()  # nothing of it counts
+    assert opened.state() == Load()  # nothing of it counts
 
 
 def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -> None:
@@ -160,7 +160,7 @@ def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -
         await until(gate.entered.is_set)
         waiting = asyncio.create_task(opened.run(["b", "c"]))
         await until(lambda: len(opened._queue) == 2)
-        assert opened.state() == WorkerState(running=1, waiting=2)
+        assert opened.state() == Load(running=1, waiting=2)
         with pytest.raises(BusyError, match="2 texts are waiting, the maximum is 4"):
             await opened.run(["d"] * 3)
         with pytest.raises(BusyError, match="6 tokens are waiting, the maximum is 40"):
@@ -172,7 +172,7 @@ def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -
         gate.open.set()
         assert [len(results) for results in await asyncio.gather(first, waiting)] == [1, 2]
         assert len(await opened.run(["d"] * 4)) == 4  # refused texts took no place
-        assert opened.state() == WorkerState()
+        assert opened.state() == Load()
 
     asyncio.run(ask())
 
@@ -190,7 +190,7 @@ def test_a_cancelled_caller_takes_its_texts_out_of_the_queue(worker: Open) -> No
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        assert opened.state() == WorkerState(running=1, waiting=1)
+        assert opened.state() == Load(running=1, waiting=1)
         gate.open.set()
         await asyncio.gather(running, stays)
 
@@ -237,7 +237,7 @@ def test_callers_that_leave_at_any_moment_leave_nothing_behind(seed: int, worker
             assert [result.text for result in answer] == texts[place]
             assert all(result.embedding is not None for result in answer)
     asyncio.run(until(lambda: opened.state().running == 0))
-    assert opened.state() == WorkerState()
+    assert opened.state() == Load()
 
 
 def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> None:
@@ -257,7 +257,7 @@ def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> Non
 
     asyncio.run(ask())
     assert gate.batches == [["a"], ["b", "c"], ["e", "f"]]  # the rest of the failed call was dropped
-    assert opened.state() == WorkerState()
+    assert opened.state() == Load()
 
 
 def test_closing_finishes_the_texts_in_the_queue(worker: Open) -> None:

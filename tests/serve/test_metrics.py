@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from intaglio.runtime.generation.generate import generate
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.strategies import Calls, Seconds, Tokens
 from intaglio.serve.metrics import ServerMetrics
-from intaglio.serve.worker_state import WorkerState
 
 
 def samples(metrics: ServerMetrics, **labels: str) -> dict[str, float]:
@@ -114,15 +114,15 @@ def test_a_request_of_the_runtime(tiny_decoder: Path) -> None:
 
 
 def test_gauges_are_read_when_they_are_scraped() -> None:
-    metrics, states = ServerMetrics(), [WorkerState(2, 3, 50, 200)]
+    metrics, states = ServerMetrics(), [Load(2, 3, 50, 200)]
     metrics.gauges("llama", lambda: states[-1])
-    metrics.gauges("minilm", lambda: WorkerState(1, 0))
+    metrics.gauges("minilm", lambda: Load(1, 0))
     found = samples(metrics, model_name="llama")
     assert (found["vllm:num_requests_running"], found["vllm:num_requests_waiting"]) == (2, 3)
     assert found["vllm:kv_cache_usage_perc"] == 0.25
     assert samples(metrics, model_name="minilm")["vllm:kv_cache_usage_perc"] == 0  # it has no cache
     assert found["vllm:generation_tokens_total"] == 0  # a rate needs the zero before the first request
-    states.append(WorkerState())
+    states.append(Load())
     assert samples(metrics, model_name="llama")["vllm:num_requests_running"] == 0
 
 
@@ -153,7 +153,7 @@ def test_open_metrics_for_those_who_ask_for_it() -> None:
 def test_two_servers_in_a_process_do_not_share_metrics() -> None:
     first, second = ServerMetrics(), ServerMetrics()
     first.cancelled("llama")
-    second.gauges("llama", WorkerState)
+    second.gauges("llama", Load)
     assert samples(second, model_name="llama")["intaglio:requests_cancelled_total"] == 0
     assert b"vllm:" not in prometheus_client.generate_latest()
 

@@ -26,6 +26,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str], host: str, port: int, log: list[str]):
         self.process, self.host, self.port, self.log = process, host, port, log
         self.url = f"http://{host}:{port}"
+        self.key: str | None = None  # for the metrics, where the server has keys
 
     def get(self, path: str, **headers: str) -> tuple[int, Any]:
         """Status and JSON body."""
@@ -50,7 +51,10 @@ class Served:
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as response:
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{self.url}/metrics", headers=headers), timeout=60
+        ) as response:
             text = response.read().decode()
         found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
         assert found, f"no metric {name}"

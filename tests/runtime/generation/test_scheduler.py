@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pytest
+from failing_engine import Failing
 from scheduled_models import Models
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BusyError, EngineError, UsageError
-from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
@@ -361,23 +361,6 @@ def test_an_error_of_one_request_ends_that_one_alone(models: dict[str, Models]) 
         assert said in str(failed[id(state)])
     assert len(failed) == len(bad)
     assert len(states[1].tokens) == 3  # what was written before the error stays
-
-
-class Failing(Engine):
-    """An engine that fails once, after some runs."""
-
-    def __init__(self, engine: Engine, runs: int):
-        self.engine, self.runs = engine, runs
-        self.inputs, self.outputs, self.axes = engine.inputs, engine.outputs, engine.axes
-
-    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        self.runs -= 1
-        if self.runs == 0:
-            raise RuntimeError("the device\nis lost")
-        return self.engine.run(feeds)
-
-    def close(self) -> None:
-        """Nothing: the other engine is its owner's."""
 
 
 def test_a_failure_of_the_engine_ends_what_it_was_writing_and_nothing_stale_is_reused(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
@@ -14,8 +15,6 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ToolCallParser,
     ToolEvent,
 )
-from intaglio.serve.parts import Part
-from intaglio.serve.usage import finish_reason
 
 
 @dataclass
@@ -61,6 +60,11 @@ class Answer:
         assert self.result is not None, "the text has ended"
         reason = finish_reason(self.result)
         return "tool_calls" if self.calls and reason == "stop" else reason
+
+
+def finish_reason(result: Generated) -> str:
+    """OpenAI's name of the reason why a text ended."""
+    return "length" if result.stopped in ("length", "capacity") else "stop"
 
 
 def answers_for(count: int, calling: ToolCalling | None) -> list[Answer]:

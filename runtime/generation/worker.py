@@ -1,4 +1,4 @@
-"""A decoder of the server: one thread runs its scheduler, and the event loop awaits the events of each HTTP request."""
+"""A decoder in an event loop: one thread runs its scheduler, and tasks of the loop await the events of their texts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from intaglio.errors import EngineError, IntaglioError, one_line
+from intaglio.errors import EngineError, one_line
 from intaglio.runtime.generation.events import Event, Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
-from intaglio.serve.worker_state import WorkerState
+from intaglio.runtime.generation.scheduler_options import Load
 
 log = logging.getLogger(__name__)
 
-IDLE_WAIT = 1.0  # seconds; the thread looks this often whether it should end
+IDLE_WAIT = 1.0  # seconds; an idle thread looks this often whether it should end, besides when it is woken
 # Seconds that a pass waits until the event loop has a text's first token. Otherwise the threads of the pass keep the
 # processors, and the loop gets one some milliseconds later.
 FIRST_TOKEN_WAIT = 0.002
 
 
 class ChoiceEvent(NamedTuple):
-    """An event of one of the texts of an HTTP request."""
+    """An event of one of the texts of a stream."""
 
     choice: int  # the number of the text
     event: Event
 
 
 class GenerationStream:
-    """The events of the texts of one HTTP request, for one task of the event loop. An async context manager.
+    """The events of texts that were submitted together, for one task of the event loop. An async context manager.
 
     Leaving it cancels the texts that are not finished: their rows are free for the scheduler's next pass.
     """
@@ -100,7 +100,7 @@ class GenerationStream:
 
 
 class DecoderWorker:
-    """Runs the scheduler of `generator` in a thread of its own, until `close`.
+    """Runs the scheduler of `generator` in a thread of its own, until `stop` or `close`.
 
     stream = await worker.submit([GenerationRequest("Once upon a time")])
     async with stream:
@@ -112,11 +112,12 @@ class DecoderWorker:
         self.generator = generator
         self.scheduler = generator.scheduler
         self.prompts = generator.scheduler.prompts
-        self.failure: BaseException | None = None  # why the thread ended, if it did before `close`
+        self.failure: BaseException | None = None  # why the thread ended, if it did before `stop`
         self._streams: dict[int, tuple[GenerationRequest, GenerationStream, int]] = {}  # by the request's id
         self._lock = threading.Lock()  # of `_streams`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
+        self._ended = False  # whether the thread has failed the texts that were not finished
         self._thread = threading.Thread(target=self._work, name="intaglio-decoder", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -130,7 +131,10 @@ class DecoderWorker:
         return self._thread.is_alive()
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
-        """Queue all `requests`, or none. Raises `UsageError` for an invalid prompt, `BusyError` for a full queue."""
+        """Queue all `requests`, or none.
+
+        Raises `UsageError` for an invalid prompt, `BusyError` for a full queue, `EngineError` after the thread's end.
+        """
         stream = GenerationStream(self, len(requests))
         try:
             await asyncio.to_thread(self._submit, requests, stream)
@@ -147,7 +151,7 @@ class DecoderWorker:
         for index, request in enumerate(checked):
             with self._lock:
                 if self._closing or self.failure is not None:
-                    raise EngineError("the model is closed. Restart the server.")
+                    raise _closed()
                 self._streams[id(request)] = (request, stream, index)
             try:
                 state = self.scheduler.submit(request)
@@ -156,16 +160,19 @@ class DecoderWorker:
                     self._streams.pop(id(request), None)
                 raise
             stream.states.append(state)
-            if stream.closed:  # the client went away meanwhile
+            if stream.closed:  # its reader went away meanwhile
                 self.scheduler.cancel(state)
+            with self._lock:
+                if self._ended:  # meanwhile, and this text may not have been failed
+                    raise _closed()
 
     def cancel(self, state: RequestState) -> None:
         """End a text before the next pass."""
         self.scheduler.cancel(state)
 
-    def state(self) -> WorkerState:
+    def state(self) -> Load:
         """The current load, in texts."""
-        return WorkerState(*self.scheduler.load())
+        return self.scheduler.load()
 
     def fail_all(self, error: Exception) -> int:
         """Let all open streams fail with `error`; called in the event loop. Return the number of unfinished texts."""
@@ -213,23 +220,36 @@ class DecoderWorker:
     def _end_all(self) -> None:
         """Fail the texts that are not finished."""
         with self._lock:
+            self._ended = True
             left = list(self._streams.values())
             self._streams.clear()
-        reason: IntaglioError = EngineError(
-            "the model was closed before the text was finished. Send the request again."
-        )
-        found = []
+        reason = EngineError("the model was closed before the text was finished. Send the request again.")
+        if self.failure is not None:
+            said = one_line(self.failure) or repr(self.failure)
+            reason = EngineError(f"the model has stopped, a bug in intaglio ({said}). Open it again.")
+        found: list[tuple[GenerationStream, ChoiceEvent]] = []
         for _, stream, index in left:
-            found += [(stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]]
+            for state in stream.states[index : index + 1]:
+                self.scheduler.cancel(state)  # whoever runs the scheduler next finds its rows free
+                found.append((stream, ChoiceEvent(index, Failed(state, reason))))
         if found:
             self._call(found)
 
-    def close(self) -> None:
-        """End all texts, then the thread, then close the model."""
+    def stop(self) -> None:
+        """End all texts, then the thread; wait until it has ended, at most for one pass."""
         self._closing = True
+        self.scheduler.wake()
         if self._thread.is_alive():
             self._thread.join()
+
+    def close(self) -> None:
+        """Stop, then close the model."""
+        self.stop()
         self.generator.close()
+
+
+def _closed() -> EngineError:
+    return EngineError("the model is closed, or has stopped. Open it again.")
 
 
 def _put_all(found: Sequence[tuple[GenerationStream, ChoiceEvent]], taken: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What the endpoints read of a text in progress: characters and log-probabilities that arrived together."""
+"""A text in progress as its reader takes it: characters and log-probabilities that arrived together."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import NamedTuple
 from intaglio.runtime.generation.events import Failed, Finished
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import TokenLogprobs
-from intaglio.serve.decoder_worker import ChoiceEvent
-from intaglio.serve.errors import api_error
+from intaglio.runtime.generation.worker import ChoiceEvent
 
 
 class Part(NamedTuple):
     """The next characters of a text, and after its last ones the result."""
 
-    choice: int  # the number of the text in the HTTP request
+    choice: int  # the number of the text of the stream
     text: str
     logprobs: list[TokenLogprobs]  # of the tokens of `text`, if the request asks for them
     result: Generated | None  # None: the text goes on
 
 
 def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:
-    """Join the events of each text that arrived together. Raises the error of a text that failed, as `ApiError`."""
+    """Join the events of each text that arrived together. Raises the error of a text that failed."""
     choices = dict.fromkeys(each.choice for each in events)
     for choice in choices:
         text, logprobs, result = [], [], None
@@ -31,7 +30,7 @@ def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:
                 continue
             event = each.event
             if isinstance(event, Failed):
-                raise api_error(event.error) from event.error
+                raise event.error
             if isinstance(event, Finished):
                 result = event.result
                 continue

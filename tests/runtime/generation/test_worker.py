@@ -1,0 +1,60 @@
+"""The thread of a decoder in an event loop: how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from intaglio.errors import EngineError
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.grammar_cache import compiled
+from intaglio.runtime.generation.request import GenerationRequest
+from intaglio.runtime.generation.request_state import RequestState
+from intaglio.runtime.generation.worker import IDLE_WAIT, DecoderWorker
+
+
+def test_an_idle_worker_ends_at_once(tiny_decoder: Path) -> None:
+    async def main() -> float:
+        worker = DecoderWorker(generator)
+        worker.start(asyncio.get_running_loop())
+        await asyncio.sleep(0.05)
+        began = time.perf_counter()
+        worker.stop()
+        return time.perf_counter() - began
+
+    with TextGenerator(tiny_decoder) as generator:
+        assert asyncio.run(main()) < IDLE_WAIT / 2
+
+
+def test_a_text_submitted_while_the_worker_ends_has_an_end_too(
+    tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        worker = DecoderWorker(generator)
+        worker.start(asyncio.get_running_loop())
+        real = generator.scheduler.submit
+
+        def submit(request: GenerationRequest) -> RequestState:
+            state = real(request)
+            worker.stop()
+            return state
+
+        monkeypatch.setattr(generator.scheduler, "submit", submit)
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineError, match="is closed, or has stopped"):
+                async with await worker.submit([GenerationRequest("a", max_new_tokens=50)]) as stream:
+                    while await stream.next():
+                        pass
+
+    with TextGenerator(tiny_decoder) as generator:
+        asyncio.run(main())
+
+
+def test_a_grammar_that_was_used_is_not_compiled_again(tiny_decoder: Path) -> None:
+    with TextGenerator(tiny_decoder) as generator:
+        first = compiled("lark", "start: /[ab]+/", generator.tokenizer)
+        assert compiled("lark", "start: /[ab]+/", generator.tokenizer) is first
+        assert compiled("regex", "[ab]+", generator.tokenizer) is not first
