@@ -46,7 +46,7 @@ class TaskPlanned(Event, frozen=True, tag=True, kw_only=True):
 
     number: int
     tool: str
-    text: str  # the call as the plan has it, on one line
+    text: str  # the call as the plan has it, on one line: `3. search("age of $1")`
     needs: list[int]  # the calls whose results it waits for
     thought: str | None = None
 

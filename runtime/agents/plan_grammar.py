@@ -15,6 +15,8 @@ from intaglio.runtime.agents.plan_value_grammar import TERMINALS, Entry, ValueGr
 from intaglio.runtime.agents.tool import Tool
 
 MAX_CALLS = 1000
+ANSWER = r"ANSWER: /Answer: \S(.|\n)*/"
+NOTHING = '"$" %if gt(_, 0)'  # of a rule that matches no text where its parameter is 0
 THOUGHT = r"THOUGHT: /Thought: [^\x00-\x1f]{1,500}\n/"  # bounded, as weak models would not end the line
 
 
@@ -49,6 +51,30 @@ def plan_grammar(tools: Sequence[Tool], known: Collection[int] = (), most: int =
         f"bare::_: {' | '.join(bare)}",
         f"braced::_: {' | '.join(braced)}",
         THOUGHT if thoughts else "",
+        *(TERMINALS + arguments.values.rules if tools else ()),
+        "",
+    ]
+    return "\n".join(rules)
+
+
+def turn_grammar(tools: Sequence[Tool], known: Collection[int] = ()) -> str:
+    """Return the grammar of one turn of ReAct: after a thought or none, the next call, or "Answer: " and text.
+
+    Raises `UsageError` as `plan_grammar` does.
+    """
+    check_names(tool.name for tool in tools)
+    arguments, numbers = ArgumentGrammar(), sorted(known)
+    call = arguments.values.rule([arguments.call(tool) for tool in tools]) if tools else ""
+    bare = " | ".join(f'"${number}"' for number in numbers) or NOTHING
+    braced = " | ".join(f'"${{{number}}}"' for number in numbers) or NOTHING
+    rules = [
+        "start: turn::0",
+        "turn::_: THOUGHT? ANSWER" + (f' | THOUGHT? "{max(known, default=0) + 1}. " {call}' if tools else ""),
+        "ref::_: bare::_ | braced::_",
+        f"bare::_: {bare}",
+        f"braced::_: {braced}",
+        THOUGHT,
+        ANSWER,
         *(TERMINALS + arguments.values.rules if tools else ()),
         "",
     ]

@@ -15,11 +15,11 @@ from typing import Any
 
 from intaglio.runtime.agents.admission import Admission
 from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.call_text import call_text
 from intaglio.runtime.agents.events import AnyEvent, Observer, TaskEnded, TaskPlanned, TaskStarted
 from intaglio.runtime.agents.executor import Executor
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, PlanError
+from intaglio.runtime.agents.plan_text import rendered
 from intaglio.runtime.agents.substitution import substituted
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.tool_result import ToolResult, raised
@@ -101,8 +101,8 @@ class TaskFetchingUnit:
         self._live.add(call.number)
         self._idle.clear()
         if self._observer is not None:
-            text = call_text(call)
-            self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=call.thought)
+            text, thought = rendered(call), call.thought
+            self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=thought)
         lost = None
         for number in needs:
             if number in self._live:
