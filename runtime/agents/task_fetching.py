@@ -98,11 +98,10 @@ class TaskFetchingUnit:
         """
         needs = sorted(call.references)
         task = _Task(call, self._checked(call, needs))
+        text = call_text(call) if self._observer is not None else ""
         self._live.add(call.number)
         self._idle.clear()
-        if self._observer is not None:
-            text = call_text(call)
-            self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=call.thought)
+        self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=call.thought)
         lost = None
         for number in needs:
             if number in self._live:
