@@ -98,11 +98,10 @@ class TaskFetchingUnit:
         """
         needs = sorted(call.references)
         task = _Task(call, self._checked(call, needs))
+        text = rendered(call) if self._observer is not None else ""
         self._live.add(call.number)
         self._idle.clear()
-        if self._observer is not None:
-            text, thought = rendered(call), call.thought
-            self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=thought)
+        self._emit(TaskPlanned, number=call.number, tool=call.tool, text=text, needs=needs, thought=call.thought)
         lost = None
         for number in needs:
             if number in self._live:

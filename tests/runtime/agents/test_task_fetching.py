@@ -398,3 +398,13 @@ def test_calls_beyond_the_limit_of_the_run_are_refused() -> None:
             assert statuses(await unit.wait()) == {2: "done", 3: "done"}
 
     run_in_virtual_time(main())
+
+
+def test_a_call_that_cannot_be_written_as_text_is_not_taken_over() -> None:
+    async def main() -> None:
+        async with unit_of(observer=lambda event: None) as unit:
+            with pytest.raises(TypeError, match="not JSON serializable"):
+                unit.add(Call(1, "wait", (object(),)))
+            assert await unit.wait() == {}
+
+    run_in_virtual_time(main())
