@@ -51,7 +51,7 @@ async def mcp_tools(
     environment, which otherwise holds PATH, HOME, USER, LOGNAME, SHELL and TERM only.
 
     Raises `UsageError` for a command that cannot be read, and `ToolError` for a server that cannot be started, does not
-    answer, or answers nonsense. Calls raise `ToolError` for errors of the tool, and of the server.
+    answer, or answers with invalid messages. Calls raise `ToolError` for errors of the tool, and of the server.
     """
     load("mcp")
     logging.getLogger("mcp").addHandler(_NOTHING)  # a broken message becomes an error of ours, not a traceback
@@ -70,7 +70,7 @@ class _Connection:
         self._source = source
         self._call_seconds = call_seconds
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._broken: Exception | None = None  # the last message that is none
+        self._broken: Exception | None = None  # the last message that was not JSON-RPC
         self._stop = asyncio.Event()
         self._settled = asyncio.Event()  # `_server` or `_error` is set
         self._server: Server | None = None
@@ -210,12 +210,14 @@ async def _listed(client: Any) -> list[Any]:
 
 
 def _parameters(listed: Any) -> dict[str, Any]:
-    """The schema of a tool's arguments. Raises `ToolError` if it is none."""
+    """The schema of a tool's arguments. Raises `ToolError` for an invalid schema."""
     schema = {**listed.input_schema, "type": "object"}
     try:
         load("jsonschema").Draft202012Validator.check_schema(schema)
     except load("jsonschema").SchemaError as error:
-        raise ToolError(f"tool {listed.name!r:.80}: no JSON schema: {' '.join(error.message.split())[:300]}") from error
+        raise ToolError(
+            f"tool {listed.name!r:.80}: invalid JSON schema: {' '.join(error.message.split())[:300]}"
+        ) from error
     return schema
 
 

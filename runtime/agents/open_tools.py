@@ -62,7 +62,7 @@ async def open_tools(sources: Sequence[str], call_seconds: float = CALL_SECONDS)
 
 
 def _check(source: str) -> None:
-    """Raise `UsageError` for a source that is none, before any server is started."""
+    """Raise `UsageError` for an unknown source, before any server is started."""
     name, _, folder = source.partition(":")
     if source.startswith(COMMAND):
         read_command(source)
@@ -76,7 +76,7 @@ def _check(source: str) -> None:
 
 
 def _local(source: str, stack: AsyncExitStack) -> Server:
-    """The tools of a source that is no server; `stack` closes them."""
+    """The tools of a source other than a server; `stack` closes them."""
     if source.endswith(".py"):
         return Server(Path(source).stem, file_tools(Path(source)))
     name, _, folder = source.partition(":")

@@ -147,7 +147,7 @@ def _texts(folder: Path, suffixes: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _text(path: Path, root: Path) -> str | None:
-    """The text of a file; None for a link out of `root`, for what is no file, cannot be read, or is no text."""
+    """The text of a file; None for a link out of `root`, and for what cannot be read or is not a text file."""
     try:
         target = path.resolve(strict=True)
         if not target.is_relative_to(root) or not stat.S_ISREG(target.stat().st_mode):

@@ -191,7 +191,7 @@ NONSENSE = 'print(\'{"jsonrpc": "2.0", "id": 1, "result": 5}\', flush=True); imp
         (STUBBORN, "no answer within 1 s"),
     ],
 )
-def test_a_server_that_does_not_answer_rightly_is_an_error_in_time(tmp_path: Path, code: str, message: str) -> None:
+def test_a_server_that_does_not_answer_correctly_is_an_error_in_time(tmp_path: Path, code: str, message: str) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
@@ -360,9 +360,9 @@ asyncio.run(main())
 """
 
 
-def test_a_schema_that_is_none_is_an_error_when_the_server_is_opened(tmp_path: Path) -> None:
+def test_an_invalid_schema_is_an_error_when_the_server_is_opened(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
-    with pytest.raises(ToolError, match="tool 'odd': no JSON schema: 5 is not of type 'object'"):
+    with pytest.raises(ToolError, match="tool 'odd': invalid JSON schema: 5 is not of type 'object'"):
         use(script(tmp_path, "odd.py", BAD_SCHEMA), body)

@@ -90,7 +90,7 @@ def test_a_name_that_is_made_does_not_take_that_of_another_tool() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "calc", "search", "search:", "calculate:x", "ftp://host", "mcp:", "mcp:'open"])
-def test_a_source_that_is_none_is_refused_before_anything_is_opened(folder: Path, source: str) -> None:
+def test_an_unknown_source_is_refused_before_anything_is_opened(folder: Path, source: str) -> None:
     touch = f"mcp:touch {folder}/started"
     with pytest.raises(UsageError, match=r"[Ee]xpected .*mcp:COMMAND"):
         opened(touch, source)

@@ -270,7 +270,7 @@ def test_no_path_leaves_the_folder(folder: Path) -> None:
             read_file(path=path)
 
 
-def test_what_is_no_text_file_is_refused_with_a_reason(folder: Path) -> None:
+def test_what_is_not_a_text_file_is_refused_with_a_reason(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "binary").write_bytes(b"\0\1")
     (folder / "circle").symlink_to(folder / "circle")
@@ -289,7 +289,7 @@ def test_what_is_no_text_file_is_refused_with_a_reason(folder: Path) -> None:
             read_file(path=path)
 
 
-def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         file_tool(folder / "a.txt")
 
