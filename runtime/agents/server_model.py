@@ -45,7 +45,7 @@ class ServerModel:
         api_key: str | None = None,
         *,
         constrained: bool = False,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         retries: int = RETRIES,
     ):
         """`url`: with or without a path, which is then /v1; `api_key`: by default that of OPENAI_API_KEY, if it is set.

@@ -229,9 +229,7 @@ class DecoderWorker:
             reason = EngineError(f"the model has stopped, a bug in intaglio ({said}). Open it again.")
         found: list[tuple[GenerationStream, ChoiceEvent]] = []
         for _, stream, index in left:
-            for state in stream.states[index : index + 1]:
-                self.scheduler.cancel(state)  # whoever runs the scheduler next finds its rows free
-                found.append((stream, ChoiceEvent(index, Failed(state, reason))))
+            found += [(stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]]
         if found:
             self._call(found)
 

@@ -52,9 +52,8 @@ class Served:
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{self.url}/metrics", headers=headers), timeout=60
-        ) as response:
+        request = urllib.request.Request(f"{self.url}/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
             text = response.read().decode()
         found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
         assert found, f"no metric {name}"

@@ -20,7 +20,10 @@ from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.agents.model import End, ModelError, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.events import Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.observer import Pass
+from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.sessions import decoder as decoder_session
 
 SECONDS = 60  # of any one test's loop
@@ -64,6 +67,23 @@ async def idle(generator: TextGenerator, seconds: float = 5) -> None:
     async with asyncio.timeout(seconds):
         while generator.scheduler.load()[:2] != (0, 0):
             await asyncio.sleep(0.005)
+
+
+class Ends:
+    """Records why requests ended, in order."""
+
+    def __init__(self, generator: TextGenerator):
+        self.reasons: list[str] = []
+        generator.scheduler.observer = self
+
+    def begun(self, state: RequestState) -> None:
+        pass
+
+    def ended(self, event: Finished | Failed) -> None:
+        self.reasons.append(event.result.stopped if isinstance(event, Finished) else str(event.error))
+
+    def passed(self, observed: Pass) -> None:
+        pass
 
 
 def alone(bundle: Path, messages: Sequence[Message] = QUESTION, most: int = 12, **options: Any) -> Any:
@@ -218,7 +238,9 @@ def test_leaving_the_context_frees_the_row_at_once(chat_models: tuple[Path, Path
             return (await ask(model))[2].usage.completion
 
     with TextGenerator(chat_models[1], ignore_eos=True) as generator:
+        ends = Ends(generator)
         assert asyncio.run(main(generator)) == 12
+    assert ends.reasons == ["interrupted", "length"]
 
 
 def test_a_cancelled_task_frees_the_row_and_a_request_that_waits_gets_it(chat_models: tuple[Path, Path]) -> None:
@@ -241,7 +263,9 @@ def test_a_cancelled_task_frees_the_row_and_a_request_that_waits_gets_it(chat_mo
             return end.usage.completion
 
     with TextGenerator(chat_models[1], ignore_eos=True) as generator:
+        ends = Ends(generator)
         assert asyncio.run(main(generator)) == 2
+    assert ends.reasons == ["interrupted", "length"]
 
 
 def test_an_engine_that_fails_ends_the_request_and_the_next_one_works(

@@ -29,6 +29,17 @@ def test_an_idle_worker_ends_at_once(tiny_decoder: Path) -> None:
         assert asyncio.run(main()) < IDLE_WAIT / 2
 
 
+def test_a_scheduler_is_woken_once(tiny_decoder: Path) -> None:
+    with TextGenerator(tiny_decoder) as generator:
+        generator.scheduler.wake()
+        began = time.perf_counter()
+        assert not generator.scheduler.wait(30)
+        woken = time.perf_counter()
+        assert not generator.scheduler.wait(0.2)  # else the next worker would spin
+        assert woken - began < 10
+        assert time.perf_counter() - woken >= 0.2
+
+
 def test_a_text_submitted_while_the_worker_ends_has_an_end_too(
     tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
