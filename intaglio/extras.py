@@ -12,6 +12,7 @@ EXTRA_OF = {
     "aiohttp": "bench",
     "cuda.bindings": "gpu",
     "httptools": "serve",
+    "httpx2": "agents",
     "huggingface_hub": "export",
     "jsonschema": "agents",
     "llguidance": "grammar",

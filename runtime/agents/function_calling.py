@@ -17,6 +17,7 @@ from intaglio.runtime.agents.run_state import LimitReached, Run
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.tool_calls.tools import Mode
 
 
 class FunctionCalling:
@@ -56,7 +57,8 @@ class FunctionCalling:
             messages += await self._called(run, calls)
 
     async def _turn(self, run: Run, messages: Sequence[Message], may_call: bool) -> tuple[str, list[ToolCall]]:
-        tools, choice = list(self._tools.values()), "auto" if may_call else "none"
+        tools = list(self._tools.values())
+        choice: Mode = "auto" if may_call else "none"
         request = ModelRequest(list(messages), self.limits.request_tokens, tools=tools, tool_choice=choice)
         texts: list[str] = []
         calls: list[ToolCall] = []
