@@ -2,7 +2,7 @@
 
     python benchmarks/serve_load.py [--bundle BUNDLE] [--clients 64] [--seconds 60] [--rows 8] [--json]
 
-Prompts whose greedy texts were generated before, one at a time, are requested of `intaglio serve`: by 8 clients, by
+Prompts whose greedy texts were generated before, one at a time, are requested of `intaglio serve`: by 8 clients before and after, by
 64, and by 64 that leave every fifth request after a few tokens. Every text has to be the one of its prompt alone, and
 no request may fail. The tokens per second of 64 clients are divided by those of 8 in the same run; the resident
 memory of the server at a third of the time and at the end is compared; and when all clients of full rows leave at the
@@ -105,16 +105,27 @@ async def measure(server: Served, known: list[Known], clients: int, seconds: flo
         (name,) = await client.models()
         await phase(client, name, known, FEW, 1.0)  # warms up
         with step(f"{FEW} clients"):
-            few = await phase(client, name, known, FEW, seconds / 3)
+            before = await phase(client, name, known, FEW, seconds / 6)
         early: list[int] = []
         asyncio.get_running_loop().call_later(seconds / 3, lambda: early.append(resident_bytes(server.pid)))
         with step(f"{clients} clients"):
             many = await phase(client, name, known, clients, seconds)
         late = resident_bytes(server.pid)
+        with step(f"{FEW} clients"):
+            few = joined(before, await phase(client, name, known, FEW, seconds / 6))
         with step(f"{clients} clients, some of which leave"):
             leaving = await phase(client, name, known, clients, seconds / 3, LEAVING)
         until_free = await all_leave(client, name, known, rows)
     return Result(few, many, leaving, many.tokens_per_second / few.tokens_per_second, early[0], late, until_free)
+
+
+def joined(first: Phase, second: Phase) -> Phase:
+    """Two phases as one: the machine may have become slower between them, or faster."""
+    seconds = first.seconds + second.seconds
+    tokens = first.tokens_per_second * first.seconds + second.tokens_per_second * second.seconds
+    errors = dict(Counter(first.errors) + Counter(second.errors))
+    finished, wrong, left = (getattr(first, name) + getattr(second, name) for name in ("finished", "wrong", "left"))
+    return Phase(first.clients, seconds, finished, wrong, left, errors, tokens / seconds)
 
 
 async def phase(
