@@ -2,11 +2,11 @@
 
     python benchmarks/serve_load.py [--bundle BUNDLE] [--clients 64] [--seconds 60] [--rows 8] [--json]
 
-Prompts whose greedy texts were generated before, one at a time, are requested of `intaglio serve`: by 8 clients before and after, by
-64, and by 64 that leave every fifth request after a few tokens. Every text has to be the one of its prompt alone, and
-no request may fail. The tokens per second of 64 clients are divided by those of 8 in the same run; the resident
-memory of the server at a third of the time and at the end is compared; and when all clients of full rows leave at the
-same time, the time is measured until the server's metrics report no running request.
+Prompts whose greedy texts were generated before, one at a time, are requested of `intaglio serve`: by 8 clients, by 64,
+by 8 again, and by 64 that leave every fifth request after a few tokens. Every text has to be the one of its prompt
+alone, and no request may fail. The tokens per second of 64 clients are divided by those of 8 in the same run; the
+resident memory of the server at a third of the time and at the end is compared; and when all clients of full rows leave
+at the same time, the time is measured until the server's metrics report no running request.
 """
 
 from __future__ import annotations
