@@ -35,6 +35,13 @@ class LogitConstraint(ABC):
         """Whether the text is complete with `written`: it ends here without an end token."""
         return False
 
+    def forced(self, written: Sequence[int]) -> int | None:
+        """Return the only token that may follow `written`; None if there are several, or none."""
+        mask = self.allowed(written)
+        if mask is None or np.count_nonzero(mask) != 1:
+            return None
+        return int(mask.argmax())
+
     def count_allowed(self, written: Sequence[int], draft: Sequence[int]) -> int:
         """Return how many tokens of `draft`, from its first, may follow `written` one after another."""
         for place, token in enumerate(draft):

@@ -72,6 +72,7 @@ class RequestState:
             source=self.source,
             draft=draft,
             counts=self.counts,
+            needs_logits=self._recorder is not None,
         )
         return self.sequence
 

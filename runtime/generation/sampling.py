@@ -127,6 +127,13 @@ class Sampler:
             self._memory = masking_memory(logits)
         return constrained(logits, self._constraint, seen[self._prompt_tokens :], self._memory)
 
+    def forced(self, seen: Sequence[int]) -> int | None:
+        """Choose the next token without logits, if the constraint allows only one after `seen`."""
+        token = self._constraint.forced(seen[self._prompt_tokens :]) if self._constraint is not None else None
+        if token is not None and not self.sampling.greedy:
+            self._generator.random()  # as `draw`, so that the next tokens are those that follow a token with logits
+        return token
+
     def count_allowed(self, seen: Sequence[int], draft: Sequence[int]) -> int:
         """Return how many tokens of `draft`, from its first, the constraint allows after `seen`."""
         if self._constraint is None or not draft:

@@ -154,6 +154,7 @@ class GeneratedSequence:
     source: Sequence[int] = ()  # the encoder's input, for an encoder-decoder
     draft: CachedModel | None = None  # the draft model, for strategies that use one
     counts: Counts = field(default_factory=Counts)
+    needs_logits: bool = False  # whether each token needs logits, as their log-probabilities are recorded
 
     @property
     def small(self) -> CachedModel:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
 
+# Tokens that the model reads together instead of one after the other. In a batch, all rows of a pass are as wide.
+MAX_FORCED = 8
+
 
 @dataclass(frozen=True)
 class Plain(Strategy):
-    """The model alone: each token is chosen from the logits after all preceding tokens."""
+    """The model alone: each token is chosen from the logits after all preceding tokens.
+
+    Tokens without an alternative under the constraint of the request need no logits, and no pass of their own.
+    """
 
     needs_draft: ClassVar[bool] = False
 
@@ -19,3 +26,14 @@ class Plain(Strategy):
         while True:
             logits = yield sequence.large.follow(sequence.tokens)
             yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
+            yield from _forced(sequence)
+
+
+def _forced(sequence: GeneratedSequence) -> Iterator[Written]:
+    """Yield the next tokens as long as the constraint allows only one."""
+    if sequence.needs_logits:
+        return
+    for _ in range(MAX_FORCED):
+        if (token := sequence.sampler.forced(sequence.tokens)) is None:
+            return
+        yield Written(token, "large")

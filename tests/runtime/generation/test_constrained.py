@@ -82,6 +82,20 @@ def test_greedy_text_with_drafts_is_that_of_plain_decoding(
         assert state.result().stopped == "eos"  # without any end token, and before the maximum length
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.5)], ids=["greedy", "sampled"])
+def test_tokens_without_an_alternative_need_no_pass_of_their_own(
+    sampling: Sampling, models: dict[str, Models], tokenizer: Tokenizer
+) -> None:
+    """With log-probabilities every token needs logits: the text is the same, with a pass for each of them."""
+    grammar = Grammar.from_regex('[{]"name": "(Ada|Bob)", "of the house of": "[A-Z]{3}"[}]', tokenizer)
+    found = [write(models["float"], grammar, sampling=sampling, seed=5, logprobs=top) for top in (None, 0)]
+    first, second = (state.result() for state in found)
+    assert first.text == second.text
+    assert second.calls.large == len(second.tokens)
+    assert first.calls.large <= len(first.tokens) // 2
+    assert [len(state.result().logprobs or ()) for state in found] == [0, len(second.tokens)]
+
+
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("name", ["bild", "speculative", "ngram", "sample"])
 def test_texts_that_finish_match(name: str, sampled: bool, models: dict[str, Models], tokenizer: Tokenizer) -> None:
