@@ -36,6 +36,8 @@ async def whole(stream: GenerationStream, formatter: Formatter, observation: Obs
                     observation.take(part, stream)
         except Exception as error:
             raise api_error(error) from error
+        finally:
+            observation.leave(stream)
     return formatter.response()
 
 
@@ -55,3 +57,5 @@ async def streamed(stream: GenerationStream, formatter: Formatter, observation: 
             yield b"".join(chunk.encode() for chunk in formatter.end()) + formatter.last
         except Exception as error:
             yield b"".join(chunk.encode() for chunk in formatter.failure(api_error(error)))
+        finally:
+            observation.leave(stream)

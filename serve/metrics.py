@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
@@ -52,6 +52,7 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         self._gauges = _Gauges()
         self.registry.register(self._gauges)
+        ProcessCollector(registry=self.registry)  # resident memory, processor time, open files
         self._models: dict[str, _ModelMetrics] = {}
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -136,6 +137,10 @@ class ServerMetrics:
         if generated > 1:
             mine.per_token.observe((result.seconds - prompt) / (generated - 1))
 
+    def aborted(self, model: str) -> None:
+        """Count a request that was cancelled before its end."""
+        self.request_success.labels(model, "abort").inc()
+
     def encoded(self, model: str, tokens: int, seconds: float) -> None:
         """Count a finished request to an encoder: the tokens of its texts, and the seconds since it arrived."""
         mine = self._of(model)
@@ -173,6 +178,8 @@ class _ModelMetrics:
     """The metrics of one model, looked up once: by its labels each would take as long as counting."""
 
     def __init__(self, of: ServerMetrics, model: str):
+        for reason in ("stop", "length", "abort", "error"):
+            of.request_success.labels(model, reason)  # there from the start, at 0
         self.prompt_tokens = of.prompt_tokens.labels(model)
         self.generation_tokens = of.generation_tokens.labels(model)
         self.prefix_queries = of.prefix_queries.labels(model)

@@ -34,6 +34,7 @@ class Observation:
     began: float = field(default_factory=time.perf_counter)  # when the request had arrived
     _first: dict[int, float] = field(default_factory=dict)  # choice -> seconds until its first part
     _last: dict[int, float] = field(default_factory=dict)  # choice -> when its last part came
+    _finished: set[int] = field(default_factory=set)  # choices whose ends were counted
     _counted: dict[int, int] = field(default_factory=dict)  # choice -> tokens that were counted
 
     def take(self, part: Part, stream: GenerationStream) -> None:
@@ -50,9 +51,18 @@ class Observation:
         if part.result is not None:
             self._finish(part, now)
 
+    def leave(self, stream: GenerationStream) -> None:
+        """Count the texts that have not ended: nobody reads their ends any more."""
+        unfinished = sum(choice not in self._finished for choice in range(len(stream.states)))
+        for _ in range(unfinished):
+            self.metrics.aborted(self.model)
+        if unfinished:
+            self.record.finish_reason = "abort"
+
     def _finish(self, part: Part, now: float) -> None:
         result, record = part.result, self.record
         assert result is not None, "the text has ended"
+        self._finished.add(part.choice)
         record.prompt_tokens = (record.prompt_tokens or 0) + result.prompt_tokens
         record.cached_tokens = (record.cached_tokens or 0) + result.reused_tokens
         record.completion_tokens = (record.completion_tokens or 0) + len(result.tokens)

@@ -17,6 +17,7 @@ import pytest
 from served import Served, served
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+ENDED = "vllm:request_success_total"  # cancelled ones have the reason "abort"
 
 
 def request(path: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
@@ -116,12 +117,15 @@ def test_unknown_paths_and_methods_have_error_bodies(server: Served) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_frees_its_row(server: Served, stream: bool) -> None:
     server.wait_for(RUNNING, 0)
+    ended = server.metric(ENDED)
     with server.connect() as connection:
         connection.sendall(request("/v1/completions", completion(stream=stream, n=4)))
         server.wait_for(RUNNING, 4)
     began = time.monotonic()
     server.wait_for(RUNNING, 0)
     assert time.monotonic() - began < 5  # all four take longer to finish only on a machine that is very slow
+    server.wait_for(ENDED, ended + 4)
+    assert server.metric("process_resident_memory_bytes") > 1 << 20
 
 
 def test_a_text_among_others_that_are_cancelled_is_the_same(server: Served) -> None:
