@@ -32,7 +32,14 @@ from intaglio.manifest import (
     TensorSpec,
     encode,
 )
-from intaglio.manifest_reading import read_manifest, verify_axes, verify_decoder, verify_files, verify_graph
+from intaglio.manifest_reading import (
+    read_manifest,
+    verify_axes,
+    verify_decoder,
+    verify_engine,
+    verify_files,
+    verify_graph,
+)
 from intaglio.model_file import external_data_files, outline
 
 if TYPE_CHECKING:
@@ -99,6 +106,8 @@ class Bundle:
         verify_files(path, manifest)
         for graph in manifest.graphs:
             verify_graph(path, manifest, graph)
+        for engine in manifest.engines:
+            verify_engine(path, manifest, engine)
         verify_axes(path, manifest)
         if manifest.decoder is not None:
             verify_decoder(path, manifest, manifest.decoder)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,10 +17,16 @@ from intaglio.manifest import (
     MAX_DRAFTS,
     MAX_MANIFEST_BYTES,
     Decoder,
+    EngineRecord,
     Graph,
     Manifest,
 )
 from intaglio.model_file import external_data_files, outline
+from intaglio.targets import TARGETS
+
+
+if TYPE_CHECKING:
+    import onnx
 
 
 class _Versioned(msgspec.Struct):
@@ -90,7 +96,20 @@ def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
                 f"{path / MANIFEST}: lists the {what} {', '.join(spec.name for spec in named)}, {file} has "
                 f"{', '.join(found)}. Re-create the bundle."
             )
-    for relative in external_data_files(model):
+    _verify_data(path, manifest, file, model)
+
+
+def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:
+    """Reject a stored ONNX file whose external data is outside of the bundle, or not listed."""
+    target = TARGETS.get(engine.target)
+    if target is not None and target.runs_files:
+        _verify_data(path, manifest, engine.path, outline(path / engine.path))
+
+
+def _verify_data(path: Path, manifest: Manifest, file: str, model: onnx.ModelProto) -> None:
+    """Reject external data of an ONNX file of the bundle that is outside of it, or not listed."""
+    for location in external_data_files(model):
+        relative = (PurePosixPath(file).parent / location).as_posix()
         inside(path, relative, f"{path / file}: external data")
         if relative not in manifest.files:
             raise BundleError(

@@ -185,6 +185,21 @@ def test_external_data_without_a_hash_is_refused(tmp_path: Path) -> None:
         Bundle.open(path)
 
 
+@pytest.mark.parametrize("location", ["unlisted", "../../stolen"])
+def test_external_data_of_an_engine_without_a_hash_is_refused(location: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "b", external=True)
+    model = onnx.load(path / "model.onnx", load_external_data=False)
+    data = next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location")
+    stored = path / "engines" / location
+    (path / "engines").mkdir()
+    shutil.copy(path / data.value, stored)
+    data.value = location
+    record = EngineRecord("engines/ort-cpu.onnx", "ort-cpu", "onnxruntime 1.0", 1)
+    Bundle.open(path).add_files({record.path: model.SerializeToString()}, [record])
+    with pytest.raises(BundleError, match="external data"):
+        Bundle.open(path)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), ValueError()])
 @pytest.mark.parametrize("existing", [True, False])
 def test_an_error_while_writing_leaves_what_was_there(error: BaseException, existing: bool, tmp_path: Path) -> None:
