@@ -24,7 +24,6 @@ from intaglio.manifest import (
 from intaglio.model_file import external_data_files, outline
 from intaglio.targets import TARGETS
 
-
 if TYPE_CHECKING:
     import onnx
 
