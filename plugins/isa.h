@@ -6,7 +6,7 @@
 // or template of the C++ standard library. Each exports one constant, a struct of function pointers.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(INTAGLIO_PORTABLE)
 #define INTAGLIO_X86 1
 #else
 #define INTAGLIO_X86 0

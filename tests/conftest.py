@@ -24,6 +24,7 @@ from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
+from intaglio.plugins import ort
 
 settings.register_profile("untimed", deadline=None)  # how long an example takes says what else the machine does
 settings.load_profile("untimed")
@@ -31,7 +32,19 @@ settings.load_profile("untimed")
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--kernels`: the library of CPU kernels to test, such as one with sanitizers."""
+    parser.addoption("--kernels", type=Path, help="library of CPU kernels to test")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    """Apply `--kernels`; give each worker processors of its own."""
+    if kernels := config.getoption("--kernels"):
+        ort.library = kernels.resolve  # type: ignore[assignment]
+    _pin_worker()
+
+
+def _pin_worker() -> None:
     """With `-n`, each worker gets processors of its own, as if it had a machine of its own.
 
     Otherwise the threads of every worker's engines and of its BLAS are as many as there are processors, and those that

@@ -1,6 +1,8 @@
 """Compile the library of CPU kernels for ONNX Runtime from the C++ sources in plugins/.
 
-    python plugins/ort/build.py [library]      compiles what has changed; the library is plugins/ort/_kernels.so
+    python plugins/ort/build.py [--sanitize] [--quick] [library]
+
+compiles what has changed; the library is plugins/ort/_kernels.so. `make sanitize` explains the options.
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
 of all their dependencies, so that an unchanged source is never compiled twice. First, the generated headers are written
@@ -10,6 +12,7 @@ the signatures of the operators. All of that needs only the standard library.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import functools
@@ -36,6 +39,9 @@ GENERATED = ROOT / "build" / "generated"
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wextra")
 # GCC warns that the undefined operands of its own AVX-512 intrinsics are uninitialised (GCC bug 105593).
+SANITIZERS = "-fsanitize=address,undefined"
+# A report ends the process. Alignment is left out: kernels read packed weights at any address, as x86 allows.
+SANITIZE = "-O1", "-g1", SANITIZERS, "-fno-sanitize=alignment", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS = {
@@ -49,6 +55,21 @@ INSTRUCTION_SETS = {
 
 class CompileError(Exception):
     """There is no compiler, or it failed on a source; the message says which."""
+
+
+class Options(NamedTuple):
+    """What is compiled in another way than for users."""
+
+    sanitize: bool = False  # with AddressSanitizer and UBSan; who loads the library has to preload theirs
+    quick: bool = False  # the portable instruction set alone, not optimised: a sixth of the sanitizers' time
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The compiler's options for every source."""
+        return (*(SANITIZE if self.sanitize else ()), *(("-O0", "-DINTAGLIO_PORTABLE") if self.quick else ()))
+
+
+RELEASE = Options()
 
 
 class Source(NamedTuple):
@@ -70,9 +91,9 @@ class Source(NamedTuple):
         return "-".join(filter(None, [self.path.parent.name, self.path.stem, self.instruction_set]))
 
 
-def sources() -> Iterator[Source]:
+def sources(options: Options = RELEASE) -> Iterator[Source]:
     """Every compilation that the library consists of."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    x86 = platform.machine().lower() in ("x86_64", "amd64") and not options.quick
     for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/*_binding.cpp")]):
         yield Source(path)
     for path in sorted(PLUGINS.glob("*/kernel.cpp")):
@@ -151,10 +172,10 @@ def compiler() -> str:
     raise CompileError(f"no C++ compiler ({', '.join(names)}). Install g++ or clang++, or name one in CXX.")
 
 
-def compile_object(source: Source) -> Path:
+def compile_object(source: Source, options: Options = RELEASE) -> Path:
     """The object file of a source, compiled unless it exists. Raises `CompileError`."""
     cxx = compiler()
-    command = [cxx, *FLAGS, *source.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
+    command = [cxx, *FLAGS, *source.flags, *options.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
     hasher = hashlib.sha256(repr((command, Path(cxx).resolve().stat().st_mtime_ns)).encode())
     for path in sorted(included(source.path, source.instruction_set)):
         hasher.update(os.path.relpath(path, ROOT).encode() + path.read_bytes())
@@ -165,13 +186,13 @@ def compile_object(source: Source) -> Path:
     return target
 
 
-def build(library: Path = LIBRARY) -> Path:
+def build(library: Path = LIBRARY, options: Options = RELEASE) -> Path:
     """Compile changed sources and write `library` if it differs. On `CompileError` the library is unchanged.
 
     Waits for another process that is compiling: less is left to compile then.
     """
     with _alone():
-        return _build(library)
+        return _build(library, options)
 
 
 @contextlib.contextmanager
@@ -182,15 +203,16 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _build(library: Path) -> Path:
+def _build(library: Path, options: Options) -> Path:
     included.cache_clear()
     generated.cache_clear()
     with ThreadPoolExecutor(_cpus()) as pool:
-        objects = list(pool.map(compile_object, sources()))
+        objects = list(pool.map(functools.partial(compile_object, options=options), sources(options)))
     names = " ".join(path.name for path in objects)  # each with the hash of its contents
     linked = OBJECTS / f"library-{hashlib.sha256(names.encode()).hexdigest()[:16]}.so"
     if not linked.exists():
-        _run([compiler(), "-shared", *map(str, objects), "-o"], linked)
+        sanitizers = [SANITIZERS] if options.sanitize else []
+        _run([compiler(), "-shared", *sanitizers, *map(str, objects), "-o"], linked)
     if not library.exists() or library.read_bytes() != linked.read_bytes():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -216,8 +238,18 @@ def _run(command: list[str], target: Path) -> None:
         output.replace(target)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compile as the command line asks."""
+    parser = argparse.ArgumentParser(description="Compile the library of CPU kernels.")
+    parser.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
+    parser.add_argument("--quick", action="store_true", help="the portable instruction set alone, not optimised")
+    parser.add_argument("library", nargs="?", type=Path, default=LIBRARY)
+    given = parser.parse_args()
     try:
-        sys.stdout.write(f"{build(*map(Path, sys.argv[1:]))}\n")
+        sys.stdout.write(f"{build(given.library, Options(given.sanitize, given.quick))}\n")
     except CompileError as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
