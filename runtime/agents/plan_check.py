@@ -180,8 +180,6 @@ class _Check:
         choices = [schema["const"]] if "const" in schema else schema.get("enum")
         if choices is None or any(_equal(value, each) for each in choices):
             return None
-        if isinstance(value, Template) and any(isinstance(each, str) for each in choices):
-            return None
         return f"{path}is {shown(value)}, expected {' or '.join(shown(each) for each in choices[:20])}"
 
     def _bound(self, value: Value, schema: Mapping[str, Any], path: str) -> str | None:
@@ -231,5 +229,16 @@ def property_schema(schema: Mapping[str, Any], name: str) -> Schema:
 
 
 def _equal(one: Value, other: Any) -> bool:
-    """Whether two values of JSON are equal: 1 and 1.0 are, 1 and true are not."""
+    """Whether two values of JSON are equal, or may be: 1 and 1.0 are, 1 and true are not."""
+    match one:
+        case Reference():
+            return True
+        case Template():
+            return isinstance(other, str)
+        case list() | tuple():
+            same = isinstance(other, list) and len(one) == len(other)
+            return same and all(map(_equal, one, other))
+        case dict():
+            same = isinstance(other, Mapping) and one.keys() == other.keys()
+            return same and all(_equal(each, other[key]) for key, each in one.items())
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intaglio.errors import IntaglioError, UsageError
+from intaglio.runtime.agents.tool_schema import check_schema
 from intaglio.runtime.generation.tool_calls.tools import NAME
 
 
@@ -37,6 +38,7 @@ class Tool:
             raise UsageError(f"tool {self.name!r:.80}: expected a name of 1 to 64 of a-z, A-Z, 0-9, _, . and -.")
         if self.parameters.get("type") != "object":
             raise UsageError(f"tool {self.name!r}: expected parameters that are a JSON schema of type object.")
+        check_schema(self.parameters, f"tool {self.name!r}: parameters")
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise UsageError(f"tool {self.name!r}: timeout {self.timeout}, expected more than 0 seconds.")
         if self.limit is not None and self.limit < 1:

@@ -6,11 +6,12 @@ import time
 from typing import Any
 
 import pytest
-from agent_plans import JSON
+from agent_plans import JSON, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from intaglio.errors import UsageError
 from intaglio.runtime.agents.plan import Reference, Template
 from intaglio.runtime.agents.plan_check import problem
 
@@ -106,3 +107,41 @@ def test_a_schema_that_refers_to_itself_takes_a_bounded_time(schema: Any) -> Non
     started = time.process_time()
     problem(value, schema, schema)
     assert time.process_time() - started < 5
+
+
+def test_items_that_are_not_known_yet_pass_where_a_choice_has_any() -> None:
+    schema = {"enum": [["a", 1], {"b": "x"}]}
+    assert problem([Template(("a", Reference(1))), Reference(2)], schema, {}) is None
+    assert problem({"b": Reference(2)}, schema, {}) is None
+    assert problem([Reference(1)], schema, {}) == "is a list of 1, expected a list of 2 or an object of 1"
+
+
+@pytest.mark.parametrize(
+    ("schema", "cause"),
+    [
+        ([], r"properties: it is \[\], expected a JSON schema"),
+        ({"type": "file"}, "properties: it: type is 'file', expected one or more of string"),
+        ({"type": [["string"]]}, "type is"),
+        ({"enum": "ab"}, "enum is 'ab', expected a list"),
+        ({"minimum": "3"}, "minimum is '3', expected a number"),
+        ({"exclusiveMinimum": True}, "exclusiveMinimum is True, expected a number"),
+        ({"items": [{}]}, r"items is \[{}\], expected a JSON schema"),
+        ({"anyOf": {"a": {}}}, "anyOf is .* expected a list"),
+        ({"anyOf": [{"allOf": [3]}]}, "anyOf: allOf is 3, expected a JSON schema"),
+        ({"properties": []}, "properties is .* expected an object"),
+        ({"properties": {"a": None}}, "properties: a is None, expected a JSON schema"),
+        ({"required": [1]}, "required is .* expected a list of names"),
+        ({"$ref": 3}, "a reference such as"),
+    ],
+)
+def test_parameters_that_are_no_schema_are_refused_in_one_line(schema: Any, cause: str) -> None:
+    with pytest.raises(UsageError, match=rf"^tool 'take': parameters: [^\n]*{cause}[^\n]*$"):
+        made("take", {"it": schema}, [])
+
+
+def test_a_schema_nested_too_deep_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"items": schema}
+    with pytest.raises(UsageError, match="nested more than 64 deep"):
+        made("take", {"it": schema}, [])

@@ -1,0 +1,55 @@
+"""The page docs/plan_language.md: its plans, its errors and its example are what the parser does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from intaglio.runtime.agents.plan import Join, PlanError
+from intaglio.runtime.agents.plan_parser import PlanParser
+from intaglio.runtime.agents.tool_from_function import tool
+
+PAGE = (Path(__file__).parents[3] / "docs" / "plan_language.md").read_text("utf-8")
+ERRORS = re.findall(r"^\| (`.*`) \| `(line .*)` \|$", PAGE, re.MULTILINE)
+
+
+@tool
+def search(query: str, limit: int = 3) -> str:
+    """Search the web."""
+    return query * limit
+
+
+@tool
+def calculate(expression: str) -> float:
+    """Calculate."""
+    return float(expression)
+
+
+def parsed(text: str) -> PlanParser:
+    parser = PlanParser({"search": search, "calculate": calculate})
+    parser.push(text)
+    parser.finish()
+    return parser
+
+
+def test_the_first_plan_of_the_page_is_read() -> None:
+    plan = "\n".join(line[4:] for line in PAGE.splitlines() if line.startswith("    ") and "(" in line)
+    assert parsed(plan.partition("join()")[0] + "join()").join == Join()
+
+
+@pytest.mark.parametrize(("lines", "error"), ERRORS)
+def test_errors_are_those_of_the_page(lines: str, error: str) -> None:
+    with pytest.raises(PlanError, match=f"^{re.escape(error)}$"):
+        parsed("\n".join(re.findall("`([^`]*)`", lines)))
+
+
+def test_the_page_has_errors() -> None:
+    assert len(ERRORS) == 10
+
+
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(code, {})  # noqa: S102  # the page's own text
+    assert "market cap of Apple" in capsys.readouterr().out
