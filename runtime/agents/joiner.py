@@ -26,10 +26,10 @@ def joiner_grammar(may_replan: bool) -> str:
     return GRAMMAR.format(replan=" | REPLAN" if may_replan else "", rule=REPLAN if may_replan else "")
 
 
-def read_decision(text: str) -> Decision:
-    """Read what a joiner wrote; text without "Answer:" or "Replan:" is an answer, as models forget the form."""
+def read_decision(text: str) -> Decision | None:
+    """Read what a joiner wrote; None for text without a line that begins with "Answer:" or "Replan:"."""
     found = DECISION.search(text)
     if found is None:
-        return Decision(text.strip())
+        return None
     rest = text[found.end() :].strip()
     return Decision(rest) if found[1] == "Answer" else Decision(None, " ".join(rest.split()))
