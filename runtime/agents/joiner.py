@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from intaglio.runtime.agents.plan_grammar import ANSWER, THOUGHT
+
 # A decision is at the beginning of a line, so that neither word counts within a thought or an answer.
 DECISION = re.compile(r"^[ \t]*(Answer|Replan):", re.MULTILINE)
-GRAMMAR = r"""start: THOUGHT? (ANSWER{replan})
-THOUGHT: /Thought: [^\x00-\x1f]{{1,500}}\n/
-ANSWER: /Answer: \S(.|\n)*/
-{rule}"""
 REPLAN = r"REPLAN: /Replan: [^\x00-\x1f]{1,500}/"
 
 
@@ -23,7 +21,8 @@ class Decision(NamedTuple):
 
 def joiner_grammar(may_replan: bool) -> str:
     """Return the grammar of a joiner's text, in llguidance's variant of Lark."""
-    return GRAMMAR.format(replan=" | REPLAN" if may_replan else "", rule=REPLAN if may_replan else "")
+    start = "start: THOUGHT? (ANSWER | REPLAN)" if may_replan else "start: THOUGHT? ANSWER"
+    return "\n".join([start, THOUGHT, ANSWER, REPLAN if may_replan else ""])
 
 
 def read_decision(text: str) -> Decision | None:

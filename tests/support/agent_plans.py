@@ -53,11 +53,21 @@ TOOLS = {
     ]
 }
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("$\"'\\\n{}1290"), max_size=12)
+DEEPEST = 2  # lists and objects in each other that the grammar has of a value without a schema
+
+
+def depth(value: Value) -> int:
+    """How deep lists and objects are nested in a value."""
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(-1e15, 1e15) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=5,
-)
+).filter(lambda value: depth(value) <= DEEPEST)
 
 
 @st.composite
