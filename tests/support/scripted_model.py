@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
+from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.generation.chat import FunctionCall, ToolCall
 
 SILENCE = float("inf")  # seconds until the request is cancelled
@@ -74,3 +75,29 @@ class ScriptedModel:
     def asked(self, request: int) -> str:
         """The messages of a request, the first one is 1, as text."""
         return "\n".join(f"{each.role}: {each.content}" for each in self.requests[request - 1].messages)
+
+
+class Changed:
+    """Another model, asked with other options: `Changed(model, temperature=1.0, seed=3)`."""
+
+    def __init__(self, model: Model, **options: Any):
+        self.name, self.constrained = model.name, model.constrained
+        self._model, self._options = model, options
+        self.ends: list[End] = []
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelPiece]]:
+        """See `Model`."""
+        return self._noted(self._model.stream(replace(request, **self._options)))
+
+    @asynccontextmanager
+    async def _noted(
+        self, stream: AbstractAsyncContextManager[AsyncIterator[ModelPiece]]
+    ) -> AsyncIterator[AsyncIterator[ModelPiece]]:
+        async def pieces(given: AsyncIterator[ModelPiece]) -> AsyncGenerator[ModelPiece, None]:
+            async for piece in given:
+                if isinstance(piece, End):
+                    self.ends.append(piece)
+                yield piece
+
+        async with stream as given, aclosing(pieces(given)) as noted:
+            yield noted
