@@ -36,7 +36,10 @@ class LLMCompiler:
     agent = LLMCompiler(model, tools)
     result = await agent.run("How much larger is Asia than Africa?")
 
-    Planner and joiner continue one conversation, so a model with a prompt cache reads each message once.
+    Planner and joiner continue one conversation, so a model with a prompt cache reads each message once: `EngineModel`
+    reads neither the planner's prompt nor the plan again. The plan is read again where the chat template writes an
+    answer otherwise than it was generated, such as after a space, and where it was written in other tokens than its
+    text has, which grammars make likelier.
     """
 
     def __init__(

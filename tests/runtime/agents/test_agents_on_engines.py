@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_runs import Events, answered, nothing_left, tool_of, tools
+from agent_checks import Events, answered, nothing_left, tool_of, tools
 from chat_bundles import TEMPLATE, long_chat_bundle
 from event_loops import run
 from scripted_model import Changed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_runs import Events, answered, nothing_left, statuses, tool_of, tools
+from agent_checks import Events, answered, nothing_left, statuses, tool_of, tools
 from event_loops import run
 from mcp_servers import OURS, http_server, script
 from scripted_model import ScriptedModel, call

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from agent_runs import QUESTION, Events, answered, statuses, tools
+from agent_checks import QUESTION, Events, answered, statuses, tools
 from event_loops import run_in_virtual_time
 from scripted_model import SILENCE, Answer, ScriptedModel, call, cut
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from agent_runs import QUESTION, Events, answered, statuses, tool_of, tools
+from agent_checks import QUESTION, Events, answered, statuses, tool_of, tools
 from event_loops import run_in_virtual_time
 from scripted_model import SILENCE, Answer, ScriptedModel, Step, cut
 
