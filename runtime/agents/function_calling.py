@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+from intaglio.errors import UsageError, one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import Observer
 from intaglio.runtime.agents.model import Model, ModelRequest
-from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, PlanError
-from intaglio.runtime.agents.prompts import FUNCTION_RULES
-from intaglio.runtime.agents.run_state import LimitReached, Run
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
+from intaglio.runtime.agents.prompts import FUNCTION_RULES, shortened
+from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 from intaglio.runtime.generation.tool_calls.tools import Mode
+
+SHOWN = 200  # characters of invalid arguments in a message
 
 
 class FunctionCalling:
@@ -32,8 +34,10 @@ class FunctionCalling:
         rounds: int | None = None,
     ):
         """`rounds`: turns with calls; after the last the model must answer. 1: parallel calls once, as the thesis'
-        baseline has them. None: as many as the limits allow.
+        baseline has them. None: as many as the limits allow. Raises `UsageError` for less than 0.
         """
+        if rounds is not None and rounds < 0:
+            raise UsageError(f"rounds {rounds}: expected 0 or more.")
         self.limits = limits or AgentLimits()
         self._model, self._tools, self._rounds = model, dict(tools), rounds
         self._system = instructions or FUNCTION_RULES
@@ -45,64 +49,82 @@ class FunctionCalling:
 
     async def _answer(self, run: Run, question: str) -> str:
         messages = [Message("system", self._system), Message("user", question)]
-        turn = 0
+        rounds = 0
         while True:
-            text, calls = await self._turn(run, messages, self._rounds is None or turn < self._rounds)
-            if not calls:
-                if not text.strip():
-                    raise LimitReached("the model wrote nothing")
+            may_call = run.may_call and (self._rounds is None or rounds < self._rounds)
+            text, calls = await self._turn(run, messages, may_call)
+            if text.strip() and not (calls and may_call):
                 return text.strip()
-            turn += 1
-            messages.append(Message("assistant", text or None, tool_calls=list(calls)))
-            messages += await self._called(run, calls)
+            if not calls:
+                raise LimitReached("the model wrote nothing")
+            if not run.may_call:
+                raise run.out_of_calls()
+            if not may_call:
+                raise LimitReached(f"the run reached its limit of {self._rounds} rounds of tool calls")
+            rounds += 1
+            await self._run(run, calls)
+            messages.append(Message("assistant", text or None, tool_calls=[each.call for each in calls]))
+            messages += [each.message(run, self.limits.observation_characters) for each in calls]
 
-    async def _turn(self, run: Run, messages: Sequence[Message], may_call: bool) -> tuple[str, list[ToolCall]]:
+    async def _turn(self, run: Run, messages: Sequence[Message], may_call: bool) -> tuple[str, list[_Asked]]:
+        """Ask the model; return the text and the calls of its answer."""
         tools = list(self._tools.values())
         choice: Mode = "auto" if may_call else "none"
         request = ModelRequest(list(messages), self.limits.request_tokens, tools=tools, tool_choice=choice)
         texts: list[str] = []
-        calls: list[ToolCall] = []
-        async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, str):
-                    texts.append(piece)
-                else:
-                    calls.append(piece)
+        calls: list[_Asked] = []
+        try:
+            async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        texts.append(piece)
+                    else:
+                        calls.append(_asked(piece))
+        except CutOff as cut:
+            raise LimitReached(str(cut), "".join(texts)) from cut
         return "".join(texts), calls
 
-    async def _called(self, run: Run, calls: Sequence[ToolCall]) -> list[Message]:
-        """Run the calls of a turn in parallel; return the messages with their results."""
-        results: list[tuple[ToolCall, int | str]] = []  # the number of the call, or why it cannot be made
-        async with TaskFetchingUnit(self._tools, self.limits, run.observer, run.clock, run.observations) as unit:
+    async def _run(self, run: Run, calls: Sequence[_Asked]) -> None:
+        """Run the calls of a turn in parallel."""
+        async with run.fetching(self._tools) as unit:
             number = run.next_number()
-            for asked in calls:
+            for each in calls:
+                if each.error:
+                    continue
                 try:
-                    unit.add(Call(number, asked.function.name, keywords=_arguments(asked)))
+                    unit.add(Call(number, each.call.function.name, keywords=each.arguments))
                 except PlanError as error:
-                    results.append((asked, str(error)))
+                    each.error = str(error)
                 else:
-                    results.append((asked, number))
+                    each.number = number
                     number += 1
-            run.observations.update(await unit.wait())
-        return [_result(asked, what, run.observations, self.limits) for asked, what in results]
+            await unit.wait()
 
 
-def _arguments(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call. Raises `PlanError` where they are not a JSON object."""
-    given = call.function.arguments
-    if isinstance(given, str):
-        try:
-            given = json.loads(given or "{}")
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"{call.function.name}: the arguments are not JSON: {error}.") from error
-    if not isinstance(given, dict):
-        raise PlanError(f"{call.function.name}: the arguments are a {type(given).__name__}, expected an object.")
-    return given
+@dataclass
+class _Asked:
+    """A call that the model asked for."""
+
+    call: ToolCall  # as the conversation has it: templates, and servers, reject arguments that are not an object
+    arguments: dict[str, Any]
+    error: str = ""  # why it cannot be made
+    number: int | None = None  # of the call that was made
+
+    def message(self, run: Run, most: int) -> Message:
+        """Return the message with the result."""
+        text = f"error: {self.error}" if self.number is None else run.observations[self.number].text
+        return Message("tool", shortened(text, most), self.call.function.name, tool_call_id=self.call.id)
 
 
-def _result(call: ToolCall, what: int | str, observations: Mapping[int, Observation], limits: AgentLimits) -> Message:
-    text = observations[what].text if isinstance(what, int) else f"error: {what}"
-    most = limits.observation_characters
-    if len(text) > most:
-        text = f"{text[:most]}… ({len(text) - most} characters more)"
-    return Message("tool", text, call.function.name, tool_call_id=call.id)
+def _asked(call: ToolCall) -> _Asked:
+    """Read the arguments of a call."""
+    name, given = call.function.name, call.function.arguments
+    try:
+        arguments = json.loads(given or "{}") if isinstance(given, str) else given
+        error = "" if isinstance(arguments, dict) else f"the arguments are a {type(arguments).__name__}"
+    except (ValueError, RecursionError) as raised:
+        error = f"the arguments are not JSON ({one_line(raised)})"
+    if error:
+        shown = ToolCall(FunctionCall(name, {}), call.id, call.type)
+        return _Asked(shown, {}, f"{name}: {error}, expected an object: {shortened(str(given), SHOWN)}")
+    return _Asked(call, arguments)

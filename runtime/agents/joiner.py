@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from intaglio.runtime.agents.plan_grammar import ANSWER, THOUGHT
+
 # A decision is at the beginning of a line, so that neither word counts within a thought or an answer.
 DECISION = re.compile(r"^[ \t]*(Answer|Replan):", re.MULTILINE)
-GRAMMAR = r"""start: THOUGHT? (ANSWER{replan})
-THOUGHT: /Thought: [^\x00-\x1f]{{1,500}}\n/
-ANSWER: /Answer: \S(.|\n)*/
-{rule}"""
 REPLAN = r"REPLAN: /Replan: [^\x00-\x1f]{1,500}/"
 
 
@@ -23,13 +21,14 @@ class Decision(NamedTuple):
 
 def joiner_grammar(may_replan: bool) -> str:
     """Return the grammar of a joiner's text, in llguidance's variant of Lark."""
-    return GRAMMAR.format(replan=" | REPLAN" if may_replan else "", rule=REPLAN if may_replan else "")
+    start = "start: THOUGHT? (ANSWER | REPLAN)" if may_replan else "start: THOUGHT? ANSWER"
+    return "\n".join([start, THOUGHT, ANSWER, REPLAN if may_replan else ""])
 
 
-def read_decision(text: str) -> Decision:
-    """Read what a joiner wrote; text without "Answer:" or "Replan:" is an answer, as models forget the form."""
+def read_decision(text: str) -> Decision | None:
+    """Read what a joiner wrote; None for text without a line that begins with "Answer:" or "Replan:"."""
     found = DECISION.search(text)
     if found is None:
-        return Decision(text.strip())
+        return None
     rest = text[found.end() :].strip()
     return Decision(rest) if found[1] == "Answer" else Decision(None, " ".join(rest.split()))

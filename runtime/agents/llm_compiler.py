@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import Observer, Replanned
 from intaglio.runtime.agents.joiner import Decision, joiner_grammar, read_decision
 from intaglio.runtime.agents.model import Model, ModelRequest
 from intaglio.runtime.agents.plan import Call, PlanError
+from intaglio.runtime.agents.plan_check import check_names
 from intaglio.runtime.agents.plan_grammar import plan_grammar
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import (
@@ -20,7 +22,7 @@ from intaglio.runtime.agents.prompts import (
     results_prompt,
     system_prompt,
 )
-from intaglio.runtime.agents.run_state import LimitReached, Run
+from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run, read_end
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message
@@ -34,7 +36,10 @@ class LLMCompiler:
     agent = LLMCompiler(model, tools)
     result = await agent.run("How much larger is Asia than Africa?")
 
-    Planner and joiner continue one conversation, so a model with a prompt cache reads each message once.
+    Planner and joiner continue one conversation, so a model with a prompt cache reads each message once: `EngineModel`
+    reads neither the planner's prompt nor the plan again. The plan is read again where the chat template writes an
+    answer otherwise than it was generated, such as after a space, and where it was written in other tokens than its
+    text has, which grammars make likelier.
     """
 
     def __init__(
@@ -50,8 +55,9 @@ class LLMCompiler:
         """`instructions`: the system message; by default the rules of a plan, with the tools and `examples`.
 
         `streaming`: start calls while the plan is written (thesis, section 6.3); False: after its end. `constrained`:
-        use grammars, if the model enforces them.
+        use grammars, if the model enforces them. Raises `UsageError` for a tool with the name of a plan's ending.
         """
+        check_names(tools)
         self.limits = limits or AgentLimits()
         self._model, self._tools, self._streaming = model, dict(tools), streaming
         self._system = instructions or system_prompt(PLAN_RULES, list(tools.values()), examples)
@@ -64,59 +70,78 @@ class LLMCompiler:
 
     async def _answer(self, run: Run, question: str) -> str:
         messages = [Message("system", self._system), Message("user", question_prompt(question))]
-        for remaining in range(self.limits.replans, -1, -1):
+        replans = self.limits.replans
+        while True:
             before = set(run.observations)
             broken = await self._plan(run, messages)
             messages.append(Message("assistant", run.plans[-1]))
             new = {number: each for number, each in run.observations.items() if number not in before}
-            most = self.limits.observation_characters
-            messages.append(Message("user", results_prompt(new, most, broken, may_replan=remaining > 0)))
-            text, decision = await self._join(run, messages, may_replan=remaining > 0)
+            may_replan = replans > 0 and run.may_call
+            prompt = results_prompt(new, self.limits.observation_characters, broken, may_replan)
+            messages.append(Message("user", prompt))
+            text, decision = await self._join(run, messages, may_replan)
             if decision.answer is not None:
                 return decision.answer
+            if not run.may_call:
+                raise run.out_of_calls()
+            if not replans:
+                raise LimitReached(f"the run reached its limit of {self.limits.replans} replans")
+            replans -= 1
             run.emit(Replanned, reason=decision.reason)
             messages += [Message("assistant", text), Message("user", replan_prompt(run.next_number()))]
-        raise LimitReached(f"the run reached its limit of {self.limits.replans} replans")
 
     async def _plan(self, run: Run, messages: Sequence[Message]) -> str | None:
         """Let the planner write a plan, and run it; return what is wrong with it, if it could not be read to its end.
 
         The calls before the error are run all the same: their results help the next plan.
         """
-        request = self._request(messages, self._plan_grammar(run))
-        parser = PlanParser(self._tools, run.observations)
+        broken = None
         written: list[str] = []
         late: list[Call] = []
-        broken = None
-        async with TaskFetchingUnit(self._tools, self.limits, run.observer, run.clock, run.observations) as unit:
+        async with run.fetching(self._tools) as unit:
+            start = partial(_add, unit)
             try:
-                async with aclosing(run.pieces(self._model, "planner", request)) as pieces:
-                    async for piece in pieces:
-                        if not isinstance(piece, str) or parser.join:
-                            continue
-                        written.append(piece)
-                        calls = parser.push(piece)
-                        if self._streaming:
-                            _add(unit, calls)
-                        else:
-                            late += calls
-                        if parser.join and not self._constrained:
-                            break  # what a model writes after the end costs time, and means nothing
-                _add(unit, [*late, *parser.finish()])
-            except PlanError as error:
+                await self._read(run, messages, start if self._streaming else late.extend, written)
+            except (PlanError, CutOff) as error:
                 broken = str(error)
-                run.emit(Replanned, reason=broken)
             finally:
                 run.plans.append("".join(written))
-                run.observations.update(unit.observations)  # if a limit or a model ends the run
-            run.observations.update(await unit.wait())
+            try:
+                start(late)
+            except PlanError as error:
+                broken = broken or str(error)
+            if broken is not None:
+                run.emit(Replanned, reason=broken)
+            await unit.wait()
         return broken
+
+    async def _read(
+        self, run: Run, messages: Sequence[Message], start: Callable[[list[Call]], None], written: list[str]
+    ) -> None:
+        """Read a plan while it is written: `start` gets its calls, `written` its text.
+
+        Raises `PlanError`, and `CutOff` where a limit ends the plan before its end.
+        """
+        request = self._request(messages, self._plan_grammar(run))
+        parser = PlanParser(self._tools, run.observations)
+        async with aclosing(run.pieces(self._model, "planner", request)) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, str):
+                    continue
+                written.append(piece)
+                start(parser.push(piece))
+                if parser.join:  # what a model writes after it means nothing
+                    await read_end(pieces)
+        if not parser.join:
+            parser.finish()
 
     async def _join(self, run: Run, messages: Sequence[Message], may_replan: bool) -> tuple[str, Decision]:
         request = self._request(messages, joiner_grammar(may_replan) if self._constrained else None)
-        async with aclosing(run.pieces(self._model, "joiner", request)) as pieces:
-            text = "".join([piece async for piece in pieces if isinstance(piece, str)])
-        decision = read_decision(text)
+        try:
+            text = await run.text(self._model, "joiner", request)
+        except CutOff as cut:
+            raise LimitReached(str(cut), _decision(cut.partial or "").answer) from cut
+        decision = _decision(text)
         if decision.answer == "":
             raise LimitReached("the joiner wrote nothing")
         return text, decision
@@ -124,7 +149,7 @@ class LLMCompiler:
     def _plan_grammar(self, run: Run) -> str | None:
         if not self._constrained:
             return None
-        left = max(self.limits.tasks - len(run.observations), 1)
+        left = self.limits.tasks - len(run.observations)
         return plan_grammar(list(self._tools.values()), run.observations, min(PLAN_CALLS, left))
 
     def _request(self, messages: Sequence[Message], grammar: str | None) -> ModelRequest:
@@ -134,3 +159,8 @@ class LLMCompiler:
 def _add(unit: TaskFetchingUnit, calls: Iterable[Call]) -> None:
     for call in calls:
         unit.add(call)
+
+
+def _decision(text: str) -> Decision:
+    """Read the joiner's text; without "Answer:" or "Replan:" it is the answer, as models forget the form."""
+    return read_decision(text) or Decision(text.strip())

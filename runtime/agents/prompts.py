@@ -101,12 +101,19 @@ def results_prompt(observations: Mapping[int, Observation], most: int, broken: s
 
 def result_line(observation: Observation, most: int) -> str:
     """Return a result as `$1 = ...`, shortened to `most` characters."""
-    text = observation.text
-    if len(text) > most:
-        text = f"{text[:most]}… ({len(text) - most} characters more)"
-    return f"${observation.number} = {text}"
+    return f"${observation.number} = {shortened(observation.text, most)}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the first `most` characters of a result, and how many it has beyond them."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} characters more)"
 
 
 def replan_prompt(number: int) -> str:
     """Return the message that asks for another plan, whose first call has this number."""
     return f"Plan on, from call {number}."
+
+
+def invalid_turn(cause: str, number: int) -> str:
+    """Return the message after a turn of ReAct that is neither a call nor an answer."""
+    return f'This is not valid: {cause} Write call {number}, or a line that begins with "Answer: ".'

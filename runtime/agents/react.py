@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
@@ -10,11 +10,11 @@ from intaglio.runtime.agents.events import Observer
 from intaglio.runtime.agents.joiner import read_decision
 from intaglio.runtime.agents.model import Model, ModelRequest
 from intaglio.runtime.agents.plan import Call, PlanError
+from intaglio.runtime.agents.plan_check import check_names
 from intaglio.runtime.agents.plan_grammar import turn_grammar
 from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.prompts import TURN_RULES, question_prompt, result_line, system_prompt
-from intaglio.runtime.agents.run_state import LimitReached, Run
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
+from intaglio.runtime.agents.prompts import TURN_RULES, invalid_turn, question_prompt, result_line, system_prompt
+from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run, read_end
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message
 
@@ -30,7 +30,11 @@ class ReAct:
         instructions: str | None = None,
         constrained: bool = True,
     ):
-        """`instructions`: the system message; by default the rules of a turn, with the tools."""
+        """`instructions`: the system message; by default the rules of a turn, with the tools.
+
+        Raises `UsageError` for a tool with the name of a plan's ending.
+        """
+        check_names(tools)
         self.limits = limits or AgentLimits()
         self._model, self._tools = model, dict(tools)
         self._system = instructions or system_prompt(TURN_RULES, list(tools.values()))
@@ -44,44 +48,73 @@ class ReAct:
     async def _answer(self, run: Run, question: str) -> str:
         messages = [Message("system", self._system), Message("user", question_prompt(question))]
         while True:
-            text, call, broken = await self._turn(run, messages)
-            if call is None and broken is None:
-                answer = read_decision(text).answer
-                if not answer:
-                    raise LimitReached("the model wrote nothing")
+            turn = await self._turn(run, messages)
+            run.plans.append(turn.text)
+            if turn.call is not None:
+                result = result_line(run.observations[turn.call.number], self.limits.observation_characters)
+            elif answer := turn.answer():
                 return answer
-            result = f"The call is not valid: {broken}" if call is None else await self._called(run, call)
-            messages += [Message("assistant", text), Message("user", result)]
+            else:
+                result = invalid_turn(turn.problem(), run.next_number())
+            messages += [Message("assistant", turn.text), Message("user", result)]
 
-    async def _turn(self, run: Run, messages: list[Message]) -> tuple[str, Call | None, str | None]:
-        """Let the model write a call or an answer; return its text, the call, and what is wrong with it."""
-        grammar = turn_grammar(list(self._tools.values()), run.observations) if self._constrained else None
+    async def _turn(self, run: Run, messages: Sequence[Message]) -> _Turn:
+        """Let the model write a call, and run it, or an answer."""
+        tools = list(self._tools.values()) if run.may_call else []
+        grammar = turn_grammar(tools, run.observations) if self._constrained else None
         request = ModelRequest(list(messages), self.limits.request_tokens, grammar)
-        parser = PlanParser(self._tools, run.observations)
-        text, broken = "", None
-        async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, str):
-                    continue
-                text += piece
-                if broken is not None:
-                    continue
-                try:
-                    calls = parser.push(piece)
-                except PlanError as error:  # an answer, or a call that cannot be made
-                    broken = str(error)
-                    continue
-                if calls:
-                    run.plans.append(text)
-                    return text, calls[0], None
-        return text, None, None if _is_answer(text) else broken or "it has no end"
-
-    async def _called(self, run: Run, call: Call) -> str:
-        async with TaskFetchingUnit(self._tools, self.limits, run.observer, run.clock, run.observations) as unit:
-            unit.add(call)
-            run.observations.update(await unit.wait())
-        return result_line(run.observations[call.number], self.limits.observation_characters)
+        turn = _Turn(PlanParser(self._tools, run.observations))
+        async with run.fetching(self._tools) as unit:
+            try:
+                async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
+                    async for piece in pieces:
+                        call = turn.read(piece) if isinstance(piece, str) else None
+                        if call is None:
+                            continue
+                        if not run.may_call:
+                            raise run.out_of_calls()
+                        unit.add(call)
+                        await read_end(pieces)
+            except CutOff as cut:
+                raise LimitReached(str(cut), turn.answer()) from cut
+            await unit.wait()
+        return turn
 
 
-def _is_answer(text: str) -> bool:
-    return read_decision(text).answer != text.strip()
+class _Turn:
+    """A turn, read up to the end of its call: a model may write on as if it knew the result."""
+
+    def __init__(self, parser: PlanParser):
+        self.text = ""
+        self.call: Call | None = None
+        self._parser = parser
+        self._broken: PlanError | None = None  # an answer, or a call that cannot be made
+
+    def read(self, piece: str) -> Call | None:
+        """Read the next piece of text; return the call, if this completes it."""
+        for char in piece:
+            self.text += char
+            if self._broken is not None:
+                continue
+            try:
+                calls = self._parser.push(char)
+            except PlanError as error:
+                self._broken = error
+                continue
+            if calls:
+                self.call = calls[0]
+                break
+        return self.call
+
+    def answer(self) -> str | None:
+        """Return the answer, as far as it is there; None if there is none."""
+        decision = read_decision(self.text)
+        return None if decision is None else decision.answer or None
+
+    def problem(self) -> str:
+        """Return why there is no call."""
+        try:
+            self._parser.finish()
+        except PlanError as error:
+            return str(error)
+        return "it has no call."

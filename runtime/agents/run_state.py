@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +15,25 @@ from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import AnyEvent, Ended, ModelBegan, ModelEnded, ModelWrote, Observer, Role
 from intaglio.runtime.agents.model import End, Model, ModelError, ModelRequest, Usage
 from intaglio.runtime.agents.observation import Observation
+from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
+from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import ToolCall
 
+TAIL = 8  # pieces that are read of an answer after its part that counts
+TAIL_SECONDS = 1.0  # and for how long
 _log = logging.getLogger(__name__)
 
 
 class LimitReached(Exception):  # noqa: N818  # it ends a run, and is no error of the caller
-    """A limit of the run; the message names it."""
+    """A limit of the run; the message names it. `partial`: as much of the answer as there is."""
+
+    def __init__(self, reason: str, partial: str | None = None):
+        super().__init__(reason)
+        self.partial = partial
+
+
+class CutOff(LimitReached):
+    """The answer of a model that ended for want of tokens; raised after its last piece."""
 
 
 class Run:
@@ -31,11 +44,13 @@ class Run:
         self.observations: dict[int, Observation] = {}
         self.plans: list[str] = []
         self.usage = Usage()
-        self._began = time.perf_counter()
+        self._calls = 0  # of tools
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
 
     def clock(self) -> float:
         """Return the seconds since the run began."""
-        return time.perf_counter() - self._began
+        return self._loop.time() - self._began
 
     def emit(self, kind: Callable[..., AnyEvent], **fields: Any) -> None:
         """Report an event. An observer that raises does not end the run."""
@@ -55,7 +70,7 @@ class Run:
             async with asyncio.timeout(self.limits.seconds) as timeout:
                 answer, complete = await answering(), True
         except LimitReached as limit:
-            answer, complete = self._without_answer(str(limit)), False
+            answer, complete = self._without_answer(str(limit), limit.partial), False
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -76,14 +91,15 @@ class Run:
         if left <= 0:
             raise LimitReached(f"the run reached its limit of {self.limits.tokens} tokens")
         number = self.usage.calls + 1
-        used, count, failure = None, 0, None
+        most = min(request.max_tokens, left)
+        end, count, failure = None, 0, None
         self.usage += Usage(calls=1)
         self.emit(ModelBegan, request=number, role=role)
         try:
-            async with model.stream(replace(request, max_tokens=min(request.max_tokens, left))) as answer:
+            async with model.stream(replace(request, max_tokens=most)) as answer:
                 async for piece in answer:
                     if isinstance(piece, End):
-                        used = piece.usage
+                        end = piece
                         break
                     count += 1
                     if isinstance(piece, str):
@@ -91,12 +107,21 @@ class Run:
                     yield piece
                 else:
                     raise ModelError(f"model {model.name!r}: the answer has no end. Is the server one of OpenAI's API?")
+            if end.finish_reason == "length":
+                raise CutOff(self._shortage(end.usage.completion, request.max_tokens, left))
         except (IntaglioError, LimitReached) as error:
             failure = one_line(error)
             raise
+        except asyncio.CancelledError:
+            failure = "cancelled"
+            raise
+        except Exception as error:  # a model that breaks its contract ends the run with an answer, too
+            said = one_line(error)
+            failure = f"model {model.name!r}: {type(error).__name__}{f': {said}' if said else ''}"
+            raise ModelError(failure) from error
         finally:
             # Of an answer that was left early nothing is known but its pieces, mostly a token each.
-            used = used or Usage(completion=count)
+            used = Usage(completion=count) if end is None else end.usage
             self.usage += used._replace(calls=0)
             self.emit(
                 ModelEnded,
@@ -107,10 +132,64 @@ class Run:
                 error=failure,
             )
 
+    async def text(self, model: Model, role: Role, request: ModelRequest) -> str:
+        """Return the text of an answer. Raises what `pieces` does; `CutOff` has the text so far."""
+        texts: list[str] = []
+        try:
+            async with aclosing(self.pieces(model, role, request)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        texts.append(piece)
+        except CutOff as cut:
+            raise CutOff(str(cut), "".join(texts)) from cut
+        return "".join(texts)
+
+    @asynccontextmanager
+    async def fetching(self, tools: Mapping[str, Tool]) -> AsyncIterator[TaskFetchingUnit]:
+        """Run calls of tools. Those that have ended are in `observations` afterwards, even if the run ends early."""
+        async with TaskFetchingUnit(tools, self.limits, self.observer, self.clock, self.observations) as unit:
+            try:
+                yield unit
+            finally:
+                self.observations.update(unit.observations)
+                self._calls += unit.added
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the limits allow another call of a tool."""
+        return len(self.observations) < self.limits.tasks
+
+    def out_of_calls(self) -> LimitReached:
+        """Return what ends the run when a model asks for more calls of tools."""
+        return LimitReached(f"the run reached its limit of {self.limits.tasks} tool calls")
+
     def next_number(self) -> int:
         """Return the number of the next call."""
         return max(self.observations, default=0) + 1
 
-    def _without_answer(self, reason: str) -> str:
+    def _shortage(self, written: int, most: int, left: int) -> str:
+        """Return which limit cut off an answer of `written` tokens."""
+        if written < min(most, left):
+            return f"the model's context has no room for more than {written} new tokens"
+        if left <= most:
+            return f"the run reached its limit of {self.limits.tokens} tokens"
+        return f"the model reached its limit of {most} tokens for one request"
+
+    def _without_answer(self, reason: str, partial: str | None = None) -> str:
+        if partial:
+            return f"{partial.strip()} [The answer is not complete: {reason}.]"
         results = sum(each.status == "done" for each in self.observations.values())
-        return f"No answer: {reason}. {results} of {len(self.observations)} tool calls have a result."
+        return f"No answer: {reason}. {results} of {self._calls} tool calls have a result."
+
+
+async def read_end(pieces: AsyncGenerator[object, None]) -> None:
+    """Read a few more pieces of an answer whose part that counts is there, and end it.
+
+    A model that writes nothing after that part reports its usage there. Any other is cut off.
+    """
+    with contextlib.suppress(CutOff, ModelError, TimeoutError):
+        async with asyncio.timeout(TAIL_SECONDS):
+            for _ in range(TAIL):
+                if await anext(pieces, None) is None:
+                    break
+    await pieces.aclose()

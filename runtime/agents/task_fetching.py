@@ -90,6 +90,11 @@ class TaskFetchingUnit:
         """The calls that have ended so far, by number."""
         return MappingProxyType(self._observations)
 
+    @property
+    def added(self) -> int:
+        """How many calls were taken over."""
+        return len(self._observations) + len(self._live)
+
     def add(self, call: Call) -> None:
         """Take a call over, and start it if its inputs are there.
 

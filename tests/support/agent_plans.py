@@ -53,11 +53,28 @@ TOOLS = {
     ]
 }
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("$\"'\\\n{}1290"), max_size=12)
+
+
+def floats(low: float, high: float) -> st.SearchStrategy[float]:
+    """Numbers whose exponents have at most two digits, as the grammar writes them."""
+    return st.floats(low, high, allow_subnormal=False).filter(lambda each: each == 0 or abs(each) > 1e-99)
+
+
+DEEPEST = 2  # lists and objects in each other that the grammar has of a value without a schema
+
+
+def depth(value: Value) -> int:
+    """How deep lists and objects are nested in a value."""
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(-1e15, 1e15) | TEXTS,
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | floats(-1e15, 1e15) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=5,
-)
+).filter(lambda value: depth(value) <= DEEPEST)
 
 
 @st.composite
@@ -92,7 +109,7 @@ def literals(schema: Mapping[str, Any], numbers: Collection[int]) -> st.SearchSt
         return bounded if "minLength" in schema else TEXTS | templates(numbers) if numbers else TEXTS
     simple = {"integer": st.integers(low, high), "boolean": st.booleans(), "null": st.none()}
     if schema["type"] == "number":
-        return st.floats(low, high, allow_subnormal=False).filter(lambda each: each == 0 or abs(each) > 1e-99)
+        return floats(low, high)
     if schema["type"] == "array":
         return st.lists(values(schema["items"], numbers), max_size=3)
     if schema["type"] == "object":

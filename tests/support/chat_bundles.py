@@ -1,9 +1,11 @@
-"""The shipped language models as models for conversations."""
+"""Language models for conversations: those of this repository, and a random one with a long context."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+
+from tiny_decoders import save_decoder, write_byte_tokenizer
 
 from intaglio.exporters import export
 
@@ -26,4 +28,20 @@ def chat_bundle(checkpoint: Path, path: Path) -> None:
     copy = path.parent / f"{path.name}-checkpoint"
     shutil.copytree(checkpoint, copy)
     (copy / "chat_template.jinja").write_text(TEMPLATE)
+    export(str(copy), path, check=False)
+
+
+# As ChatML writes conversations: a message after "assistant" is the text that was generated, and nothing else.
+CHATML = """\
+{%- for message in messages -%}
+{{ '<|' + message.role + '|>\n' + (message.content or '') + '<|end|>\n' }}
+{%- endfor -%}
+{{ '<|assistant|>\n' }}"""
+
+
+def long_chat_bundle(path: Path, template: str = CHATML) -> None:
+    """Export a small random decoder with a context of 8192 tokens, a token for each byte, and a chat template."""
+    copy = path.parent / f"{path.name}-checkpoint"
+    save_decoder(copy, "llama", max_position_embeddings=8192)
+    write_byte_tokenizer(copy, template)
     export(str(copy), path, check=False)

@@ -51,6 +51,7 @@ class ScriptedServer:
                 gone = asyncio.ensure_future(reader.read(1))
                 await asyncio.wait({gone}, timeout=step)
                 if gone.done():
+                    gone.exception()  # a client that resets its connection
                     return False
                 gone.cancel()
                 await asyncio.wait({gone})

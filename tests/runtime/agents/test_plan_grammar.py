@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.plan_grammar import plan_grammar
+from intaglio.runtime.agents.joiner import joiner_grammar, read_decision
+from intaglio.runtime.agents.plan_grammar import plan_grammar, turn_grammar
 from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.plan_text import rendered_plan
+from intaglio.runtime.agents.plan_text import rendered, rendered_plan
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
 
@@ -221,3 +222,70 @@ def test_calls_with_what_the_text_may_not_have_are_not_dead_ends() -> None:
     grammar = matcher(plan_grammar([tool]))
     assert accepts(grammar, "1. loop()\n2. join()")
     assert not accepts(grammar, "1. loop()\n2. loop($1)\n3. join()")
+
+
+@cache
+def compiled_turn(known: frozenset[int], more: bool) -> llguidance.LLMatcher:
+    return matcher(turn_grammar(MORE if more else list(TOOLS.values()), known))
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
+def test_any_text_of_the_grammar_of_a_turn_is_a_call_or_an_answer(
+    seed: int, known: tuple[int, ...], more: bool
+) -> None:
+    text = walk(compiled_turn(frozenset(known), more), seed)
+    decision = read_decision(text)
+    if decision is not None:
+        assert decision.answer
+        return
+    parser = PlanParser({tool.name: tool for tool in (MORE if more else TOOLS.values())}, known)
+    (call,) = parser.push(text) + parser.finish()
+    assert call.number == max(known, default=0) + 1
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
+def test_every_call_is_allowed_in_a_turn_as_it_is_rendered(data: st.DataObject, known: tuple[int, ...]) -> None:
+    (call,) = data.draw(plans(known, 1))
+    thought = "" if call.thought is None else f"Thought: {call.thought}\n"
+    assert accepts(compiled_turn(frozenset(known), False), thought + rendered(call))
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("4. now()", True),
+        ("Thought: hm\n4. now()", True),
+        ("Answer: 7", True),
+        ("Thought: hm\nAnswer: a\n\nb 4. now() \u00e9", True),
+        ('4. search("$1 ${3}")', True),
+        ('4. search("$2")', False),
+        ('4. search("$4")', False),
+        ("4. now()\n", False),
+        ("4. now()\n5. now()", False),
+        ("5. now()", False),
+        ("4. join()", False),
+        ("Answer:", False),
+        ("Answer: ", False),
+        ("Replan: a", False),
+        ("Thought: hm", False),
+        ("", False),
+    ],
+)
+def test_what_a_turn_may_be(text: str, allowed: bool) -> None:
+    assert accepts(matcher(turn_grammar(list(TOOLS.values()), {1, 3})), text) == allowed
+
+
+def test_a_turn_without_tools_is_an_answer() -> None:
+    grammar = matcher(turn_grammar([], {1}))
+    assert accepts(grammar, "Thought: a\nAnswer: 7") and not accepts(grammar, "2. now()")
+
+
+@pytest.mark.parametrize("may_replan", [True, False])
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**9))
+def test_any_text_of_the_grammar_of_a_joiner_is_a_decision(may_replan: bool, seed: int) -> None:
+    decision = read_decision(walk(matcher(joiner_grammar(may_replan)), seed))
+    assert decision is not None
+    assert decision.answer or (may_replan and decision.answer is None and decision.reason is not None)

@@ -328,7 +328,7 @@ def test_the_observer_sees_each_task_in_order() -> None:
     assert events == [
         TaskPlanned(seconds=0, number=1, tool="wait", text='1. wait("a")', needs=[], thought="First."),
         TaskStarted(seconds=0, number=1, attempt=1, arguments={"value": "a"}),
-        TaskPlanned(seconds=0, number=2, tool="fail", text='2. fail("not ${1}", seconds=2.0)', needs=[1]),
+        TaskPlanned(seconds=0, number=2, tool="fail", text='2. fail("not $1", seconds=2.0)', needs=[1]),
         TaskPlanned(seconds=0, number=3, tool="wait", text="3. wait($2)", needs=[2]),
         TaskEnded(seconds=1, number=1, status="done", result="a"),
         TaskStarted(seconds=1, number=2, attempt=1, arguments={"value": "not a", "seconds": 2.0}),

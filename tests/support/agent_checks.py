@@ -1,0 +1,99 @@
+"""Runs of agents for tests: tools that note when they run, the events, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from intaglio.runtime.agents.agent import Agent, AgentResult
+from intaglio.runtime.agents.events import AnyEvent
+from intaglio.runtime.agents.tool import Tool, ToolError
+
+Kind = TypeVar("Kind")
+QUESTION = "How much larger is the first?"
+
+
+def tool_of(function: Callable[..., Awaitable[Any] | Any], name: str | None = None, **properties: Any) -> Tool:
+    """A tool with these parameters, all of them required."""
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return Tool(name or function.__name__, f"The tool {name or function.__name__}.", schema, function)
+
+
+def tools(seconds: float = 0.2) -> dict[str, Tool]:
+    """`search(text)` and `add(left, right)` take a while, `fail()` raises, `echo(value)` returns its argument."""
+
+    async def search(text: str) -> str:
+        await asyncio.sleep(seconds)
+        return f"found {text}"
+
+    async def add(left: float, right: float) -> float:
+        await asyncio.sleep(seconds)
+        return left + right
+
+    async def fail() -> None:
+        raise ToolError("the disk is full")
+
+    async def echo(value: Any) -> Any:
+        return value
+
+    number = {"type": "number"}
+    made = [
+        tool_of(search, text={"type": "string"}),
+        tool_of(add, left=number, right=number),
+        tool_of(fail),
+        tool_of(echo, value={}),
+    ]
+    return {tool.name: tool for tool in made}
+
+
+class Events:
+    """The events of a run; an observer."""
+
+    def __init__(self) -> None:
+        self.all: list[AnyEvent] = []
+
+    def __call__(self, event: AnyEvent) -> None:
+        """Note an event."""
+        self.all.append(event)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """The events of one kind."""
+        return [each for each in self.all if isinstance(each, kind)]
+
+    def one(self, kind: type[Kind], **fields: Any) -> Kind:
+        """The only event of one kind with these fields."""
+        (found,) = [each for each in self.of(kind) if all(getattr(each, name) == fields[name] for name in fields)]
+        return found
+
+
+async def answered(agent: Agent, events: Events | None = None, question: str = QUESTION) -> AgentResult:
+    """Run an agent, and check that it leaves no task, however it ends."""
+    before = asyncio.all_tasks()
+    try:
+        return await agent.run(question, events)
+    finally:
+        assert asyncio.all_tasks() == before
+
+
+def children() -> set[int]:
+    """The processes that this one has started, and that have not been waited for."""
+    files = Path("/proc/self/task").glob("*/children")
+    return {int(child) for file in files for child in file.read_text().split()}
+
+
+@contextmanager
+def nothing_left(processes: bool = True) -> Iterator[None]:
+    """Check that the block leaves no thread and no process behind."""
+    threads, before = set(threading.enumerate()), children()
+    yield
+    assert set(threading.enumerate()) <= threads
+    assert not processes or children() <= before
+
+
+def statuses(result: AgentResult) -> Mapping[int, str]:
+    """How each call of a run ended."""
+    return {number: each.status for number, each in sorted(result.observations.items())}
