@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from contextlib import suppress
 
 import click
@@ -34,14 +36,16 @@ async def _serve(sources: tuple[str, ...], port: int | None, host: str) -> None:
     from intaglio.runtime.agents.mcp_server import serve_tools
     from intaglio.runtime.agents.open_tools import open_tools
 
-    async with open_tools(sources) as tools:
+    try:
+        async with open_tools(sources) as tools:
+            if port is not None:
+                shown = f"serving {', '.join(tools)} at"
+                await serve_tools(
+                    list(tools.values()), "http", host, port, lambda at: click.echo(f"{shown} {at}", err=True)
+                )
+            else:
+                await asyncio.shield(asyncio.create_task(serve_tools(list(tools.values()))))
+    except asyncio.CancelledError:
         if port is None:
-            await serve_tools(list(tools.values()))
-        else:
-            await serve_tools(
-                list(tools.values()),
-                "http",
-                host,
-                port,
-                listening=lambda address: click.echo(f"serving {', '.join(tools)} at {address}", err=True),
-            )
+            os._exit(0)  # the thread that reads standard input cannot be stopped, and the end of the loop waits for it
+        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, error, scripted, status, stream
-from terminal import on_terminal
+from terminal import on_terminal, without_styles
 
 from intaglio.runtime.agents.events import Ended, TaskStarted
 from intaglio.runtime.agents.trace import read_trace
@@ -36,7 +37,11 @@ def fails(text):
 def slow(text):
     time.sleep(60)
 
-HOSTILE, FAILS, SLOW = (Tool(each.__name__, "A tool.", STRING, each) for each in (hostile, fails, slow))
+def brief(text):
+    time.sleep(0.6)
+    return text
+
+HOSTILE, FAILS, SLOW, BRIEF = (Tool(each.__name__, "A tool.", STRING, each) for each in (hostile, fails, slow, brief))
 """
 
 
@@ -228,6 +233,24 @@ def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
     assert "hostile" in piped.err and "no \ufffd[31m luck" in piped.err
     assert not set(piped.err) & {"\x1b", "\x07", "\x9b"}
     assert shown == "\ufffd[31mred\ufffd \ufffd1m\n"
+
+
+def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    plan = '1. brief("a")\n2. hostile("$1")\n3. join()\n'
+
+    async def main() -> str:
+        async with asyncio.timeout(SECONDS), scripted(LISTED, *wrote(plan, "Answer: so")) as server:
+            options = ("-m", "intaglio", "agent", "a", "--model", server.url, "--tools", tmp_path / "tools.py")
+            return await asyncio.to_thread(on_terminal, *options, columns=60, errors=True)
+
+    shown = asyncio.run(main())
+    assert re.search(r'0\.\d\d s  runs     1\. brief\("a"\)', shown)
+    assert re.search(r'0\.\d\d s  waits    2\. hostile\(\$1\)', shown)
+    assert re.search(r'0\.[67]\d s  done     1\. brief\("a"\) → a', shown)
+    assert 'done     2. hostile($1) → \ufffd]0;owned' in shown
+    assert "\x1b]0;" not in shown and "\x07" not in shown
+    assert without_styles(shown).splitlines()[-2] == "so"
 
 
 def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
