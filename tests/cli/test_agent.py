@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, error, scripted, status, stream
-from terminal import on_terminal, without_styles
+from terminal import on_terminal
 
 from intaglio.runtime.agents.events import Ended, TaskStarted
 from intaglio.runtime.agents.trace import read_trace
@@ -246,11 +246,11 @@ def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:
 
     shown = asyncio.run(main())
     assert re.search(r'0\.\d\d s  runs     1\. brief\("a"\)', shown)
-    assert re.search(r'0\.\d\d s  waits    2\. hostile\(\$1\)', shown)
+    assert re.search(r"0\.\d\d s  waits    2\. hostile\(\$1\)", shown)
     assert re.search(r'0\.[67]\d s  done     1\. brief\("a"\) → a', shown)
-    assert 'done     2. hostile($1) → \ufffd]0;owned' in shown
+    assert "done     2. hostile($1) → \ufffd]0;owned" in shown
     assert "\x1b]0;" not in shown and "\x07" not in shown
-    assert without_styles(shown).splitlines()[-2] == "so"
+    assert shown.splitlines()[-2].endswith("so")
 
 
 def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
