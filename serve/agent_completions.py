@@ -11,7 +11,7 @@ import msgspec
 from intaglio.runtime.agents.answer_stream import AnswerStream
 from intaglio.runtime.agents.events import AnyEvent, Replanned, TaskEnded, TaskPlanned
 from intaglio.runtime.agents.run_record import RunRecord
-from intaglio.runtime.agents.run_report import usage_of
+from intaglio.runtime.agents.run_report import encodable, usage_of
 from intaglio.runtime.generation.chat import Message
 from intaglio.serve.chat_completions import (
     AnswerMessage,
@@ -57,7 +57,7 @@ class AgentFormatter:
                 raise api_error(error) from error
             finally:
                 self._observe()
-        choice = ChatChoice(0, AnswerMessage(self._run.answer), None, self._reason)
+        choice = ChatChoice(0, AnswerMessage(encodable(self._run.answer or "")), None, self._reason)
         return ChatCompletion(*self._head, [choice], self._total())
 
     async def streamed(self, stream: AgentStream) -> AsyncIterator[bytes]:
@@ -80,7 +80,7 @@ class AgentFormatter:
     def _take(self, event: AnyEvent) -> list[Delta]:
         """Add an event; return what it adds to the stream."""
         self._run.add(event)
-        progress, piece = _progress(event), self._answer.take(event)
+        progress, piece = encodable(_progress(event)), encodable(self._answer.take(event))
         deltas = [Delta(reasoning_content=progress)] if progress else []
         return [*deltas, Delta(content=piece)] if piece else deltas
 

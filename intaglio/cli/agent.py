@@ -107,6 +107,8 @@ def agent_command(
     asked = (standard_input(NO_QUESTION) if question == "-" else question).strip()
     if not asked:
         raise UsageError(NO_QUESTION)
+    if not asked.isascii() and any("\ud800" <= sign <= "\udfff" for sign in asked):
+        raise UsageError("the question is not Unicode text. Write it in UTF-8.")
     result, events = run(_answer(asked, tools, model, as_json, options))
     if trace is not None:
         from intaglio.runtime.agents.trace import trace_bytes

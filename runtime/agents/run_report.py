@@ -63,11 +63,14 @@ def usage_of(record: RunRecord) -> UsageReport:
 
 
 def run_report(question: str, planner: Planner, events: Sequence[AnyEvent]) -> AgentRun:
-    """Return the report of a run from all of its events. Raises `UsageError` for a run without an end."""
+    """Return the report of a run from all of its events. Raises `UsageError` for a run without an end.
+
+    Halves of surrogate pairs, which tools and servers may send, become "?": no encoding has them.
+    """
     record = record_of(events)
     return AgentRun(
         question=question,
-        answer=record.answer or "",
+        answer=encodable(record.answer or ""),
         complete=record.complete,
         seconds=record.seconds,
         planner=planner,
@@ -79,7 +82,7 @@ def run_report(question: str, planner: Planner, events: Sequence[AnyEvent]) -> A
                 task.text,
                 task.needs,
                 task.status,
-                task.result,
+                encodable(task.result),
                 task.planned,
                 task.began,
                 task.ended,
@@ -87,6 +90,11 @@ def run_report(question: str, planner: Planner, events: Sequence[AnyEvent]) -> A
             )
             for task in record.tasks.values()
         ],
-        replans=[reason for _, reason in record.replans],
+        replans=[encodable(reason) for _, reason in record.replans],
         latency=latency_of(events),
     )
+
+
+def encodable(text: str) -> str:
+    """Return a text with "?" for halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()

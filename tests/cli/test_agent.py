@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,9 @@ def hostile(text):
 def fails(text):
     raise ToolError("no \\x1b[31m luck")
 
+def half(text):
+    return "\\ud800"
+
 def slow(text):
     time.sleep(60)
 
@@ -41,7 +45,8 @@ def brief(text):
     time.sleep(0.6)
     return text
 
-HOSTILE, FAILS, SLOW, BRIEF = (Tool(each.__name__, "A tool.", STRING, each) for each in (hostile, fails, slow, brief))
+ALL = (hostile, fails, half, slow, brief)
+HOSTILE, FAILS, HALF, SLOW, BRIEF = (Tool(each.__name__, "A tool.", STRING, each) for each in ALL)
 """
 
 
@@ -168,11 +173,12 @@ def test_other_planners_answer_too() -> None:
         (["--tools", "calculate", "--trace", "{taken}"], "exists already. Add --force"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path, intaglio: Any) -> None:
     (tmp_path / "taken").write_text("kept")
-    run, _ = agent([], *(each.format(taken=tmp_path / "taken") for each in options))
-    assert (run.code, run.out) == (2, "")
-    (line,) = run.err.splitlines()
+    given = (each.format(taken=tmp_path / "taken") for each in options)
+    code, out, err = intaglio("agent", "How?", "--model", "http://127.0.0.1:9", "--model-name", "lm", *given)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
     assert line.startswith("intaglio: ") and said in line
     assert (tmp_path / "taken").read_text() == "kept"
 
@@ -233,6 +239,24 @@ def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
     assert "hostile" in piped.err and "no \ufffd[31m luck" in piped.err
     assert not set(piped.err) & {"\x1b", "\x07", "\x9b"}
     assert shown == "\ufffd[31mred\ufffd \ufffd1m\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    files = ("--trace", tmp_path / "run.jsonl", "--timeline", tmp_path / "run.html")
+    answers = wrote('1. half("a")\n2. join()\n', "Answer: \ud800")
+    run, _ = agent(answers, "--tools", tmp_path / "tools.py", *files, *options)
+    assert run.code in (0, 1)
+    assert run.out and "a bug in intaglio" not in run.err + run.out
+    assert (tmp_path / "run.jsonl").exists() and (tmp_path / "run.html").exists()
+
+
+def test_a_question_that_is_not_utf8_is_one_line() -> None:
+    command = [sys.executable, "-P", "-m", "intaglio", "agent", b"\xff?", "--tools", "calculate", "--model", "/nowhere"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "intaglio: the question is not Unicode text. Write it in UTF-8.\n"
 
 
 def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:

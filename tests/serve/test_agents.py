@@ -147,6 +147,13 @@ def test_the_answer_is_streamed_as_it_is_written_after_the_progress(
     assert usage is not None and usage.completion_tokens == 4
 
 
+def test_text_that_no_encoding_has_is_no_error(client: openai.OpenAI, model: ScriptedServer) -> None:
+    answers = [ANSWERED[0], stream(chunk("Answer: a \ud800 b", "stop"))]
+    assert ask(client, model, answers).choices[0].message.content == "a ? b"
+    chunks = list(ask(client, model, answers, stream=True))
+    assert "".join(each.choices[0].delta.content or "" for each in chunks if each.choices) == "a ? b"
+
+
 def test_a_run_without_an_answer_says_why_and_ends_with_length(client: openai.OpenAI, model: ScriptedServer) -> None:
     answers = [ANSWERED[0], stream(chunk("Replan: no", "stop"))]
     choice = ask(client, model, answers).choices[0]
