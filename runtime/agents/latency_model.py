@@ -60,11 +60,13 @@ def latency_of(events: Iterable[AnyEvent], react_planning: Sequence[float] | Non
     - Where calls need each other, the slowest call is the slowest chain of them (D.2, D.5).
     - With streaming (D.3) a call begins when it has been planned and all that it needs have ended; the plan takes until
       the last of its calls has ended, whichever that is.
-    - What a planner writes after its last call, such as `join()`, is part of planning, and overlaps with the calls.
+    - What a planner writes after its last call, such as `join()`, is part of LLMCompiler's planning (D.2, D.6); with
+      streaming it overlaps with the calls.
     - Several plans follow one another: their times add up. A later plan finds the results of earlier ones.
 
     `react_planning`: T_P(P_i) of a ReAct run of the same question, `[call.plan_seconds for call in latency.calls]`. By
-    default ReAct is taken to plan a call in the same time, as the thesis does for D.6, which is then 1.
+    default ReAct is taken to plan a call in the same time, as the thesis does for D.6, which is then 1 but for the end
+    of the plan.
 
     Calls that were read together, as all are without streaming and with function calling, count for the first of them.
     Raises `UsageError` for a run without an end.
@@ -89,7 +91,7 @@ def latency_of(events: Iterable[AnyEvent], react_planning: Sequence[float] | Non
         speedup=_ratio(predicted.react, predicted.llmcompiler),
         streaming_speedup=_ratio(predicted.react, predicted.streaming),
         max_speedup=_ratio(tools, slowest),
-        min_speedup=_ratio(react, sum(call.plan_seconds for call in calls)),
+        min_speedup=_ratio(react, planning),
     )
 
 

@@ -64,6 +64,7 @@ def test_writing_the_end_of_the_plan_counts_where_no_call_hides_it() -> None:
         run_of(3.0, request(1, "planner", 0.0, 2.0), task(1, 0.5, 0.5, 1.0), request(2, "joiner", 2.0, 3.0))
     )
     assert numbers(found) == (1.0, 2.5, 2.0)
+    assert (found.min_speedup, found.speedup, found.max_speedup) == (0.25, 0.4, 1.0)
 
 
 def test_a_plan_after_another_adds_its_time_and_finds_the_earlier_results() -> None:
