@@ -11,7 +11,7 @@ import click
 
 from intaglio.cli.generated_text import show
 from intaglio.cli.generation_options import drafting_options
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table
 from intaglio.cli.text_lines import standard_input
 from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT, summary
@@ -155,7 +155,8 @@ def _print(result: AgentRun, latency: bool) -> None:
     click.echo()
     used = result.usage
     click.echo(
-        f"{result.seconds:.2f} s: {len(result.tasks)} calls, {used.requests} requests; {used.prompt_tokens:,} tokens "
+        f"{result.seconds:.2f} s: {number_of(len(result.tasks), 'calls')}, {number_of(used.requests, 'requests')}; "
+        f"{used.prompt_tokens:,} tokens "
         f"read ({used.cached_tokens:,} cached), {used.completion_tokens:,} written.",
         err=True,
     )
@@ -179,6 +180,6 @@ def _print_latency(planner: str, found: Latency) -> None:
         row(f"measured, {planner}", found.measured),
     ]
     columns = ["seconds of", "plans and tools", "with the answer", "speed-up (D.4)"]
-    print_table(f"Latency of {len(found.calls)} calls", columns, rows)
+    print_table(f"Latency of {number_of(len(found.calls), 'calls')}", columns, rows)
     if found.max_speedup is not None and found.min_speedup is not None:
         click.echo(f"Bounds of the speed-up: {found.min_speedup:.2f} (D.6) to {found.max_speedup:.2f} (D.5).")
