@@ -106,6 +106,7 @@ setup(
     package_data={
         "intaglio": ["py.typed", "sentences.txt"],
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
+        "intaglio.runtime.agents": ["timeline.html"],
         "intaglio.validate": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import yaml
 
 from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.graph_passes.calibrate import Calibrate
@@ -48,6 +47,7 @@ from intaglio.graph_passes.weights.mixed import Mixed
 from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
 from intaglio.graph_passes.weights.prune_rows import PruneRows
 from intaglio.graph_passes.weights.rtn import Rtn
+from intaglio.safe_yaml import load_yaml
 
 PASSES: dict[str, type[Pass]] = {
     "raise_opset": RaiseOpset,
@@ -199,7 +199,7 @@ def _read(path: Path) -> list[Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise GraphError(f"recipe {path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}. Shorten it.")
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 a SafeLoader
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
     except GraphError:
@@ -213,17 +213,6 @@ def _read(path: Path) -> list[Any]:
     if len(passes) > MAX_PASSES:
         raise GraphError(f"recipe {path}: {len(passes)} passes, expected at most {MAX_PASSES}. Shorten it.")
     return passes
-
-
-class _Loader(yaml.SafeLoader):
-    """A YAML loader without aliases, with which a few lines can expand to more than fits into memory."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node; the library calls this for each one."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
 
 
 def _parse_pass(entry: Any, where: str) -> Pass:

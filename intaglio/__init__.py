@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from intaglio.exporters.export import export
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
+    from intaglio.runtime.agents.answer import agent
     from intaglio.runtime.engines.build import build
     from intaglio.runtime.engines.opening import open_engine
     from intaglio.runtime.generation.generate import generate
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "agent",
     "bench",
     "build",
     "compress",
@@ -50,6 +52,7 @@ __all__ = [
 
 # Function -> the module that has it.
 _MODULES = {
+    "agent": "intaglio.runtime.agents.answer",
     "bench": "intaglio.validate.bench.bench",
     "build": "intaglio.runtime",
     "compress": "intaglio.compression",

@@ -15,12 +15,13 @@ Item = TypeVar("Item")
 @contextmanager
 def step(description: str) -> Iterator[None]:
     """Show a spinner with the elapsed time while the block runs; an interrupt waits for its end."""
-    with interrupts.deferred(), _spinner(description):
+    with interrupts.deferred(), spinner(description):
         yield
 
 
 @contextmanager
-def _spinner(description: str) -> Iterator[None]:
+def spinner(description: str) -> Iterator[None]:
+    """Show a spinner with the elapsed time while the block runs, which an interrupt ends at once."""
     if not sys.stderr.isatty():
         yield
         return

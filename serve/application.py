@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from intaglio.errors import BusyError
+from intaglio.serve.agent_completions import AgentFormatter
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
 from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
@@ -34,6 +36,7 @@ from intaglio.serve.model import DecoderModel, Model, Models
 from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
+from intaglio.serve.served_agent import ServedAgent
 
 SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
@@ -128,23 +131,28 @@ class Api:
 
     async def list_models(self, request: Request) -> Response:
         """All models."""
-        return _json(ModelList([_card(model) for model in self.models.by_name.values()]))
+        models = [*self.models.by_name.values(), *self.models.agents.values()]
+        return _json(ModelList([_card(model) for model in models]))
 
     async def show_model(self, request: Request) -> Response:
         """One model."""
-        return _json(_card(self.models.find(request.path_params["name"])))
+        name = request.path_params["name"]
+        return _json(_card(self.models.agents.get(name) or self.models.find(name)))
 
     async def completions(self, request: Request) -> Response:
         """Texts that continue prompts."""
-        return await self._generate(request, CompletionRequest, CompletionFormatter)
+        return await self._generate(request, await self._fields(request, CompletionRequest), CompletionFormatter)
 
     async def chat_completions(self, request: Request) -> Response:
-        """Answers to a conversation."""
-        return await self._generate(request, ChatRequest, ChatFormatter)
+        """Answers to a conversation, of a model or an agent."""
+        fields = await self._fields(request, ChatRequest)
+        if fields.model in self.models.agents:
+            return await self._ask(request, fields, self.models.agents[fields.model])
+        return await self._generate(request, fields, ChatFormatter)
 
     async def responses(self, request: Request) -> Response:
         """Answers to a conversation, as items."""
-        return await self._generate(request, ResponsesRequest, ResponseFormatter)
+        return await self._generate(request, await self._fields(request, ResponsesRequest), ResponseFormatter)
 
     async def embeddings(self, request: Request) -> Response:
         """Embeddings of texts."""
@@ -160,7 +168,7 @@ class Api:
         kind: type[EncoderFields],
         create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, EncoderResponse]],
     ) -> Response:
-        fields = await _decoded(await read_body(request, self.options), kind)
+        fields = await self._fields(request, kind)
         model = self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
@@ -179,9 +187,8 @@ class Api:
         return _json(response)
 
     async def _generate(
-        self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]
+        self, request: Request, fields: Fields, formatter: Callable[[Fields, DecoderModel, int], Formatter]
     ) -> Response:
-        fields = await _decoded(await read_body(request, self.options), kind)
         model = self.models.decoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
@@ -194,9 +201,25 @@ class Api:
         stream = await start(model.worker, formatted, self.options.request_timeout)
         if not formatted.streams:
             return _json(await _unless_disconnected(request, whole(stream, formatted, observation)))
-        return EventSourceResponse(
-            streamed(stream, formatted, observation), ping=PING, sep="\n", send_timeout=self.options.send_timeout
-        )
+        return self._events(streamed(stream, formatted, observation))
+
+    async def _ask(self, request: Request, fields: ChatRequest, agent: ServedAgent) -> Response:
+        record: Record = request.scope["state"][KEY]
+        record.model = agent.name
+        formatted = AgentFormatter(fields, agent, self.metrics, record)
+        try:
+            stream = agent.start(formatted.question, self.options.request_timeout)
+        except BusyError as error:
+            raise api_error(error) from error
+        if not formatted.streams:
+            return _json(await _unless_disconnected(request, formatted.whole(stream)))
+        return self._events(formatted.streamed(stream))
+
+    def _events(self, chunks: AsyncIterator[bytes]) -> Response:
+        return EventSourceResponse(chunks, ping=PING, sep="\n", send_timeout=self.options.send_timeout)
+
+    async def _fields(self, request: Request, kind: type[Body]) -> Body:
+        return await _decoded(await read_body(request, self.options), kind)
 
 
 async def _decoded(body: bytes, kind: type[Body]) -> Body:
@@ -241,5 +264,5 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     return _json(known.body, known.status, dict(error.headers or {}))
 
 
-def _card(model: Model) -> ModelCard:
-    return ModelCard(model.name, model.created, model.max_tokens)
+def _card(model: Model | ServedAgent) -> ModelCard:
+    return ModelCard(model.name, model.created, None if isinstance(model, ServedAgent) else model.max_tokens)

@@ -118,6 +118,7 @@ class Delta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
+    reasoning_content: str | None = None  # of an agent: what it does before it answers
 
 
 class ChunkChoice(msgspec.Struct):

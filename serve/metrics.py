@@ -13,6 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from intaglio.runtime.agents.run_record import RunRecord
+from intaglio.runtime.agents.run_report import usage_of
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.scheduler_options import Load
 
@@ -81,6 +83,7 @@ class ServerMetrics:
         self.request_generation = histogram("vllm:request_generation_tokens", "Generated tokens.", TOKENS)
         self.rejections = counter("intaglio:requests_rejected", "Requests refused by the server.", MODEL, "reason")
         self.cancellations = counter("intaglio:requests_cancelled", "Requests whose clients left.", MODEL)
+        self.tool_calls = counter("intaglio:agent_tool_calls", "Calls of tools by agents.", MODEL, "status")
         self.waited = counter(
             "intaglio:model_seconds", "Seconds that requests waited for passes of the model.", MODEL, "part"
         )
@@ -148,6 +151,18 @@ class ServerMetrics:
         mine.prompt_tokens.inc(tokens)
         mine.request_prompt.observe(tokens)
         mine.latency.observe(seconds)
+
+    def answered(self, model: str, run: RunRecord, reason: str) -> None:
+        """Count a run of the agent `model`, and its tokens; `reason` as in `finished`."""
+        mine, used = self._of(model), usage_of(run)
+        self.request_success.labels(model, reason).inc()
+        mine.prompt_tokens.inc(used.prompt_tokens)
+        mine.generation_tokens.inc(used.completion_tokens)
+        mine.prefix_queries.inc(used.prompt_tokens)
+        mine.prefix_hits.inc(used.cached_tokens)
+        mine.latency.observe(run.seconds)
+        for task in run.tasks.values():
+            self.tool_calls.labels(model, task.status).inc()
 
     def rejected(self, model: str, reason: str) -> None:
         """Count a request that was refused; `reason` is one of a few words, such as "busy"."""

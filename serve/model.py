@@ -12,6 +12,7 @@ from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, invalid
+from intaglio.serve.served_agent import ServedAgent
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ Model = DecoderModel | EncoderModel
 
 
 class Models:
-    """The models of a server, by name."""
+    """The models of a server, by name, and its agents, which are added once its event loop runs."""
 
     def __init__(self, models: Mapping[str, Model]):
         self.by_name = dict(models)
+        self.agents: dict[str, ServedAgent] = {}
 
     @property
     def decoders(self) -> list[DecoderModel]:
@@ -88,8 +90,10 @@ class Models:
 
     def find(self, name: str) -> Model:
         """The model of this name. Raises `ApiError` if there is none."""
+        if name in self.agents:
+            raise invalid(f"model {name!r} is an agent. Send the request to /v1/chat/completions.", "model")
         if name not in self.by_name:
-            served = ", ".join(self.by_name)
+            served = ", ".join([*self.by_name, *self.agents])
             message = f"model {name[:100]!r} does not exist. This server has: {served}."
             raise ApiError(404, message, param="model", code="model_not_found")
         return self.by_name[name]

@@ -17,11 +17,15 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 
 from intaglio.errors import UsageError, one_line
+from intaglio.runtime.generation.worker import DecoderWorker
+from intaglio.serve.agent_description import AgentDescription, read_description
+from intaglio.serve.agent_opening import check_descriptions, open_agents
 from intaglio.serve.application import Api
 from intaglio.serve.errors import ApiError
 from intaglio.serve.logs import Format, configure
-from intaglio.serve.opening import open_models
+from intaglio.serve.opening import named, open_models
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.served_agent import ServedAgent
 from intaglio.serve.trace import TraceFile
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
@@ -41,14 +45,18 @@ def serve(
     trace: str | Path | None = None,
     log_format: Format = "text",
     options: ServerOptions | None = None,
+    agents: Sequence[str | Path] = (),
     **opening: Any,
 ) -> None:
     """Serve `bundles` behind the OpenAI API until SIGTERM or SIGINT; see `open_models` for the remaining options.
 
-    Raises `UsageError` for an address that cannot be listened on, and for certificates that cannot be read.
+    `agents`: files as of `read_description`, of agents that are models too. Raises `UsageError` for an address that
+    cannot be listened on, for certificates that cannot be read, and for agents that cannot be opened.
     """
     options = options or ServerOptions()
     certificates = _checked_certificates(tls_cert, tls_key)
+    descriptions = [read_description(Path(each)) for each in agents]
+    check_descriptions(descriptions, named(bundles))
     with bound(host, port) as listening, ExitStack() as opened:
         written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
         models = open_models(bundles, options, **opening)
@@ -69,7 +77,7 @@ def serve(
             **certificates,
         )
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours
-        asyncio.run(_Server(config, api).run_on(listening))
+        asyncio.run(_Server(config, api).run_on(listening, descriptions))
 
 
 @contextmanager
@@ -113,20 +121,22 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._api = api
 
-    async def run_on(self, listening: socket.socket) -> None:
-        """Listen until a signal arrives."""
+    async def run_on(self, listening: socket.socket, descriptions: Sequence[AgentDescription]) -> None:
+        """Open the agents, and listen until a signal arrives."""
         loop = asyncio.get_running_loop()
         for model in self._api.models.decoders:
             model.worker.start(loop)
-        listening.listen(BACKLOG)
-        await self.serve([listening])
+        async with open_agents(descriptions, self._api.models) as agents:
+            self._api.models.agents = agents
+            listening.listen(BACKLOG)
+            await self.serve([listening])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and report where."""
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        names = ", ".join(self._api.models.by_name)
+        names = ", ".join([*self._api.models.by_name, *self._api.models.agents])
         log.info("listening on %s://%s:%d with %s", "https" if self.config.ssl else "http", shown, port, names)
 
     @contextmanager
@@ -150,10 +160,11 @@ class _Server(uvicorn.Server):
         """Stop listening, finish the running requests within the grace period, cancel the others."""
         grace = self._api.options.grace
         workers = [each.worker for each in self._api.models.decoders]
+        failing: list[DecoderWorker | ServedAgent] = [*self._api.models.agents.values(), *workers]
         running = sum(worker.state().running + worker.state().waiting for worker in workers)
         log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
         late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)
-        timer = asyncio.get_running_loop().call_later(grace, _fail_all, workers, late)
+        timer = asyncio.get_running_loop().call_later(grace, _fail_all, failing, late)
         try:
             await super().shutdown(sockets)
         finally:
@@ -161,7 +172,7 @@ class _Server(uvicorn.Server):
         log.info("shut down")
 
 
-def _fail_all(workers: Sequence[Any], error: ApiError) -> None:
-    left = sum(worker.fail_all(error) for worker in workers)
+def _fail_all(running: Sequence[DecoderWorker | ServedAgent], error: ApiError) -> None:
+    left = sum(each.fail_all(error) for each in running)
     if left:
         log.warning("%d texts were not finished within the grace period, and end here", left)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.validate.markup import Markup, fill, join
+from intaglio.markup import Markup, fill, join
 
 Floats = npt.NDArray[np.floating[Any]]
 Kind = Literal["exact", "ours", "peer", "other"]  # of a line: its colour and its dashes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from intaglio.markup import Markup, fill, join
 from intaglio.validate.compare import HISTOGRAM_EDGES
-from intaglio.validate.markup import Markup, fill, join
 from intaglio.validate.results import LayerError, OutputError
 
 WIDTH, HEIGHT = 640, 280  # user units; the page scales the picture to its column

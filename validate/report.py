@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.validate.markup import Markup, fill, join
+from intaglio.markup import Markup, fill, join
 from intaglio.validate.measures import LABELS
 from intaglio.validate.pictures import error_histogram, layer_errors
 from intaglio.validate.results import LayerError, OutputError, Report

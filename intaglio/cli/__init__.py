@@ -27,6 +27,8 @@ VERBS = {
     "run": "Run a bundle on text: embed, classify, fill blanks.",
     "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
     "chat": "Chat with a decoder on the terminal.",
+    "agent": "Answer a question with tools and a model: LLMCompiler, ReAct, function calling.",
+    "serve-tools": "Serve tools of agents to other programs, as an MCP server.",
     "serve": "Serve bundles behind the OpenAI HTTP API, batched continuously.",
     "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
     "bench": "Measure latency, throughput and memory of a bundle or a server, beside a baseline.",

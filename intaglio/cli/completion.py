@@ -126,6 +126,7 @@ VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "bundle": bundles,
     "baseline": bundles,
     "draft": bundles,
+    "model": bundles,
     "teacher": bundles,
     "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],
     "recipe": names(RECIPES, files),

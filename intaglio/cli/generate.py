@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -15,6 +14,7 @@ from intaglio.cli import ERROR
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
 from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.text_lines import standard_input
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 
@@ -227,9 +227,5 @@ def _read(file: Path) -> str:
     """Read a file, or standard input, as one prompt, without the final line feed."""
     if str(file) != "-":
         return read_text(file, "--file").removesuffix("\n")
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("no prompt. Give it as an argument, with --file FILE, --messages FILE, or pipe it in.")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"standard input: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from error
+    missing = "no prompt. Give it as an argument, with --file FILE, --messages FILE, or pipe it in."
+    return standard_input(missing).removesuffix("\n")

@@ -18,6 +18,7 @@ Examples:
   intaglio serve llama
   intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
   intaglio serve llama --draft small-llama --strategy speculative
+  intaglio serve chat=qwen3 --agent helper.yaml
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
     -d '{"model": "llama", "messages": [{"role": "user", "content": "Hello!"}]}'
@@ -26,6 +27,14 @@ Examples:
 
 @click.command("serve", epilog=EPILOG)
 @click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML, TOML or JSON file that describes an agent, which becomes a model too. Can be repeated.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all networks.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
@@ -54,6 +63,7 @@ Examples:
 )
 def serve_command(
     bundles: tuple[str, ...],
+    agents: tuple[Path, ...],
     host: str,
     port: int,
     api_key_file: Path | None,
@@ -79,6 +89,7 @@ def serve_command(
     options = ServerOptions(api_keys=_keys(api_key_file), **limits)
     serve(
         bundles,
+        agents=agents,
         host=host,
         port=port,
         tls_cert=tls_cert,

@@ -1,4 +1,4 @@
-"""Lines of text from a file or from standard input."""
+"""Text from a file or from standard input, as lines or as a whole."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ def lines(file: Path | None) -> Iterator[str]:
                 raise UsageError(
                     f"{name}: line {number} is not UTF-8 text ({error.reason}). Convert it to UTF-8."
                 ) from error
+
+
+def standard_input(missing: str) -> str:
+    """Return all of standard input. Raises `UsageError` for text that is not UTF-8, and `missing` for a terminal."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError(missing)
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input: not UTF-8 text (byte {error.start}). Convert it to UTF-8.") from error

@@ -32,28 +32,33 @@ class EngineModel:
                 ...
 
     The generator has as many requests at a time as its batch, the others wait; a prompt that begins as one before it
-    is not read again. Nothing else may use the generator meanwhile. Afterwards, another `EngineModel` may.
+    is not read again. Nothing else may use the generator meanwhile, but through `worker`. Afterwards, another
+    `EngineModel` may.
     """
 
     constrained = True
 
-    def __init__(self, generator: TextGenerator, name: str = "engine"):
-        """Raises `BundleError` for a model without a chat template."""
+    def __init__(self, generator: TextGenerator, name: str = "engine", worker: DecoderWorker | None = None):
+        """`worker`: one that runs `generator` in this event loop already, for others too; by default one of its own.
+
+        Raises `BundleError` for a model without a chat template.
+        """
         _ = generator.template
         self.name = name
-        self._generator = generator
+        self._generator, self._shared = generator, worker
         self._worker: DecoderWorker | None = None
 
     async def __aenter__(self) -> Self:
-        self._worker = DecoderWorker(self._generator)
-        self._worker.start(asyncio.get_running_loop())
+        self._worker = self._shared or DecoderWorker(self._generator)
+        if self._shared is None:
+            self._worker.start(asyncio.get_running_loop())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         worker, self._worker = self._worker, None
-        if worker is not None:
+        if worker is not None and self._shared is None:
             await asyncio.to_thread(worker.stop)
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ import pytest
 import intaglio
 from intaglio import training
 from intaglio.cli import VERBS, cli
+from intaglio.runtime.agents.answer import open_agent
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
@@ -30,10 +31,15 @@ NO_FUNCTION = {
     "chat": "intaglio.runtime.generation.conversation.Conversation",
     "completion": "a script for shells",
     "serve": "intaglio.serve.server.serve, which returns when the server has ended",
+    "serve-tools": "intaglio.runtime.agents.mcp_server.serve_tools, likewise",
 }
 # Options that no function has, and what does the same in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
+    "agent --force": "it guards --timeline and --trace",
+    "agent --latency": "the result has it",
+    "agent --timeline": "intaglio.runtime.agents.timeline.timeline",
+    "agent --trace": "intaglio.runtime.agents.trace.trace_bytes",
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
     "run --similarity": "intaglio.runtime.similarities.similarity",
@@ -52,6 +58,8 @@ COMMAND_LINE_ONLY = {
     "generate --trace": "the result has it",
     "generate --work": "intaglio.validate.decoding_work.compared_work",
 }
+# What a function passes its options on to.
+PASSED_TO: Mapping[str, Callable[..., Any]] = {"generate": TextGenerator, "bench": TextGenerator, "agent": open_agent}
 # Parameters that must be given in Python and not on the command line, which has another way.
 ANOTHER_WAY = {"run texts", "generate prompts", "tune-decoding draft"}
 
@@ -76,14 +84,15 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def parameters_of(name: str) -> Mapping[str, Any]:
-    """Name -> default of the function's parameters; `generate` and `bench` pass theirs on to a class."""
+    """Name -> default of the function's parameters; some pass theirs on."""
     own = {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
-    if name not in ("generate", "bench"):
+    if name not in PASSED_TO:
         return own
-    options = {key: each.default for key, each in inspect.signature(TextGenerator).parameters.items()}
+    options = {key: each.default for key, each in inspect.signature(PASSED_TO[name]).parameters.items()}
     left_out = NOT_TAKEN if name == "bench" else ("scheduling",)  # limits of a queue, which is a server's
     options = {key: each for key, each in options.items() if key not in left_out}
-    return {key: each for key, each in (options | own).items() if key != "options"} | dict.fromkeys(
+    passed = ("options", "strategy_options")
+    return {key: each for key, each in (options | own).items() if key not in passed} | dict.fromkeys(
         options_by_name(STRATEGIES)
     )
 
@@ -148,7 +157,8 @@ def test_every_verb_is_listed_for_editors_and_type_checkers() -> None:
     said = {alias.name: node.module for node in imports for alias in node.names}
     verbs = set(intaglio.__all__) - {"__version__"}
     assert set(said) == verbs
-    assert verbs == {name.replace("-", "_") for name in VERBS} - {"train", *NO_FUNCTION} | {"open_engine"}
+    functions = VERBS.keys() - NO_FUNCTION - {"train"}
+    assert verbs == {name.replace("-", "_") for name in functions} | {"open_engine"}
     assert verbs <= set(dir(intaglio))
     for name, module in said.items():
         function = getattr(sys.modules.get(str(module)) or __import__(str(module), fromlist=[name]), name)

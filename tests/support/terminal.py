@@ -15,8 +15,10 @@ from collections.abc import Mapping
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def on_terminal(*arguments: object, columns: int = 80, environment: Mapping[str, str] | None = None) -> str:
-    """What Python with `arguments` prints on a terminal, with its styles; standard error is none."""
+def on_terminal(
+    *arguments: object, columns: int = 80, environment: Mapping[str, str] | None = None, errors: bool = False
+) -> str:
+    """What Python with `arguments` prints on a terminal, with its styles; with `errors`, standard error too."""
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     names = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
@@ -25,7 +27,7 @@ def on_terminal(*arguments: object, columns: int = 80, environment: Mapping[str,
         [sys.executable, "-P", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=terminal,
-        stderr=subprocess.DEVNULL,
+        stderr=terminal if errors else subprocess.DEVNULL,
         env={**inherited, "TERM": "xterm-256color", **(environment or {})},
     )
     os.close(terminal)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from intaglio.errors import UsageError
+from intaglio.markup import Markup, fill
 from intaglio.validate.bench.results import Bench, Row, Side
 from intaglio.validate.line_chart import Axis, Kind, Line, Panel, chart, ticks
-from intaglio.validate.markup import Markup, fill
 
 PAGE = '<!doctype html>\n<meta charset="utf-8">\n<title>$title</title>\n$svg\n'
 

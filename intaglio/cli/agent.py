@@ -1,0 +1,185 @@
+"""`intaglio agent`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio.cli.generated_text import show
+from intaglio.cli.generation_options import drafting_options
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table
+from intaglio.cli.text_lines import standard_input
+from intaglio.errors import UsageError
+from intaglio.targets import DEFAULT, summary
+
+if TYPE_CHECKING:
+    from intaglio.runtime.agents.events import AnyEvent
+    from intaglio.runtime.agents.latency_model import Latency
+    from intaglio.runtime.agents.run_report import AgentRun
+
+EPILOG = """\b
+Examples:
+  intaglio agent "What is 15% of 2.5 million, plus 12?" --tools calculate --model qwen3
+  intaglio agent "Which of the two cities is larger?" --tools search:notes --tools tools.py --model qwen3
+  intaglio agent "Compare the two pages." --tools pages --model http://127.0.0.1:8000 --model-name chat --grammar
+  intaglio agent "How many open tickets?" --tools "mcp:npx -y some-server" --model qwen3 --planner react
+  intaglio agent - --tools calculate --model qwen3 --draft small-qwen3 --json < question.txt
+  intaglio agent "Is 91 prime?" --tools calculate --model qwen3 --latency --timeline run.html --trace run.jsonl
+"""
+NO_QUESTION = "no question. Give it as an argument, or pipe it in."
+
+
+@click.command("agent", epilog=EPILOG)
+@click.argument("question")
+@click.option(
+    "--tools",
+    multiple=True,
+    required=True,
+    metavar="SOURCE",
+    help="calculate, search:FOLDER, pages, pages:FOLDER, FILE.py (which is run), the URL of an MCP server, or "
+    "mcp:COMMAND, which starts one. Can be repeated.",
+)
+@click.option("--model", required=True, metavar="BUNDLE|URL", help="A decoder, or a server with OpenAI's API.")
+@click.option("--model-name", help="Name of the model on the server.  [default: its only one]")
+@click.option(
+    "--planner",
+    type=click.Choice(["llmcompiler", "react", "function-calling"]),
+    default="llmcompiler",
+    show_default=True,
+    help="llmcompiler: a plan of calls that run in parallel; react: one call at a time; function-calling: by the "
+    "model's own format of tool calls.",
+)
+@click.option("--max-replans", default=3, show_default=True, help="Plans after the first one.")
+@click.option("--max-model-calls", default=16, show_default=True, help="Requests to the model.")
+@click.option("--max-tokens", default=1 << 16, show_default=True, help="Tokens that the model writes, in all.")
+@click.option("--max-request-tokens", default=1024, show_default=True, help="Tokens that it writes for one request.")
+@click.option("--max-result-characters", default=4000, show_default=True, help="Characters of a result in prompts.")
+@click.option("--max-seconds", default=300.0, show_default=True, help="Seconds for the whole run.")
+@click.option(
+    "--tool-timeout", default=60.0, show_default=True, help="Seconds for a call, unless its tool has a limit."
+)
+@click.option("--parallel", default=64, show_default=True, help="Calls of tools at a time.")
+@click.option("--examples", type=click.Path(path_type=Path), help="Questions with plans for the planner; see the docs.")
+@click.option(
+    "--grammar/--no-grammar",
+    default=None,
+    help="Constrain plans to calls that can be run.  [default: with a bundle; few servers can]",
+)
+@click.option(
+    "--streaming/--no-streaming", default=True, show_default=True, help="Start calls while the plan is written."
+)
+@drafting_options
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads, for ort-cpu.  [default: all]")
+@click.option("--latency", is_flag=True, help="Compare the run with the latency model of LLMCompiler and ReAct.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Draw the run as an HTML page.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write the events of the run as JSON lines.")
+@force_option
+@json_option
+def agent_command(
+    question: str,
+    tools: tuple[str, ...],
+    model: str,
+    latency: bool,
+    timeline: Path | None,
+    trace: Path | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Answer QUESTION with tools and a model; - reads the question from standard input.
+
+    The model plans calls of tools, which run in parallel as soon as their inputs are there, and answers from their
+    results. The answer goes to standard output, the progress to standard error: a line for each request and each call
+    when it has ended. Exit code 1 if there is no complete answer: a limit was reached, or the model failed.
+    OPENAI_API_KEY is the key of a server.
+    """
+    from intaglio.cli.event_loop import run
+    from intaglio.files import atomic_write, check_output_file
+
+    for path, option in ((timeline, "--timeline"), (trace, "--trace")):
+        if path is not None:
+            check_output_file(path, force, option)
+    asked = (standard_input(NO_QUESTION) if question == "-" else question).strip()
+    if not asked:
+        raise UsageError(NO_QUESTION)
+    if not asked.isascii() and any("\ud800" <= sign <= "\udfff" for sign in asked):
+        raise UsageError("the question is not Unicode text. Write it in UTF-8.")
+    result, events = run(_answer(asked, tools, model, as_json, options))
+    if trace is not None:
+        from intaglio.runtime.agents.trace import trace_bytes
+
+        atomic_write(trace, trace_bytes(events))
+    if timeline is not None:
+        from intaglio.runtime.agents.timeline import timeline as draw
+
+        atomic_write(timeline, draw(events, asked).encode("utf-8", "replace"))
+    if as_json:
+        print_json(result)
+    else:
+        _print(result, latency)
+    return 0 if result.complete else 1
+
+
+async def _answer(
+    question: str, tools: tuple[str, ...], model: str, as_json: bool, options: dict[str, Any]
+) -> tuple[AgentRun, list[AnyEvent]]:
+    """Run the agent, with its progress on standard error: with --json, on a terminal only."""
+    from intaglio.cli.agent_progress import AgentProgress
+    from intaglio.progress import spinner
+    from intaglio.runtime.agents.answer import open_agent
+    from intaglio.runtime.agents.run_report import run_report
+
+    events: list[AnyEvent] = []
+    async with AsyncExitStack() as stack:
+        with spinner("opening the tools and the model"):
+            agent = await stack.enter_async_context(open_agent(tools, model, **options))
+        quiet = as_json and not sys.stderr.isatty()
+        with nullcontext() if quiet else AgentProgress() as progress:
+
+            def observe(event: AnyEvent) -> None:
+                events.append(event)
+                if progress is not None:
+                    progress(event)
+
+            await agent.run(question, observe)
+    return run_report(question, options["planner"], events), events
+
+
+def _print(result: AgentRun, latency: bool) -> None:
+    show(result.answer)
+    click.echo()
+    used = result.usage
+    click.echo(
+        f"{result.seconds:.2f} s: {number_of(len(result.tasks), 'calls')}, {number_of(used.requests, 'requests')}; "
+        f"{used.prompt_tokens:,} tokens "
+        f"read ({used.cached_tokens:,} cached), {used.completion_tokens:,} written.",
+        err=True,
+    )
+    if latency:
+        click.echo()
+        _print_latency(result.planner, result.latency)
+
+
+def _print_latency(planner: str, found: Latency) -> None:
+    """Print the latency model beside the run; see `latency_of`."""
+    predicted, first = found.predicted, found.predicted.react
+
+    def row(name: str, seconds: float) -> tuple[object, ...]:
+        total = seconds + found.answer_seconds
+        return name, f"{seconds:.3f}", f"{total:.3f}", f"{first / seconds:.2f}×" if seconds > 0 else None
+
+    rows = [
+        row("ReAct (D.1)", predicted.react),
+        row("LLMCompiler (D.2)", predicted.llmcompiler),
+        row("LLMCompiler, streaming (D.3)", predicted.streaming),
+        row(f"measured, {planner}", found.measured),
+    ]
+    columns = ["seconds of", "plans and tools", "with the answer", "speed-up (D.4)"]
+    print_table(f"Latency of {number_of(len(found.calls), 'calls')}", columns, rows)
+    if found.max_speedup is not None and found.min_speedup is not None:
+        click.echo(f"Bounds of the speed-up: {found.min_speedup:.2f} (D.6) to {found.max_speedup:.2f} (D.5).")

@@ -1,0 +1,103 @@
+"""The verb `agent`: open tools and a model, and answer a question with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from intaglio.runtime.agents.agent import Agent, AgentLimits
+from intaglio.runtime.agents.events import AnyEvent, Observer
+from intaglio.runtime.agents.examples import read_examples
+from intaglio.runtime.agents.open_model import is_url, open_model
+from intaglio.runtime.agents.open_tools import open_tools
+from intaglio.runtime.agents.planners import Planner, agent_of
+from intaglio.runtime.agents.run_report import AgentRun, run_report
+from intaglio.targets import DEFAULT
+
+LIMITS = AgentLimits()
+
+
+def agent(question: str, tools: Sequence[str], model: str | Path, **options: Any) -> AgentRun:
+    """Answer `question` with the tools of `tools` and the model `model`; the options are those of `open_agent`.
+
+    In an event loop, use `answer`. Raises `UsageError`, `ToolError`, `ModelError`, `BundleError` for tools and models
+    that cannot be opened. What goes wrong later is in the result: `complete` is False, and the answer says why.
+    """
+    return asyncio.run(answer(question, tools, model, **options))
+
+
+async def answer(
+    question: str, tools: Sequence[str], model: str | Path, *, observer: Observer | None = None, **options: Any
+) -> AgentRun:
+    """Do what `agent` does, in the running event loop; `observer` gets each event as it happens.
+
+    Cancelling it ends the run, its calls and its servers.
+    """
+    events: list[AnyEvent] = []
+
+    def observe(event: AnyEvent) -> None:
+        events.append(event)
+        if observer is not None:
+            observer(event)
+
+    async with open_agent(tools, model, **options) as opened:
+        await opened.run(question, observe)
+    return run_report(question, options.get("planner", "llmcompiler"), events)
+
+
+@asynccontextmanager
+async def open_agent(
+    tools: Sequence[str],
+    model: str | Path,
+    *,
+    planner: Planner = "llmcompiler",
+    model_name: str | None = None,
+    grammar: bool | None = None,
+    streaming: bool = True,
+    examples: str | Path | None = None,
+    max_replans: int = LIMITS.replans,
+    max_model_calls: int = LIMITS.model_calls,
+    max_tokens: int = LIMITS.tokens,
+    max_request_tokens: int = LIMITS.request_tokens,
+    max_result_characters: int = LIMITS.observation_characters,
+    max_seconds: float = LIMITS.seconds,
+    tool_timeout: float = LIMITS.tool_seconds,
+    parallel: int = LIMITS.parallel,
+    strategy: str | None = None,
+    draft: str | Path | None = None,
+    early_exit: bool = False,
+    target: str = DEFAULT,
+    threads: int | None = None,
+    **strategy_options: float | None,
+) -> AsyncIterator[Agent]:
+    """Open an agent, which answers questions until the context is left.
+
+    `tools`: sources as of `open_tools`. `model`: a bundle, or the URL of a server; `model_name`: which of the server's
+    models. `planner`: one of `PLANNERS`. `grammar`: constrain plans and calls to those that can be run; by default with
+    a bundle, as few servers can. `streaming`: start calls while the plan is written. `examples`: a file as of
+    `read_examples`. `strategy`, `draft`, `early_exit`, `target`, `threads` and the options of the strategy are those of
+    `TextGenerator`. The limits are those of `AgentLimits`.
+    """
+    limits = AgentLimits(
+        replans=max_replans,
+        model_calls=max_model_calls,
+        tokens=max_tokens,
+        request_tokens=max_request_tokens,
+        observation_characters=max_result_characters,
+        seconds=max_seconds,
+        tool_seconds=tool_timeout,
+        parallel=parallel,
+    )
+    opening: dict[str, Any] = {"strategy": strategy, "draft": draft, "early_exit": early_exit, "threads": threads}
+    opening |= strategy_options
+    if is_url(model):
+        opening |= {"constrained": grammar, "target": None if target == DEFAULT else target}
+    else:
+        opening |= {"target": target}
+    async with open_tools(tools, call_seconds=tool_timeout) as opened:
+        shown = read_examples(Path(examples), opened, "--examples") if examples is not None else ()
+        async with open_model(model, model=model_name, **opening) as writing:
+            yield agent_of(planner, writing, opened, limits, shown, streaming, grammar is not False)

@@ -1,0 +1,45 @@
+"""The loops by their names: LLMCompiler, ReAct, and function calling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from intaglio.errors import UsageError
+from intaglio.runtime.agents.agent import Agent, AgentLimits
+from intaglio.runtime.agents.function_calling import FunctionCalling
+from intaglio.runtime.agents.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.model import Model
+from intaglio.runtime.agents.prompts import Example
+from intaglio.runtime.agents.react import ReAct
+from intaglio.runtime.agents.tool import Tool
+
+Planner = Literal["llmcompiler", "react", "function-calling"]
+PLANNERS: tuple[Planner, ...] = get_args(Planner)
+
+
+def agent_of(
+    planner: Planner,
+    model: Model,
+    tools: Mapping[str, Tool],
+    limits: AgentLimits,
+    examples: Sequence[Example] = (),
+    streaming: bool = True,
+    grammar: bool = True,
+) -> Agent:
+    """Return the loop named `planner`; `grammar`: constrain its texts, if the model can.
+
+    Raises `UsageError` for an unknown name, no tools, and for what another planner than LLMCompiler does not take.
+    """
+    if planner not in PLANNERS:
+        raise UsageError(f"planner {planner!r:.80}: expected one of {', '.join(PLANNERS)}.")
+    if not tools:
+        raise UsageError("an agent has no tools, expected at least one.")
+    if planner == "llmcompiler":
+        return LLMCompiler(model, tools, limits, examples, streaming=streaming, constrained=grammar)
+    for name, given in (("examples", bool(examples)), ("no streaming", not streaming)):
+        if given:
+            raise UsageError(f"{name}: only for planner llmcompiler, got {planner!r}. Leave it out.")
+    if planner == "react":
+        return ReAct(model, tools, limits, constrained=grammar)
+    return FunctionCalling(model, tools, limits)

@@ -1,0 +1,329 @@
+"""`intaglio agent`: answers, progress, files, exit codes, and what hostile tools and models write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, error, scripted, status, stream
+from terminal import on_terminal
+from tiny_decoders import CHAT
+
+from intaglio.runtime.agents.events import Ended, TaskStarted
+from intaglio.runtime.agents.trace import read_trace
+
+SECONDS = 60  # of any one test's loop
+LISTED = status(200, {"object": "list", "data": [{"id": "lm", "object": "model"}]})
+PLAN = '1. calculate("6 * 7")\n2. calculate("$1 + 1")\n3. join()\n'
+TOOLS = """
+import time
+from intaglio.runtime.agents.tool import Tool, ToolError
+
+STRING = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+def hostile(text):
+    return "\\x1b]0;owned\\x07\\x1b[2J" + text
+
+def fails(text):
+    raise ToolError("no \\x1b[31m luck")
+
+def half(text):
+    return "\\ud800"
+
+def slow(text):
+    time.sleep(60)
+
+def brief(text):
+    time.sleep(0.6)
+    return text
+
+ALL = (hostile, fails, half, slow, brief)
+HOSTILE, FAILS, HALF, SLOW, BRIEF = (Tool(each.__name__, "A tool.", STRING, each) for each in ALL)
+"""
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def wrote(*texts: str) -> list[list[Step]]:
+    """The answers of a model, streamed in two pieces each."""
+    return [stream(chunk(text[:9]), chunk(text[9:], "stop")) for text in texts]
+
+
+async def started(*arguments: object, **options: Any) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-P", "-m", "intaglio", *map(str, arguments)]
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, **options)
+
+
+async def asked(server: ScriptedServer, *options: object, question: str = "How much?", stdin: str = "") -> Run:
+    process = await started("agent", question, "--model", server.url, *options)
+    out, err = await process.communicate(stdin.encode())
+    assert process.returncode is not None
+    return Run(process.returncode, out.decode(), err.decode())
+
+
+def agent(answers: Sequence[Sequence[Step]], *options: object, **more: str) -> tuple[Run, ScriptedServer]:
+    """Run the command with a model that answers so."""
+
+    async def main() -> tuple[Run, ScriptedServer]:
+        async with asyncio.timeout(SECONDS), scripted(LISTED, *answers) as server:
+            return await asked(server, *options, **more), server
+
+    return asyncio.run(main())
+
+
+def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it() -> None:
+    run, server = agent(wrote(PLAN, "Thought: easy\nAnswer: It is 43."), "--tools", "calculate")
+    assert (run.code, run.out) == (0, "It is 43.\n")
+    lines = run.err.splitlines()
+    assert len(lines) == 5
+    states = {line.split(" s  ", 1)[1].split(maxsplit=1)[0]: line for line in lines[:4]}
+    assert set(states) == {"planner", "done", "joiner"}
+    assert any('done     1. calculate("6 * 7") → 42' in line for line in lines)
+    assert any('done     2. calculate("$1 + 1") → 43' in line for line in lines)
+    assert " 2 calls, 2 requests;" in lines[4]
+    assert server.bodies[1]["messages"][1]["content"] == "Question: How much?"
+
+
+def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency() -> None:
+    run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--json")
+    assert (run.code, run.err, run.out.count("\n")) == (0, "", 1)
+    found = json.loads(run.out)
+    assert found.keys() >= {"answer", "complete", "seconds", "planner", "usage", "tasks", "latency"}
+    assert (found["answer"], found["complete"], found["planner"]) == ("43", True, "llmcompiler")
+    assert found["usage"]["requests"] == 2
+    assert [(each["call"], each["status"], each["result"], each["needs"]) for each in found["tasks"]] == [
+        ('1. calculate("6 * 7")', "done", "42", []),
+        ('2. calculate("$1 + 1")', "done", "43", [1]),
+    ]
+    latency = found["latency"]
+    assert latency["predicted"].keys() == {"react", "llmcompiler", "streaming"}
+    assert latency["measured"] + latency["answer_seconds"] == pytest.approx(found["seconds"])
+
+
+def test_the_question_is_read_from_standard_input() -> None:
+    options = ("--tools", "calculate")
+    run, server = agent(wrote(PLAN, "Answer: 43"), *options, question="-", stdin="Was it\nmuch?\n")
+    assert run.code == 0
+    assert server.bodies[1]["messages"][1]["content"] == "Question: Was it\nmuch?"
+    run, _ = agent([], *options, question="-", stdin=" \n")
+    assert (run.code, run.out, run.err.count("\n")) == (2, "", 1)
+    assert run.err.startswith("intaglio: no question.")
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "said"),
+    [
+        (
+            wrote(PLAN, "Replan: more"),
+            ["--max-replans", 0],
+            "No answer: the run reached its limit of 0 replans. 2 of 2",
+        ),
+        (wrote(PLAN), ["--max-model-calls", 1], "No answer: the run reached its limit of 1 requests"),
+        ([[STREAM, chunk("1."), SILENCE]], ["--max-seconds", 0.5], "No answer: the run reached its limit of 0.5 s"),
+        ([error(400, "bad")], [], "No answer: "),
+    ],
+)
+def test_no_complete_answer_is_exit_code_1(answers: Any, options: list[object], said: str) -> None:
+    run, _ = agent(answers, "--tools", "calculate", *options)
+    assert run.code == 1
+    assert run.out.startswith(said)
+
+
+def test_other_planners_answer_too() -> None:
+    turns = wrote('1. calculate("6 * 7")', "Answer: It is 42.")
+    run, server = agent(turns, "--tools", "calculate", "--planner", "react", "--json")
+    assert (json.loads(run.out)["answer"], json.loads(run.out)["planner"]) == ("It is 42.", "react")
+    assert "one at a time" in server.bodies[1]["messages"][0]["content"]
+    call = {"index": 0, "id": "a", "type": "function"}
+    call["function"] = {"name": "calculate", "arguments": '{"expression": "6 * 7"}'}
+    turns = [stream(chunk(tool_calls=[call]), chunk(reason="tool_calls")), *wrote("It is 42 again.")]
+    run, server = agent(turns, "--tools", "calculate", "--planner", "function-calling", "--json")
+    found = json.loads(run.out)
+    assert (found["answer"], [each["result"] for each in found["tasks"]]) == ("It is 42 again.", ["42"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tools", "nonsense"], "tools 'nonsense': expected calculate"),
+        ([], "Missing option '--tools'"),
+        (["--tools", "calculate", "--draft", "small"], "draft: only for a bundle"),
+        (["--tools", "calculate", "--target", "ort-cuda"], "target: only for a bundle"),
+        (["--tools", "calculate", "--max-replans", "-1"], "replans -1: expected 0 or more"),
+        (["--tools", "calculate", "--parallel", "0"], "parallel 0: expected at least 1"),
+        (
+            ["--tools", "calculate", "--planner", "react", "--no-streaming"],
+            "no streaming: only for planner llmcompiler",
+        ),
+        (["--tools", "calculate", "--examples", "/no/file"], "--examples /no/file: No such file"),
+        (["--tools", "calculate", "--timeline", "/no/folder/a.html"], "--timeline /no/folder/a.html: its folder"),
+        (["--tools", "calculate", "--trace", "{taken}"], "exists already. Add --force"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path, intaglio: Any) -> None:
+    (tmp_path / "taken").write_text("kept")
+    given = (each.format(taken=tmp_path / "taken") for each in options)
+    code, out, err = intaglio("agent", "How?", "--model", "http://127.0.0.1:9", "--model-name", "lm", *given)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("intaglio: ") and said in line
+    assert (tmp_path / "taken").read_text() == "kept"
+
+
+def test_a_server_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+    async def main() -> Run:
+        process = await started("agent", "a", "--tools", "calculate", "--model", "http://127.0.0.1:9")
+        out, err = await process.communicate()
+        return Run(process.returncode or 0, out.decode(), err.decode())
+
+    run = asyncio.run(main())
+    assert (run.code, run.out, run.err.count("\n")) == (2, "", 1)
+
+
+def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path) -> None:
+    files = ("--timeline", tmp_path / "run.html", "--trace", tmp_path / "run.jsonl")
+    run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--latency", *files)
+    assert run.code == 0
+    assert "LLMCompiler, streaming (D.3)" in run.out and "measured, llmcompiler" in run.out
+    events = list(read_trace(tmp_path / "run.jsonl"))
+    assert events[-1] == Ended(seconds=events[-1].seconds, answer="43", complete=True)
+    assert [each.arguments for each in events if isinstance(each, TaskStarted)] == [
+        {"expression": "6 * 7"},
+        {"expression": "42 + 1"},
+    ]
+    assert "How much?" in (tmp_path / "run.html").read_text()
+
+
+def test_examples_are_shown_to_the_planner_and_checked_against_the_tools(tmp_path: Path) -> None:
+    path = tmp_path / "examples.txt"
+    path.write_text(f"Question: What is 7 * 6,\nplus 1?\n{PLAN}###\n")
+    run, server = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--examples", path)
+    assert run.code == 0
+    assert f"Example:\nQuestion: What is 7 * 6,\nplus 1?\n{PLAN.strip()}" in server.bodies[1]["messages"][0]["content"]
+    path.write_text('Question: a\n1. join()\n###\nQuestion: b\n1. serch("c")\n2. join()\n')
+    run, _ = agent([], "--tools", "calculate", "--examples", path)
+    assert run.code == 2
+    assert f"--examples {path}, example 2: line 1: " in run.err and "serch" in run.err
+
+
+def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    plan = '1. hostile("a")\n2. fails("b")\n3. join()\n'
+    answers = wrote(plan, "Replan: \x1b[5mmore", plan.replace("1.", "4.").replace("2.", "5.").replace("3.", "6."))
+    answers += wrote("Answer: \x1b[31mred\x07 \x9b1m")
+    options = ("--tools", str(tmp_path / "tools.py"))
+
+    async def main() -> tuple[Run, str]:
+        async with asyncio.timeout(SECONDS):
+            async with scripted(LISTED, *answers) as server:
+                piped = await asked(server, *options)
+            async with scripted(LISTED, *answers) as server:
+                arguments = ("-m", "intaglio", "agent", "a", "--model", server.url, *options)
+                return piped, await asyncio.to_thread(on_terminal, *arguments)
+
+    piped, shown = asyncio.run(main())
+    assert piped.code == 0
+    assert "hostile" in piped.err and "no \ufffd[31m luck" in piped.err
+    assert not set(piped.err) & {"\x1b", "\x07", "\x9b"}
+    assert shown == "\ufffd[31mred\ufffd \ufffd1m\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    files = ("--trace", tmp_path / "run.jsonl", "--timeline", tmp_path / "run.html")
+    answers = wrote('1. half("a")\n2. join()\n', "Answer: \ud800")
+    run, _ = agent(answers, "--tools", tmp_path / "tools.py", *files, *options)
+    assert run.code in (0, 1)
+    assert run.out and "a bug in intaglio" not in run.err + run.out
+    assert (tmp_path / "run.jsonl").exists() and (tmp_path / "run.html").exists()
+
+
+def test_a_question_that_is_not_utf8_is_one_line() -> None:
+    command = [sys.executable, "-P", "-m", "intaglio", "agent", b"\xff?", "--tools", "calculate", "--model", "/nowhere"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "intaglio: the question is not Unicode text. Write it in UTF-8.\n"
+
+
+def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    plan = '1. brief("a")\n2. hostile("$1")\n3. join()\n'
+
+    async def main() -> str:
+        async with asyncio.timeout(SECONDS), scripted(LISTED, *wrote(plan, "Answer: so")) as server:
+            options = ("-m", "intaglio", "agent", "a", "--model", server.url, "--tools", tmp_path / "tools.py")
+            return await asyncio.to_thread(on_terminal, *options, columns=60, errors=True)
+
+    shown = asyncio.run(main())
+    assert re.search(r'0\.\d\d s  runs     1\. brief\("a"\)', shown)
+    assert re.search(r"0\.\d\d s  waits    2\. hostile\(\$1\)", shown)
+    assert re.search(r'0\.[67]\d s  done     1\. brief\("a"\) → a', shown)
+    assert "done     2. hostile($1) → \ufffd]0;owned" in shown
+    assert "\x1b]0;" not in shown and "\x07" not in shown
+    assert shown.splitlines()[-2].endswith("so")
+
+
+def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
+    """Send a signal while a tool runs; return the run, and the connections that the model had open afterwards."""
+
+    async def main() -> tuple[Run, int]:
+        async with asyncio.timeout(SECONDS), scripted(LISTED, [STREAM, chunk('1. slow("a")\n'), SILENCE]) as server:
+            trace = tools.parent / "trace.jsonl"
+            options = ("--tools", tools, "--model", server.url, "--trace", trace)
+            process = await started("agent", "a", *options)
+            while not server.bodies[1:]:
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.3)
+            process.send_signal(number)
+            out, err = await process.communicate()
+            assert not trace.exists()
+            return Run(process.returncode or 0, out.decode(), err.decode()), server.open
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    run, connections = interrupted(number, tmp_path / "tools.py")
+    assert (run.code, run.out, connections) == (2, "", 0)
+    assert run.err.splitlines()[-1] == "intaglio: interrupted. Unfinished output was removed; run the command again."
+    assert "Traceback" not in run.err
+
+
+def test_a_bundle_writes_only_plans_that_can_be_run(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+    """A random model knows nothing of plans: with a grammar, its plan is one until --max-request-tokens cut it off."""
+    bundle = make_decoder("llama", chat=CHAT, max_position_embeddings=8192)[1]
+
+    async def main(*options: str) -> Run:
+        limits = ("--max-request-tokens", 400, "--max-replans", 0, "--threads", 1)
+        process = await started(
+            "agent", "What?", "--tools", "calculate", "--model", bundle, *limits, *options, "--json"
+        )
+        out, err = await process.communicate()
+        return Run(process.returncode or 0, out.decode(), err.decode())
+
+    run = asyncio.run(asyncio.wait_for(main(), SECONDS))
+    assert run.code == 0, run.err
+    found = json.loads(run.out)
+    assert found["usage"]["requests"] == 2 and found["usage"]["cached_tokens"] > 0
+    assert found["answer"]
+    assert not any("expected a line such as" in reason for reason in found["replans"])
+    run = asyncio.run(asyncio.wait_for(main("--no-grammar"), SECONDS))
+    assert "expected a line such as" in json.loads(run.out)["replans"][0]
