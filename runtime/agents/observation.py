@@ -25,6 +25,7 @@ class Observation:
     began: float | None = None  # seconds since the beginning of the run; None: never started
     ended: float = 0.0
     attempts: int = 0
+    shown: int | None = None  # the tool's
 
     @property
     def text(self) -> str:

@@ -230,6 +230,7 @@ def _ended(task: _Task, result: ToolResult, now: float) -> Observation:
         began=task.began,
         ended=now,
         attempts=task.attempts,
+        shown=task.tool.shown,
     )
 
 
