@@ -7,12 +7,11 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from agent_patterns.game_of_24 import Numbers, numbers_of, text_of
+from agent_patterns.game_of_24 import Numbers, numbers_of
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.thoughts import LABELS, PROPOSE, Conversation, proposals, valuation
 from agent_patterns.tree_of_thoughts import game_compiler
-
 from intaglio.runtime.agents.prompts import LAST_RULE
 from intaglio.runtime.generation.chat import Message
 
@@ -86,8 +85,3 @@ class Imperfect:
         if self._generator.random() < self._mistakes:
             return f"{line}: {self._generator.choice(LABELS)}"
         return valuation(numbers_of(line))
-
-
-def question(numbers: Numbers) -> str:
-    """Return the question of a game."""
-    return text_of(numbers)

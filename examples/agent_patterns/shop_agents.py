@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from agent_patterns.shop_tools import Shop
-
 from intaglio.runtime.agents.agent import AgentLimits
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
 from intaglio.runtime.agents.model import Model

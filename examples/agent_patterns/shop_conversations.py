@@ -15,7 +15,6 @@ from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thoughts import Conversation
-
 from intaglio.runtime.agents.plan_text import rendered_value
 from intaglio.runtime.generation.chat import Message
 

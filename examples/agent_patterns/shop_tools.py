@@ -9,7 +9,6 @@ from typing import TypedDict
 
 from agent_patterns.catalogue import Catalogue
 from agent_patterns.shopping import Purchase
-
 from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.tool_from_function import tool
 

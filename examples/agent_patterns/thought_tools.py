@@ -1,4 +1,4 @@
-"""The tools of Tree of Thoughts for the Game of 24 (thesis, section 6.4 and appendix D.4), asked of a language model."""
+"""The tools of Tree of Thoughts for the Game of 24 (thesis, section 6.4 and appendix D.4), over a language model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from agent_patterns.game_of_24 import TARGET, Numbers, checked_state, left_after, numbers_of, text_of
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, evaluator_prompt, proposer_prompt
-
 from intaglio.runtime.agents.model import End, Model, ModelRequest, Usage
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.tool_from_function import tool

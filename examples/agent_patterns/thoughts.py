@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from agent_patterns.game_of_24 import TARGET, Numbers, applied, solvable, state_of, steps, text_of
-
 from intaglio.runtime.generation.chat import Message
 
 PROPOSE, EVALUATE = "Propose steps.", "Evaluate states."
