@@ -12,7 +12,7 @@ from intaglio.runtime.agents.events import Observer
 from intaglio.runtime.agents.model import Model, ModelRequest
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, PlanError
-from intaglio.runtime.agents.prompts import FUNCTION_RULES, shortened
+from intaglio.runtime.agents.prompts import FUNCTION_RULES
 from intaglio.runtime.agents.run_state import LimitReached, Run
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
@@ -101,6 +101,10 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def _result(call: ToolCall, what: int | str, observations: Mapping[int, Observation], limits: AgentLimits) -> Message:
+    text = observations[what].text if isinstance(what, int) else f"error: {what}"
     most = limits.observation_characters
-    text = shortened(observations[what], most) if isinstance(what, int) else f"error: {what}"[:most]
+    if isinstance(what, int):
+        most = observations[what].characters(most)
+    if len(text) > most:
+        text = f"{text[:most]}… ({len(text) - most} characters more)"
     return Message("tool", text, call.function.name, tool_call_id=call.id)

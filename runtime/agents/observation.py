@@ -32,6 +32,10 @@ class Observation:
         """The value as text, or the error."""
         return as_text(self.value) if self.status == "done" else f"error: {self.error}"
 
+    def characters(self, most: int) -> int:
+        """Return how many characters of the text models read: at most `most`, and of a value no more than `shown`."""
+        return most if self.shown is None or self.status != "done" else min(most, self.shown)
+
 
 def as_text(value: Any) -> str:
     """A value of a tool as text: a string as it is, anything else as JSON."""

@@ -101,17 +101,10 @@ def results_prompt(observations: Mapping[int, Observation], most: int, broken: s
 
 def result_line(observation: Observation, most: int) -> str:
     """Return a result as `$1 = ...`, shortened to `most` characters."""
-    return f"${observation.number} = {shortened(observation, most)}"
-
-
-def shortened(observation: Observation, most: int) -> str:
-    """Return the text of a result, shortened to `most` characters, or to fewer if its tool says so; errors only to
-    `most`.
-    """
-    text = observation.text
-    if observation.status == "done" and observation.shown is not None:
-        most = min(most, observation.shown)
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} characters more)"
+    text, most = observation.text, observation.characters(most)
+    if len(text) > most:
+        text = f"{text[:most]}… ({len(text) - most} characters more)"
+    return f"${observation.number} = {text}"
 
 
 def replan_prompt(number: int) -> str:
