@@ -58,7 +58,7 @@ class Recipe:
     heads: int
     steps: int
     learning_rate: float
-    batch: int = 4096  # tokens of a step, with padding
+    batch: int = 1536  # tokens of a step, with padding
 
 
 def planner_conversations(seed: int) -> Iterator[Conversation]:
@@ -87,20 +87,23 @@ RECIPES = {
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of data and weights.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead of the steps.")
+@click.option("--start", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Weights to go on from.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads; default: torch's.")
-def command(name: str, out: Path, seed: int, minutes: float | None, threads: int | None) -> None:
+def command(name: str, out: Path, seed: int, minutes: float | None, start: Path | None, threads: int | None) -> None:
     """Record, train, write."""
     check_output(out)
     if threads:
         torch.set_num_threads(threads)
     recipe = RECIPES[name]
     conversations = list(islice(recipe.conversations(seed), recipe.pool))
-    tokenizer = tokenizer_of(conversations, recipe)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(start) if start else tokenizer_of(conversations, recipe)
     encoded = [encode(tokenizer, each) for each in conversations]
     longest = max(len(tokens) for tokens, _ in encoded)
     click.echo(f"{len(encoded)} conversations, {sum(len(t) for t, _ in encoded)} tokens, longest {longest}", err=True)
     torch.manual_seed(seed)
     model = new_model(recipe, tokenizer)
+    if start is not None:
+        model.load_state_dict(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
     loss, last = train(model, recipe, encoded, Length(recipe.steps, minutes and 60 * minutes), seed)
     with atomic_directory(out) as directory:
         save(model, tokenizer, directory)
