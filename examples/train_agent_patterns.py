@@ -74,10 +74,10 @@ def thinker_conversations(seed: int) -> Iterator[Conversation]:
 
 RECIPES = {
     "planner": Recipe(
-        planner_conversations, 3000, 1000, 1536, layers=3, width=128, heads=4, steps=2000, learning_rate=3e-3
+        planner_conversations, 2500, 1000, 1536, layers=3, width=128, heads=4, steps=5000, learning_rate=3e-3
     ),
     "thinker": Recipe(
-        thinker_conversations, 40000, 640, 512, layers=3, width=192, heads=4, steps=3000, learning_rate=3e-3
+        thinker_conversations, 40000, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3
     ),
 }
 
@@ -186,8 +186,10 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * rate(part)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = model(tokens[:, :-1], use_cache=False).logits
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+            hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
+            written = labels[:, 1:] != IGNORED
+            logits = model.lm_head(hidden[written])  # [written tokens, vocabulary]: of what is read, none are needed
+        loss = functional.cross_entropy(logits.float(), labels[:, 1:][written])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         optimizer.step()
