@@ -112,7 +112,11 @@ class _Asked:
 
     def message(self, run: Run, most: int) -> Message:
         """Return the message with the result."""
-        text = f"error: {self.error}" if self.number is None else run.observations[self.number].text
+        if self.number is None:
+            text = f"error: {self.error}"
+        else:
+            observation = run.observations[self.number]
+            text, most = observation.text, observation.characters(most)
         return Message("tool", shortened(text, most), self.call.function.name, tool_call_id=self.call.id)
 
 

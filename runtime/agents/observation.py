@@ -25,11 +25,16 @@ class Observation:
     began: float | None = None  # seconds since the beginning of the run; None: never started
     ended: float = 0.0
     attempts: int = 0
+    shown: int | None = None  # the tool's
 
     @property
     def text(self) -> str:
         """The value as text, or the error."""
         return as_text(self.value) if self.status == "done" else f"error: {self.error}"
+
+    def characters(self, most: int) -> int:
+        """Return how many characters of the text models read: at most `most`, and of a value no more than `shown`."""
+        return most if self.shown is None or self.status != "done" else min(most, self.shown)
 
 
 def as_text(value: Any) -> str:

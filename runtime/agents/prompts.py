@@ -101,7 +101,7 @@ def results_prompt(observations: Mapping[int, Observation], most: int, broken: s
 
 def result_line(observation: Observation, most: int) -> str:
     """Return a result as `$1 = ...`, shortened to `most` characters."""
-    return f"${observation.number} = {shortened(observation.text, most)}"
+    return f"${observation.number} = {shortened(observation.text, observation.characters(most))}"
 
 
 def shortened(text: str, most: int) -> str:

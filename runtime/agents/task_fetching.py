@@ -235,6 +235,7 @@ def _ended(task: _Task, result: ToolResult, now: float) -> Observation:
         began=task.began,
         ended=now,
         attempts=task.attempts,
+        shown=task.tool.shown,
     )
 
 

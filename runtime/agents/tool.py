@@ -32,6 +32,7 @@ class Tool:
     timeout: float | None = None  # seconds for one call; None: the executor's
     limit: int | None = None  # calls at a time; None: any number
     attempts: int = 1  # calls of a task until one succeeds; above 1 only for a tool that may safely be repeated
+    shown: int | None = None  # characters of a result that models read, at most; None: the limit of the run
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -43,6 +44,8 @@ class Tool:
             raise UsageError(f"tool {self.name!r}: timeout {self.timeout}, expected more than 0 seconds.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"tool {self.name!r}: limit {self.limit}, expected at least 1 call at a time.")
+        if self.shown is not None and self.shown < 0:
+            raise UsageError(f"tool {self.name!r}: shown {self.shown}, expected 0 characters or more.")
         if self.attempts < 1:
             raise UsageError(f"tool {self.name!r}: attempts {self.attempts}, expected at least 1.")
 

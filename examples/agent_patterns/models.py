@@ -1,0 +1,31 @@
+"""The trained models of these examples, opened in the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from intaglio.exporters import export
+from intaglio.runtime.agents.engine_model import EngineModel
+from intaglio.runtime.generation.generate import TextGenerator
+
+CHECKPOINTS = Path(__file__).parent
+PLANNER, THINKER = "planner", "thinker"
+ROWS = {PLANNER: 2, THINKER: 5}  # requests at a time; the thinker's: as many as states are kept
+
+
+@asynccontextmanager
+async def open_trained(name: str) -> AsyncIterator[EngineModel]:
+    """Export the checkpoint `PLANNER` or `THINKER`, which takes some seconds, and open it.
+
+    Each has one thread: steps of models so small are not faster with more, and the two run at the same time.
+    """
+    with TemporaryDirectory() as folder:
+        bundle = Path(folder) / name
+        await asyncio.to_thread(export, CHECKPOINTS / name, bundle)
+        with TextGenerator(bundle, batch=ROWS[name], threads=1) as generator:
+            async with EngineModel(generator, name) as model:
+                yield model

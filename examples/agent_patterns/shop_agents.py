@@ -1,0 +1,22 @@
+"""The two ways to shop: LLMCompiler opens all items at a time, ReAct one after the other."""
+
+from __future__ import annotations
+
+from agent_patterns.shop_tools import Shop
+from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.model import Model
+from intaglio.runtime.agents.react import ReAct
+
+PLAN, ACT = "Plan the purchase.", "Buy step by step."
+LIMITS = AgentLimits(model_calls=20, request_tokens=400)
+
+
+def shop_compiler(model: Model, shop: Shop) -> LLMCompiler:
+    """Return LLMCompiler with the shop's tools: a plan to search, then one to open what was found, rank and buy."""
+    return LLMCompiler(model, shop.tools(), LIMITS, instructions=PLAN)
+
+
+def shop_react(model: Model, shop: Shop) -> ReAct:
+    """Return ReAct with the same tools: it opens the same items, one in each turn."""
+    return ReAct(model, shop.tools(), LIMITS, instructions=ACT)

@@ -1,0 +1,86 @@
+"""Conversations of both ways to shop, to train on: whole ones of the planner, and of ReAct turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from agent_patterns.catalogue import Catalogue
+from agent_patterns.shop_agents import shop_compiler, shop_react
+from agent_patterns.shop_tools import Shop
+from agent_patterns.shopping import Goal, goals
+from agent_patterns.teacher import Teacher, first_number, listed, plan, text
+from agent_patterns.thoughts import Conversation
+from intaglio.runtime.agents.plan_text import rendered_value
+from intaglio.runtime.generation.chat import Message
+
+REPLAN = "Replan: open the items."
+NOTHING = "Answer: nothing found."
+FOUND = re.compile(r"^(?:\$1 = )?(\d+) [A-Z]", re.MULTILINE)
+BOUGHT = re.compile(r"bought item .*")
+GOALS_OF_EACH = 20  # of a catalogue
+
+
+def shop_conversations(seed: int) -> Iterator[Conversation]:
+    """Yield conversations without end, two of LLMCompiler, then one of ReAct, in ever new catalogues."""
+    generator = random.Random(seed)  # noqa: S311
+    while True:
+        catalogue = Catalogue(generator.randrange(1 << 30), generator.choice([100, 300, 2000]))
+        for goal in islice(goals(catalogue, generator.randrange(1 << 30)), GOALS_OF_EACH):
+            way = generator.choice(["plan", "plan", "act"])
+            teacher = Teacher(partial(planned if way == "plan" else acted, goal))
+            agent = (shop_compiler if way == "plan" else shop_react)(teacher, Shop(catalogue))
+            asyncio.run(agent.run(goal.instruction))
+            yield teacher.conversations[-1]
+
+
+def planned(goal: Goal, messages: Sequence[Message]) -> str:
+    """Return what the planner, or the joiner, should write next."""
+    last = text(messages[-1])
+    if last.startswith("$1"):
+        return REPLAN if FOUND.search(last) else NOTHING
+    if last.startswith("$"):
+        return answer(last)
+    if len(messages) == 2:
+        return plan([_search(goal)], 1)
+    first, items = first_number(messages[-1]), FOUND.findall(text(messages[-3]))
+    pages = range(first, first + len(items))
+    calls = [*(f"open_item({item})" for item in items), _rank(goal, pages), _buy(goal, pages.stop)]
+    return plan(calls, first)
+
+
+def acted(goal: Goal, messages: Sequence[Message]) -> str:
+    """Return the next turn of ReAct."""
+    turn = len(messages) // 2
+    if turn == 1:
+        return f"1. {_search(goal)}"
+    items = FOUND.findall(text(messages[3]))
+    if not items:
+        return NOTHING
+    if turn <= len(items) + 1:
+        return f"{turn}. open_item({items[turn - 2]})"
+    if turn == len(items) + 2:
+        return f"{turn}. {_rank(goal, range(2, turn))}"
+    return f"{turn}. {_buy(goal, turn - 1)}" if turn == len(items) + 3 else answer(text(messages[-1]))
+
+
+def answer(results: str) -> str:
+    """Return the answer after a purchase."""
+    found = BOUGHT.search(results)
+    return f"Answer: {found[0]}" if found else "Answer: nothing bought."
+
+
+def _search(goal: Goal) -> str:
+    return f'search_items("{goal.query}")'
+
+
+def _rank(goal: Goal, pages: range) -> str:
+    return f'rank("{goal.wanted}", {listed(pages)})'
+
+
+def _buy(goal: Goal, ranked: int) -> str:
+    return f"buy(${ranked}, {rendered_value(goal.options)})"

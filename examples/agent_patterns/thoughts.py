@@ -1,0 +1,97 @@
+"""What the language model of Tree of Thoughts is asked, and what it is trained to write: proposals and values.
+
+The proposer writes one state a line, those that can lead to 24 first. The evaluator tries each state, as the prompts of
+Yao et al. (2023) do, and writes a label after its trials:
+
+    6 8 14: 14 - 8 = 6, 6 + 6 = 12 impossible
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from agent_patterns.game_of_24 import TARGET, Numbers, applied, solvable, state_of, steps, text_of
+from intaglio.runtime.generation.chat import Message
+
+PROPOSE, EVALUATE = "Propose steps.", "Evaluate states."
+PROPOSALS = 12  # of a state, at most
+SURE, LIKELY, IMPOSSIBLE = LABELS = ("sure", "likely", "impossible")
+
+Conversation = Sequence[Message]
+
+
+def proposer_prompt(left: Numbers) -> list[Message]:
+    """Return the request for the states after one with `left`."""
+    return [Message("system", PROPOSE), Message("user", text_of(left))]
+
+
+def evaluator_prompt(lefts: Sequence[Numbers]) -> list[Message]:
+    """Return the request for the values of states with these numbers left."""
+    return [Message("system", EVALUATE), Message("user", "\n".join(map(text_of, lefts)))]
+
+
+def proposals(left: Numbers) -> list[str]:
+    """Return the states that the proposer should write: those that can lead to 24, then others."""
+    after = [(step, applied(step, left) or ()) for step in steps(left)]
+    distinct = {numbers: step for step, numbers in reversed(after)}
+    ordered = sorted(distinct.items(), key=lambda each: (not solvable(each[0]), after.index((each[1], each[0]))))
+    return [state_of(step, numbers) for numbers, step in islice(ordered, PROPOSALS)]
+
+
+def value(left: Numbers) -> str:
+    """Return the label that the evaluator should write: two numbers are easily tried, three are not."""
+    if not solvable(left):
+        return IMPOSSIBLE
+    return LIKELY if len(left) > 2 else SURE
+
+
+def valuation(left: Numbers) -> str:
+    """Return the line that the evaluator should write: a way to 24, or trials that miss it, and the label."""
+    return f"{text_of(left)}: {trials(left)} {value(left)}".replace(":  ", ": ")
+
+
+def trials(left: Numbers) -> str:
+    """Return what the evaluator should try: the steps of a way to 24; or, of two numbers, all; of three, their sum."""
+    if len(left) == 1:
+        return ""
+    if len(left) == 2:
+        tried = list(steps(left))
+        last = next((place for place, step in enumerate(tried) if step.result == TARGET), len(tried) - 1)
+        return ", ".join(map(str, tried[: last + 1]))
+    ways = ((step, after) for step in steps(left) if solvable(after := applied(step, left) or ()))
+    step, after = next(ways, (None, ()))
+    if step is None:
+        step = max(steps(left), key=lambda each: (each.operator == "+", each.result))
+        after = applied(step, left) or ()
+        return f"{step}, {next(steps(after))}" if len(after) == 2 else str(step)
+    return f"{step}, {next(each for each in steps(after) if solvable(applied(each, after) or ()))}"
+
+
+def thought_conversations(games: Sequence[Numbers], seed: int) -> Iterator[Conversation]:
+    """Yield requests with the answers to train on, without end, of states that these games may come to.
+
+    Of each game, the proposer is asked about the game and some states after it; half of those can lead to 24.
+    """
+    generator = random.Random(seed)  # noqa: S311
+    while True:
+        state = generator.choice(games)
+        while len(state) > 1:
+            yield _proposing(state)
+            after = sorted({applied(step, state) or () for step in steps(state)})
+            yield _evaluating(_mixed(after, generator))
+            good = [each for each in after if solvable(each)]
+            state = generator.choice(good if good and generator.random() < 0.6 else after)
+
+
+def _mixed(states: Sequence[Numbers], generator: random.Random) -> list[Numbers]:
+    return generator.sample(states, min(len(states), PROPOSALS))
+
+
+def _proposing(left: Numbers) -> Conversation:
+    return [*proposer_prompt(left), Message("assistant", "\n".join(proposals(left)))]
+
+
+def _evaluating(lefts: Sequence[Numbers]) -> Conversation:
+    return [*evaluator_prompt(lefts), Message("assistant", "\n".join(map(valuation, lefts)))]

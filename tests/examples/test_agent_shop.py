@@ -1,0 +1,142 @@
+"""The shop: catalogue, reward, tools, conversations to train on, and trips of the trained model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from itertools import islice
+
+import llguidance
+import pytest
+from agent_patterns.catalogue import SHOWN, Catalogue, Item
+from agent_patterns.models import PLANNER, open_trained
+from agent_patterns.shop_agents import shop_compiler, shop_react
+from agent_patterns.shop_conversations import shop_conversations
+from agent_patterns.shop_tools import Page, Shop
+from agent_patterns.shopping import TEMPLATES, Goal, Purchase, goals, reward
+
+from intaglio.runtime.agents.agent import AgentResult
+from intaglio.runtime.agents.plan_grammar import plan_grammar, turn_grammar
+from intaglio.runtime.agents.tool import ToolError
+
+LAMP = Item(1, "Alder", "lamp", ("quiet", "soft", "modern"), {"colour": ("red", "blue"), "size": ("tall", "wide")}, 80)
+GOAL = Goal(LAMP, ("soft", "quiet"), "red", "tall", 90, TEMPLATES[0])
+CATALOGUE = Catalogue(0)
+WISHES = list(islice(goals(CATALOGUE, 1), 60))
+
+
+def test_the_same_seed_makes_the_same_shop_and_another_one_another() -> None:
+    assert Catalogue(3, 200).items == Catalogue(3, 200).items != Catalogue(4, 200).items
+    assert list(islice(goals(CATALOGUE, 2), 20)) == list(islice(goals(CATALOGUE, 2), 20))
+    assert list(islice(shop_conversations(5), 6)) == list(islice(shop_conversations(5), 6))
+
+
+def test_a_search_finds_the_rarer_words_first_and_shows_ten() -> None:
+    item = CATALOGUE.items[7]
+    found = CATALOGUE.search(item.title)
+    assert len(found) == SHOWN
+    assert item.title in {each.title for each in found}
+    assert all(each.kind == item.kind for each in found[:1])
+    assert CATALOGUE.search("submarine") == []
+
+
+@pytest.mark.parametrize(
+    ("purchase", "expected"),
+    [
+        (Purchase(LAMP, ("red", "tall")), 1.0),
+        (Purchase(LAMP, ("red",)), 4 / 5),  # an option missing
+        (Purchase(LAMP, ("red", "wide")), 4 / 5),  # a wrong option
+        (Purchase(replace(LAMP, price=91), ("red", "tall")), 4 / 5),  # too expensive
+        (Purchase(replace(LAMP, price=90), ("red", "tall")), 1.0),
+        (Purchase(replace(LAMP, attributes=("soft",)), ("red", "tall")), 4 / 5),  # an attribute missing
+        (Purchase(replace(LAMP, kind="rug"), ("red", "tall")), 0.5),  # same department
+        (Purchase(replace(LAMP, kind="pan"), ("red", "tall")), 0.1),  # a word of the title
+        (Purchase(replace(LAMP, kind="pan", brand="Birk", attributes=("padded",)), ("red", "tall")), 0.0),
+        (None, 0.0),
+    ],
+)
+def test_the_reward_is_the_share_of_what_was_asked_for(purchase: Purchase | None, expected: float) -> None:
+    assert reward(GOAL, purchase) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_way_to_ask_names_all_that_is_wanted(template: str) -> None:
+    goal = replace(GOAL, template=template)
+    assert all(word in goal.instruction for word in ("soft", "quiet", "lamp", "red", "tall", "90"))
+    assert sorted(goal.wanted.split()) == sorted(["soft", "quiet", "lamp", "red", "tall", "under", "90"])
+    assert sorted(goal.query.split()) == ["lamp", "quiet", "soft"]
+    assert sorted(goal.options) == ["red", "tall"]
+
+
+def test_every_wish_can_be_fulfilled() -> None:
+    for goal in WISHES:
+        assert reward(goal, Purchase(goal.item, (goal.colour, goal.size))) == 1
+
+
+def test_rank_chooses_the_page_with_most_of_what_is_wanted() -> None:
+    pages = [
+        Page(item=1, price=80, title="Alder lamp", attributes=["soft"], options={"colour": ["red"]}),
+        Page(item=2, price=95, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
+        Page(item=3, price=80, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
+    ]
+    shop = Shop(CATALOGUE)
+    assert asyncio.run(shop.rank("soft quiet lamp red under 90", pages)) == 3
+    assert asyncio.run(shop.rank("soft quiet lamp red under 95", pages)) == 2
+    with pytest.raises(ToolError, match="no pages"):
+        asyncio.run(shop.rank("soft lamp", []))
+
+
+def test_only_one_item_is_bought_with_options_that_it_has() -> None:
+    shop = Shop(CATALOGUE)
+    item = CATALOGUE.items[5]
+    colour = item.options["colour"][0]
+    assert asyncio.run(shop.buy(5, [colour, "invisible"])) == f"bought item 5 {colour}"
+    assert shop.bought == Purchase(item, (colour,))
+    with pytest.raises(ToolError, match="bought already"):
+        asyncio.run(shop.buy(6, []))
+    with pytest.raises(ToolError, match="no item 99999"):
+        asyncio.run(Shop(CATALOGUE).buy(99999, []))
+    with pytest.raises(ToolError, match="no item 0"):
+        asyncio.run(shop.open_item(0))
+
+
+def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
+    tools = list(Shop(CATALOGUE).tools().values())
+    for conversation in islice(shop_conversations(3), 8):
+        known = 0
+        for message in conversation:
+            if message.role != "assistant" or str(message.content).startswith(("Replan", "Answer")):
+                continue
+            text, acting = str(message.content), str(conversation[0].content).startswith("Buy")
+            source = (turn_grammar if acting else plan_grammar)(tools, range(1, known + 1))
+            grammar = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), source, log_level=0)
+            assert grammar.try_consume_tokens(list(text.encode())) == len(text.encode())
+            assert grammar.is_accepting()
+            known += 1 if acting else text.count("\n")
+
+
+def test_no_wish_of_the_benchmark_is_trained_on() -> None:
+    trained = {str(each[1].content).removeprefix("Question: ") for each in islice(shop_conversations(0), 200)}
+    assert not trained & {goal.instruction for goal in WISHES}
+
+
+def test_trips_end_to_end_in_the_engine_buy_the_same_and_the_planned_one_opens_all_pages_at_a_time() -> None:
+    async def buy() -> list[tuple[AgentResult, Shop, float]]:
+        done = []
+        async with open_trained(PLANNER) as model:
+            for agent in (shop_react, shop_compiler):
+                shop, began = Shop(CATALOGUE, 0.1), time.perf_counter()
+                result = await agent(model, shop).run(WISHES[0].instruction)
+                done.append((result, shop, time.perf_counter() - began))
+        return done
+
+    (acted, visited, slow), (planned, shop, fast) = asyncio.run(buy())
+    assert shop.bought == visited.bought is not None
+    assert reward(WISHES[0], shop.bought) > 0.5
+    assert planned.answer == acted.answer
+    assert (len(planned.plans), len(acted.plans)) == (2, SHOWN + 3)
+    opened = [each for each in planned.observations.values() if each.tool == "open_item"]
+    assert len(opened) == SHOWN
+    assert max(each.began or 0 for each in opened) - min(each.began or 0 for each in opened) < 0.1 * (SHOWN - 1)
+    assert fast < slow
