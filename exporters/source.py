@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from intaglio.exporters.encoders.modules import Encoder
 
 
-def load_module(source: Source) -> Encoder | DecoderModule:
+def load_module(source: Source, download: bool = False) -> Encoder | DecoderModule:
     """Load the checkpoint that a bundle was exported from as a float32 torch module in eval mode.
 
-    `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. Raises
-    `SourceError` if the checkpoint is missing, or its weights or configuration have changed since the export, and
-    `MissingExtraError` without torch or transformers.
+    `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. `download`: whether
+    a checkpoint of the hub may be downloaded; a manifest may name any. Raises `SourceError` if the checkpoint is
+    missing, or its weights or configuration have changed since the export, and `MissingExtraError` without torch or
+    transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
@@ -34,7 +35,7 @@ def load_module(source: Source) -> Encoder | DecoderModule:
             "Compare with another bundle: --against BUNDLE, or with --against reference."
         )
     try:
-        checkpoint = Checkpoint.open(source.location, source.revision)
+        checkpoint = Checkpoint.open(source.location, source.revision, download)
     except SourceError as error:
         raise SourceError(f"{error} (The bundle was exported from it. --against BUNDLE does not need it.)") from error
     for name, found in checkpoint.source().sha256.items():

@@ -9,6 +9,7 @@ the file. Polygraphy generates the inputs: give token ids a range with `--val-ra
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def engine_runner(path: str, target: str) -> EngineRunner:
 def pytorch_runner(path: str) -> PyTorchRunner:
     """A runner for a bundle's source."""
     manifest = Bundle.open(bundle_of(Path(path)) or path).manifest
-    return PyTorchRunner(lambda: load_module(manifest.source), manifest.inputs, manifest.outputs, "intaglio pytorch")
+    module = partial(load_module, manifest.source, download=True)  # the user asked for this runner
+    return PyTorchRunner(module, manifest.inputs, manifest.outputs, "intaglio pytorch")
 
 
 def reference_runner(path: str) -> ReferenceRunner:

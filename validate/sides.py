@@ -29,6 +29,7 @@ class Side:
     bundle: Bundle
     kind: str
     name: str
+    download: bool = False  # whether the source checkpoint may be downloaded
 
     def runner(self, layers: Sequence[str] = ()) -> Runner:
         """A runner that removes padding and also returns the graph values `layers`."""
@@ -52,7 +53,7 @@ class Side:
     @cached_property
     def _module(self) -> Any:
         """The checkpoint, loaded once for all runners. Raises `SourceError` if it is missing or changed."""
-        return load_module(self.bundle.manifest.source)
+        return load_module(self.bundle.manifest.source, self.download)
 
     @contextmanager
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:

@@ -127,7 +127,8 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
                 f"bundle {bundle.path}: has no PyTorch source, it was made from {source.location or 'a graph'}. "
                 "Compare it with --against reference, or --against BUNDLE."
             )
-        return actual, Side(bundle, PYTORCH, f"{source.location} in PyTorch")
+        # A manifest may name any checkpoint: the hub is contacted only if the user asks for the source.
+        return actual, Side(bundle, PYTORCH, f"{source.location} in PyTorch", download=against == PYTORCH)
     if against == REFERENCE:
         if target == REFERENCE:
             raise UsageError("--against reference: the target is the same. Choose another --target.")

@@ -37,16 +37,25 @@ class Checkpoint:
     revision: str | None
 
     @classmethod
-    def open(cls, location: str, revision: str | None = None) -> Checkpoint:
-        """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported."""
+    def open(cls, location: str, revision: str | None = None, download: bool = True) -> Checkpoint:
+        """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported.
+
+        `download`: False takes what an earlier download left on this machine, and contacts nobody.
+        """
         if Path(location).is_dir():
             return cls._read(Path(location), "local", str(Path(location).absolute()), None)
         if Path(location).exists() or not HUB_ID.fullmatch(location):
             raise SourceError(f"source {location}: not a directory. Give a checkpoint's folder, or a hub id ORG/NAME.")
         hub = load("huggingface_hub")
         try:
-            folder = Path(hub.snapshot_download(location, revision=revision, allow_patterns=HUB_FILES))
+            options = {"allow_patterns": HUB_FILES, "local_files_only": not download}
+            folder = Path(hub.snapshot_download(location, revision=revision, **options))
         except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError, ValueError) as error:
+            if not download:
+                raise SourceError(
+                    f"source {location}: a checkpoint of the hub, not on this machine. Give --against pytorch to "
+                    "download it, or compare with --against reference."
+                ) from error
             reason = one_line(error, 200)
             raise SourceError(
                 f"source {location}: no such directory, and it could not be downloaded from the hub ({reason}). "

@@ -36,7 +36,10 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 
 @click.command("validate", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--against", help="pytorch (the source checkpoint), reference (ONNX's reference evaluator), or a bundle.")
+@click.option(
+    "--against",
+    help="pytorch (the source checkpoint, downloaded if need be), reference (ONNX's reference evaluator), or a bundle.",
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),

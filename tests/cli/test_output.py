@@ -12,7 +12,9 @@ import pytest
 from terminal import on_terminal, without_styles
 
 from intaglio.cli import output
+from intaglio.cli.run import _line
 from intaglio.cli.table import joined, lay_out
+from intaglio.runtime.run_texts import Ran
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -199,3 +201,10 @@ def test_failures_are_red_and_successes_green(
     assert shown[4] == "  good        \x1b[32myes\x1b[0m"
     assert shown[5] == "  bad          \x1b[31m\x1b[1mno\x1b[0m"
     assert shown[-1] == "\x1b[32mPassed\x1b[0m \x1b[31m\x1b[1mFAILED\x1b[0m"
+
+
+def test_labels_of_a_bundle_cannot_control_the_terminal() -> None:
+    evil = "\x1b[2J\x9b1mcalm"
+    line = _line(Ran("text", label=evil, scores={evil: 1.0}))
+    assert line.isprintable()
+    assert line.count("calm") == 2

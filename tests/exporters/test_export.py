@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,16 @@ def test_a_source_that_changed_is_not_compared_with(source: Source) -> None:
     shutil.rmtree(source.location)
     with pytest.raises(SourceError, match="--against BUNDLE does not need it"):
         load_module(source)
+
+
+def test_no_hub_is_contacted_for_a_manifest_that_names_a_checkpoint(source: Source, monkeypatch: Any) -> None:
+    """A bundle from elsewhere may name any; only `--against pytorch` asks for it."""
+    connected: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: connected.append(address) or [])
+    foreign = msgspec.structs.replace(source, kind="hub", location="someone/never-downloaded")
+    with pytest.raises(SourceError, match="Give --against pytorch to download it"):
+        load_module(foreign)
+    assert not connected
 
 
 def test_a_source_whose_pooling_changed_is_not_compared_with(source: Source) -> None:
