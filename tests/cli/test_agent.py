@@ -8,15 +8,27 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, error, scripted, status, stream
+from scripted_server import (
+    SILENCE,
+    STREAM,
+    ScriptedServer,
+    Step,
+    chunk,
+    error,
+    scripted,
+    scripted_in_a_thread,
+    status,
+    stream,
+)
 from terminal import on_terminal
 from tiny_decoders import CHAT
 
+from intaglio.runtime.agents.answer import agent as answer
 from intaglio.runtime.agents.events import Ended, TaskStarted
 from intaglio.runtime.agents.trace import read_trace
 
@@ -74,17 +86,30 @@ async def asked(server: ScriptedServer, *options: object, question: str = "How m
     return Run(process.returncode, out.decode(), err.decode())
 
 
-def agent(answers: Sequence[Sequence[Step]], *options: object, **more: str) -> tuple[Run, ScriptedServer]:
-    """Run the command with a model that answers so."""
-
-    async def main() -> tuple[Run, ScriptedServer]:
-        async with asyncio.timeout(SECONDS), scripted(LISTED, *answers) as server:
-            return await asked(server, *options, **more), server
-
-    return asyncio.run(main())
+Agent = Callable[..., tuple[Run, ScriptedServer]]
 
 
-def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it() -> None:
+@pytest.fixture(scope="module")
+def model() -> Iterator[ScriptedServer]:
+    with scripted_in_a_thread() as running:
+        yield running
+
+
+@pytest.fixture
+def agent(model: ScriptedServer, intaglio: Callable[..., tuple[int, str, str]]) -> Agent:
+    """A function that runs the command, in this process, with a model that answers so."""
+
+    def run(
+        answers: Sequence[Sequence[Step]], *options: object, question: str = "How much?", stdin: str = ""
+    ) -> tuple[Run, ScriptedServer]:
+        model.answers[:] = [LISTED, *answers]
+        model.bodies.clear()
+        return Run(*intaglio("agent", question, "--model", model.url, *options, stdin=stdin)), model
+
+    return run
+
+
+def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it(agent: Agent) -> None:
     run, server = agent(wrote(PLAN, "Thought: easy\nAnswer: It is 43."), "--tools", "calculate")
     assert (run.code, run.out) == (0, "It is 43.\n")
     lines = run.err.splitlines()
@@ -97,7 +122,7 @@ def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it() -> 
     assert server.bodies[1]["messages"][1]["content"] == "Question: How much?"
 
 
-def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency() -> None:
+def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Agent) -> None:
     run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--json")
     assert (run.code, run.err, run.out.count("\n")) == (0, "", 1)
     found = json.loads(run.out)
@@ -113,7 +138,14 @@ def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency() -> None
     assert latency["measured"] + latency["answer_seconds"] == pytest.approx(found["seconds"])
 
 
-def test_the_question_is_read_from_standard_input() -> None:
+def test_the_function_answers_as_the_command_does(model: ScriptedServer) -> None:
+    model.answers[:] = wrote(PLAN, "Answer: 43")
+    found = answer("How much?", ["calculate"], model.url, model_name="lm", max_replans=0)
+    assert (found.answer, found.complete, found.planner) == ("43", True, "llmcompiler")
+    assert [task.result for task in found.tasks] == ["42", "43"]
+
+
+def test_the_question_is_read_from_standard_input(agent: Agent) -> None:
     options = ("--tools", "calculate")
     run, server = agent(wrote(PLAN, "Answer: 43"), *options, question="-", stdin="Was it\nmuch?\n")
     assert run.code == 0
@@ -136,13 +168,13 @@ def test_the_question_is_read_from_standard_input() -> None:
         ([error(400, "bad")], [], "No answer: "),
     ],
 )
-def test_no_complete_answer_is_exit_code_1(answers: Any, options: list[object], said: str) -> None:
+def test_no_complete_answer_is_exit_code_1(answers: Any, options: list[object], said: str, agent: Agent) -> None:
     run, _ = agent(answers, "--tools", "calculate", *options)
     assert run.code == 1
     assert run.out.startswith(said)
 
 
-def test_other_planners_answer_too() -> None:
+def test_other_planners_answer_too(agent: Agent) -> None:
     turns = wrote('1. calculate("6 * 7")', "Answer: It is 42.")
     run, server = agent(turns, "--tools", "calculate", "--planner", "react", "--json")
     assert (json.loads(run.out)["answer"], json.loads(run.out)["planner"]) == ("It is 42.", "react")
@@ -183,17 +215,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tm
     assert (tmp_path / "taken").read_text() == "kept"
 
 
-def test_a_server_that_is_not_there_is_one_line_and_exit_code_2() -> None:
-    async def main() -> Run:
-        process = await started("agent", "a", "--tools", "calculate", "--model", "http://127.0.0.1:9")
-        out, err = await process.communicate()
-        return Run(process.returncode or 0, out.decode(), err.decode())
-
-    run = asyncio.run(main())
-    assert (run.code, run.out, run.err.count("\n")) == (2, "", 1)
+def test_a_server_that_is_not_there_is_one_line_and_exit_code_2(intaglio: Any) -> None:
+    code, out, err = intaglio("agent", "a", "--tools", "calculate", "--model", "http://127.0.0.1:9")
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path) -> None:
+def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path, agent: Agent) -> None:
     files = ("--timeline", tmp_path / "run.html", "--trace", tmp_path / "run.jsonl")
     run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--latency", *files)
     assert run.code == 0
@@ -207,7 +234,7 @@ def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path) -> None:
     assert "How much?" in (tmp_path / "run.html").read_text()
 
 
-def test_examples_are_shown_to_the_planner_and_checked_against_the_tools(tmp_path: Path) -> None:
+def test_examples_are_shown_to_the_planner_and_checked_against_the_tools(tmp_path: Path, agent: Agent) -> None:
     path = tmp_path / "examples.txt"
     path.write_text(f"Question: What is 7 * 6,\nplus 1?\n{PLAN}###\n")
     run, server = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--examples", path)
@@ -242,7 +269,7 @@ def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path: Path) -> None:
+def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path: Path, agent: Agent) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     files = ("--trace", tmp_path / "run.jsonl", "--timeline", tmp_path / "run.html")
     answers = wrote('1. half("a")\n2. join()\n', "Answer: \ud800")
@@ -307,23 +334,18 @@ def test_an_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(
     assert "Traceback" not in run.err
 
 
-def test_a_bundle_writes_only_plans_that_can_be_run(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_a_bundle_writes_only_plans_that_can_be_run(
+    make_decoder: Callable[..., tuple[Path, Path]], intaglio: Any
+) -> None:
     """A random model knows nothing of plans: with a grammar, its plan is one until --max-request-tokens cut it off."""
     bundle = make_decoder("llama", chat=CHAT, max_position_embeddings=8192)[1]
-
-    async def main(*options: str) -> Run:
-        limits = ("--max-request-tokens", 400, "--max-replans", 0, "--threads", 1)
-        process = await started(
-            "agent", "What?", "--tools", "calculate", "--model", bundle, *limits, *options, "--json"
-        )
-        out, err = await process.communicate()
-        return Run(process.returncode or 0, out.decode(), err.decode())
-
-    run = asyncio.run(asyncio.wait_for(main(), SECONDS))
-    assert run.code == 0, run.err
-    found = json.loads(run.out)
+    limits = ("--max-request-tokens", 400, "--max-replans", 0, "--threads", 1, "--json")
+    options = ("agent", "What?", "--tools", "calculate", "--model", bundle, *limits)
+    code, out, _ = intaglio(*options)
+    found = json.loads(out)
+    assert code == 0
     assert found["usage"]["requests"] == 2 and found["usage"]["cached_tokens"] > 0
     assert found["answer"]
     assert not any("expected a line such as" in reason for reason in found["replans"])
-    run = asyncio.run(asyncio.wait_for(main("--no-grammar"), SECONDS))
-    assert "expected a line such as" in json.loads(run.out)["replans"][0]
+    found = json.loads(intaglio(*options, "--no-grammar")[1])
+    assert "expected a line such as" in found["replans"][0]

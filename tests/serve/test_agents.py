@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, scripted, stream
+from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, scripted_in_a_thread, stream
 from served import Served, served
 from tiny_decoders import CHAT
 
@@ -25,28 +23,6 @@ from intaglio.serve.agent_opening import check_descriptions
 PLAN = 'Thought: count\n1. calculate("6 * 7")\n2. calculate("$1 + 1")\n3. join()\n'
 ANSWERED = [stream(chunk(PLAN, "stop")), stream(chunk("Answer: It is"), chunk(" 43."), chunk(reason="stop"))]
 QUESTION: list[Any] = [{"role": "user", "content": "How much?"}]
-
-
-@contextmanager
-def scripted_in_a_thread() -> Iterator[ScriptedServer]:
-    """A scripted server in an event loop of its own."""
-    started: list[ScriptedServer] = []
-    ready, over = threading.Event(), threading.Event()
-
-    async def main() -> None:
-        async with scripted([]) as server:
-            started.append(server)
-            ready.set()
-            await asyncio.to_thread(over.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield started[0]
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -107,3 +108,25 @@ async def scripted(*answers: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
             if not behaviour.open:
                 break
             await asyncio.sleep(0.01)
+
+
+@contextmanager
+def scripted_in_a_thread() -> Iterator[ScriptedServer]:
+    """Run the server in an event loop of its own; set its `answers` before each request."""
+    started: list[ScriptedServer] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with scripted([]) as server:
+            started.append(server)
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield started[0]
+    finally:
+        over.set()
+        thread.join()
