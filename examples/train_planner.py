@@ -11,9 +11,10 @@ examples/planner/model.
 from __future__ import annotations
 
 import itertools
-import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -46,6 +47,7 @@ VOCABULARY = 1280
 CONTEXT = 2048
 STEPS = 3000
 REPORTS = 20  # of the progress
+FIGURES = "figures.json"
 JUDGED_TOKENS = 4096  # at a time
 JUDGED = 60  # conversations of other random numbers that the model is judged on
 SORTED_TOGETHER = 512  # conversations that are sorted by length, so that those of a batch need little padding
@@ -76,14 +78,16 @@ class Figures(msgspec.Struct):
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
 @click.option("--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Steps to train for.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead.")
+@click.option("--start", type=click.Path(exists=True, path_type=Path), help="Go on from this checkpoint.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and conversations.")
-@click.option("--threads", type=click.IntRange(min=1), help="Processors to compute with; default: all.")
+@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Each trains on its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
-def command(out: Path, steps: int, minutes: float | None, seed: int, threads: int | None, as_json: bool) -> None:
+def command(
+    out: Path, steps: int, minutes: float | None, start: Path | None, seed: int, processes: int, as_json: bool
+) -> None:
     """Train, judge, write and print."""
     check_output(out)
-    torch.set_num_threads(threads or torch.get_num_threads())
-    figures = train_planner(out, Shape(), Length(steps, minutes and minutes * 60), seed)
+    figures = train_planner(out, Shape(), Length(steps, minutes and minutes * 60), seed, processes, start)
     click.echo(msgspec.json.encode(figures).decode() if as_json else report(figures))
 
 
@@ -96,28 +100,78 @@ def report(figures: Figures) -> str:
     )
 
 
-def train_planner(out: Path, shape: Shape, length: Length, seed: int) -> Figures:
-    """Train a model and write the directory `out`, whole or not at all."""
-    tokenizer = planner_tokenizer(list(itertools.islice(conversations(Random(f"tokenizer {seed}")), TOKENIZED)))  # noqa: S311
-    torch.manual_seed(seed)
-    model = new_model(shape, len(tokenizer), CONTEXT, tokenizer.eos_token_id)
-    judged = [*itertools.islice(rows(tokenizer, Random(f"judged {seed}")), JUDGED)]  # noqa: S311
+def train_planner(
+    out: Path, shape: Shape, length: Length, seed: int, processes: int = 1, start: Path | None = None
+) -> Figures:
+    """Train a model, or the one in `start` further, and write the directory `out`, whole or not at all.
+
+    Each process reads conversations of its own with one thread, and all take the mean of their gradients: threads would
+    wait for each other in every one of the many small products.
+    """
+    examples = itertools.islice(conversations(Random(f"tokenizer {seed}")), TOKENIZED)  # noqa: S311
     with atomic_directory(out) as directory:
-        steps, count, tokens, seconds = fit(model, shape, length, rows(tokenizer, Random(f"training {seed}")), judged)  # noqa: S311
-        save(model, tokenizer, directory)
-        shutil.copy(TEMPLATE, directory / "chat_template.jinja")
-        written = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        if start is None:
+            planner_tokenizer(list(examples)).save_pretrained(directory)
+        else:
+            PreTrainedTokenizerFast.from_pretrained(start).save_pretrained(directory)
+        with tempfile.TemporaryDirectory() as folder:
+            work = Work(directory, Path(folder), shape, length, seed, processes, start)
+            if processes == 1:
+                run_process(0, work)
+            else:
+                torch.multiprocessing.spawn(run_process, (work,), processes)
+            return msgspec.json.decode((work.folder / FIGURES).read_bytes(), type=Figures)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the processes of a training have in common."""
+
+    directory: Path  # of the checkpoint
+    folder: Path  # for files between them
+    shape: Shape
+    length: Length
+    seed: int
+    processes: int
+    start: Path | None  # a checkpoint to go on from
+
+
+def run_process(rank: int, work: Work) -> None:
+    """Train in one of the processes; the first one judges and writes."""
+    if work.processes > 1:
+        torch.set_num_threads(1)
+        store = f"file://{work.folder / 'store'}"
+        torch.distributed.init_process_group("gloo", store, rank=rank, world_size=work.processes)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(work.directory)
+    torch.manual_seed(work.seed)
+    if work.start is None:
+        model = new_model(work.shape, len(tokenizer), CONTEXT, tokenizer.eos_token_id)
+    else:
+        model = LlamaForCausalLM.from_pretrained(work.start, dtype=torch.float32)
+    judged = [*itertools.islice(rows(tokenizer, Random(f"judged {work.seed}")), JUDGED)]  # noqa: S311
+    stream = rows(tokenizer, Random(f"training {work.seed} {rank}"))  # noqa: S311
+    steps, count, tokens, seconds = fit(model, work.shape, work.length, stream, judged, rank == 0)
+    if rank == 0:
+        save(model, tokenizer, work.directory)
+        written = LlamaForCausalLM.from_pretrained(work.directory, dtype=torch.float32).eval()
         loss, right = judge(written, judged)
-    return Figures(
-        parameters=sum(value.numel() for value in model.parameters()),
-        vocabulary=len(tokenizer),
-        steps=steps,
-        conversations=count,
-        tokens=tokens,
-        seconds=round(seconds, 1),
-        loss=loss,
-        right=right,
-    )
+        parameters = sum(value.numel() for value in model.parameters())
+        read = count * work.processes, tokens * work.processes  # the others read about as many
+        figures = Figures(parameters, len(tokenizer), steps, *read, round(seconds, 1), loss, right)
+        (work.folder / FIGURES).write_bytes(msgspec.json.encode(figures))
+
+
+def averaged(model: LlamaForCausalLM, seconds: float) -> float:
+    """Give all processes the mean of their gradients; return the mean of their `seconds`."""
+    if not torch.distributed.is_initialized():
+        return seconds
+    gradients = [value.grad for value in model.parameters() if value.grad is not None]
+    flat = torch.cat([*(each.flatten() for each in gradients), torch.tensor([seconds])])
+    torch.distributed.all_reduce(flat)
+    flat /= torch.distributed.get_world_size()
+    for gradient, mean in zip(gradients, flat[:-1].split([each.numel() for each in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+    return float(flat[-1])
 
 
 def conversations(random: Random) -> Iterator[Conversation]:
@@ -194,9 +248,12 @@ def batches(stream: Iterator[Row], tokens: int, seed: int = 0) -> Iterator[list[
 
 
 def fit(
-    model: LlamaForCausalLM, shape: Shape, length: Length, stream: Iterator[Row], judged: Sequence[Row]
+    model: LlamaForCausalLM, shape: Shape, length: Length, stream: Iterator[Row], judged: Sequence[Row], tells: bool
 ) -> tuple[int, int, int, float]:
-    """Train `model` in place; return the steps, conversations and tokens, and the seconds that it took."""
+    """Train `model` in place; return the steps, conversations and tokens, and the seconds that it took.
+
+    `tells`: print the progress.
+    """
     by_kind = optimizers(model)
     started, losses, count, tokens, part = time.monotonic(), list[float](), 0, 0, 0.0
     for step, batch in enumerate(batches(stream, shape.tokens), 1):
@@ -204,15 +261,15 @@ def fit(
             group["lr"] = shape.learning_rate * rate(part)
         loss = losses_of(model, batch)[0].mean()
         loss.backward()
+        seconds, before = averaged(model, time.monotonic() - started), part
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         for optimizer in by_kind:
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())
         count, tokens = count + len(batch), tokens + sum(len(row.ids) for row in batch)
-        seconds, before = time.monotonic() - started, part
         part = min(1.0, length.part(step, seconds))
-        if int(part * REPORTS) > int(before * REPORTS):
+        if tells and int(part * REPORTS) > int(before * REPORTS):
             held_out, right = judge(model, judged)
             click.echo(
                 f"step {step}, loss {np.mean(losses):.4f}, held-out loss {held_out:.4f}, {right:.1%} right, "

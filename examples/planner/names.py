@@ -9,7 +9,8 @@ PARTS = """\
 b c d f g h j k l m n p qu r s t v w x y z bl br ch cl cr dr fl fr gl gr kh kr ll ph pl pr sc sh sk sl sm sn sp st str \
 sw th tr ts tw vl wh
 a a e e i i o o u y ai au ea ee ei eo ia ie io oa oo ou ua ue
-- - - - - - - l m n n r r s t d k p g b x ck ft ld ll lm ls lt mp nd ng nk ns nt rd rk rn rs rt sh ss st th
+- - - - - - - - - - - - - - - l m n n r r s t d k p g b x ck ft ld ll lm ls lt mp nd ng nk ns nt rd rk rn rs rt sh ss \
+st th
 Mount Lake New The Saint Port Fort North South Great Upper Old Los El
 Tower Towers Building River City Peak Island Valley Bridge Station Falls Bay Castle Hill State Park Plaza House Center \
 Forest Harbor Hall
@@ -20,7 +21,7 @@ LETTERS = "aaabcdeeefghiijklmnoopqrsttuvwxyz"
 
 def made_up_name(random: Random) -> str:
     """Return a name of one to three words."""
-    words = [_word(random) for _ in range(random.choices((1, 2), (6, 1))[0])]
+    words = [_word(random) for _ in range(random.choices((1, 2), (9, 1))[0])]
     ornament = random.random()
     if ornament < 0.2:
         words.insert(0, random.choice(BEFORE))
@@ -32,7 +33,7 @@ def made_up_name(random: Random) -> str:
 
 
 def _word(random: Random) -> str:
-    if random.random() < 0.15:  # no rule of spelling at all
+    if random.random() < 0.08:  # no rule of spelling at all
         word = "".join(random.choice(LETTERS) for _ in range(random.randint(2, 8)))
     else:
         word = "".join(

@@ -13,6 +13,7 @@ TURNING = 6  # of the angles of a head, those that turn from token to token; the
 OFFSETS = (1, 2, 3, 4)  # tokens back that the heads of the first block begin by looking at
 PEAK = 6.0  # of the biases that make them look there
 SHARE = 0.07  # of what they read that they write
+COPY = 0.4  # of what those of the second block read that they write
 MATCH = 2.0  # of queries and keys of the second block
 QUIET = 0.1  # of the other matrices that write
 
@@ -25,7 +26,7 @@ class Shape:
     width: int = 128
     heads: int = 4
     inner: int = 320  # of the feed-forward parts
-    learning_rate: float = 3e-3  # the highest, of Muon and AdamW
+    learning_rate: float = 4e-3  # the highest, of Muon and AdamW
     tokens: int = 2048  # of a step, with padding
 
 
@@ -85,7 +86,7 @@ def begin_to_copy(model: LlamaForCausalLM) -> None:
             projection.weight[place] = 0.0
             projection.weight[place][still] = MATCH * basis[still]
         second.v_proj.weight[place] = read[head]
-        second.o_proj.weight[:, place] = SHARE * read[head].T
+        second.o_proj.weight[:, place] = COPY * read[head].T
 
 
 def _bases(width: int, size: int) -> Tensor:

@@ -5,10 +5,12 @@ A pattern has 2 to 5 searches at the same time, then arithmetic on what they fin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+REFERENCE = re.compile(r"\$(\d+)")
 Kind = Literal["value", "entity", "yes or no"]
 
 
@@ -22,7 +24,7 @@ class Pattern:
     name: str
     entities: int
     phrasings: Sequence[str]
-    searches: Sequence[str]  # queries, the calls 1, 2, ...; "$1" in one is the result of call 1
+    searches: Sequence[str]  # queries, the calls 1, 2, ...; "$1" in one is the result of call 1; see `in_order`
     expressions: Sequence[str]  # the calls after them; the last one leads to the answer
     answer: Kind = "value"  # "entity": the one whose value is the last result
 
@@ -34,6 +36,18 @@ class Pattern:
     def uses(self, placeholder: str) -> bool:
         """Whether a question has `placeholder`, such as "{b}"."""
         return placeholder in self.phrasings[0]
+
+    def in_order(self, phrasing: str) -> tuple[list[str], list[str]]:
+        """Return the queries and the expressions with the entities in the order in which `phrasing` names them."""
+        places = {entity: phrasing.find(entity) for entity in (f"{{{number}}}" for number in range(self.entities))}
+        own = [query for query in self.searches if "$" not in query]
+        order = sorted(own, key=lambda query: next(place for entity, place in places.items() if entity in query))
+        moved = {number: order.index(query) + 1 for number, query in enumerate(own, 1)}
+
+        def renumbered(text: str) -> str:
+            return REFERENCE.sub(lambda match: f"${moved.get(int(match[1]), match[1])}", text)
+
+        return [*order, *map(renumbered, self.searches[len(own) :])], [renumbered(each) for each in self.expressions]
 
 
 def _each(count: int, query: str = "{a} of") -> list[str]:
@@ -166,7 +180,7 @@ PAIRS = [
         "halved",
         2,
         (
-            "If the {a} of {0} halved, what would be the total {a} of {0} and {1}?",
+            "If the {a} of {0} halved, what would it be together with that of {1}?",
             "What is half the {a} of {0} plus the {a} of {1}?",
         ),
         _each(2),
@@ -176,7 +190,7 @@ PAIRS = [
         "grown",
         2,
         (
-            "If the {a} of {0} grew by {p} percent, what would be the total {a} of {0} and {1}?",
+            "If the {a} of {0} grew by {p} percent, what would it be together with that of {1}?",
             "What is the {a} of {0} plus {p} percent, together with that of {1}?",
         ),
         _each(2),

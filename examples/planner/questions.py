@@ -128,10 +128,12 @@ def ask(
     """Return a question of `pattern` and work it out; None where its answer would be small, negative or not unique."""
     named = {"all": _joined(entities, "and"), "any": _joined(entities, "or"), "p": str(random.randrange(5, 100, 5))}
     filled = {**words, **named}
+    phrasing = random.choice(pattern.phrasings)
+    searches, expressions = pattern.in_order(phrasing)
     calls = [
         Call(number, tool, (decoded(text.format(*entities, **filled)),))
         for number, (tool, text) in enumerate(
-            [*(("search", text) for text in pattern.searches), *(("calculate", text) for text in pattern.expressions)],
+            [*(("search", text) for text in searches), *(("calculate", text) for text in expressions)],
             1,
         )
     ]
@@ -149,7 +151,7 @@ def ask(
         answer, thought = entities[found[0] - 1], f"${len(calls)} = {answer} = ${found[0]}"
     elif values[len(calls)] < LEAST:
         return None
-    text = random.choice(pattern.phrasings).format(*entities, **filled)
+    text = phrasing.format(*entities, **filled)
     return Question(text, answer, pattern.name, pattern.branches, calls, values, thought)
 
 

@@ -15,8 +15,7 @@ from intaglio.runtime.agents.plan_value_grammar import TERMINALS, Entry, ValueGr
 from intaglio.runtime.agents.tool import Tool
 
 MAX_CALLS = 1000
-ANSWER = r"ANSWER: /Answer: \S(.|\n)*/"
-NOTHING = '"$" %if gt(_, 0)'  # of a rule that matches no text where its parameter is 0
+ANSWER = r"ANSWER: /Answer: [^\s\x00-\x1f](.|\n)*/"
 THOUGHT = r"THOUGHT: /Thought: [^\x00-\x1f]{1,500}\n/"  # bounded, as weak models would not end the line
 
 
@@ -34,22 +33,14 @@ def plan_grammar(tools: Sequence[Tool], known: Collection[int] = (), most: int =
     if not 1 <= most <= MAX_CALLS:
         raise UsageError(f"{most} calls in a plan: expected 1 to {MAX_CALLS}.")
     check_names(tool.name for tool in tools)
-    first = max(known, default=0) + 1
     thought = "THOUGHT? " if thoughts else ""
-    own = range(first, first + most)
-    bare = [*(f'"${number}"' for number in sorted(known)), *_by_place(own, '"${}" %if gt(_, {})')]
-    braced = [*(f'"${{{number}}}"' for number in sorted(known)), *_by_place(own, '"${{{}}}" %if gt(_, {})')]
-    numbers = _by_place(range(first, first + most + 1), '"{}. " %if eq(_, {})')
     arguments = ArgumentGrammar()
     call = arguments.values.rule([arguments.call(tool) for tool in tools]) if tools else ""
     rules = [
         "start: plan::0",
         f'plan::_: {thought}number::_ "join()"'
         + (f' | {thought}number::_ {call} "\\n" plan::incr(_) %if lt(_, {most})' if tools else ""),
-        f"number::_: {' | '.join(numbers)}",
-        "ref::_: bare::_ | braced::_",
-        f"bare::_: {' | '.join(bare)}",
-        f"braced::_: {' | '.join(braced)}",
+        *_numbers(known, most),
         THOUGHT if thoughts else "",
         *(TERMINALS + arguments.values.rules if tools else ()),
         "",
@@ -63,22 +54,36 @@ def turn_grammar(tools: Sequence[Tool], known: Collection[int] = ()) -> str:
     Raises `UsageError` as `plan_grammar` does.
     """
     check_names(tool.name for tool in tools)
-    arguments, numbers = ArgumentGrammar(), sorted(known)
-    call = arguments.values.rule([arguments.call(tool) for tool in tools]) if tools else ""
-    bare = " | ".join(f'"${number}"' for number in numbers) or NOTHING
-    braced = " | ".join(f'"${{{number}}}"' for number in numbers) or NOTHING
+    if not tools:
+        return f"start: THOUGHT? ANSWER\n{THOUGHT}\n{ANSWER}\n"
+    arguments = ArgumentGrammar()
+    call = arguments.values.rule([arguments.call(tool) for tool in tools])
     rules = [
-        "start: turn::0",
-        "turn::_: THOUGHT? ANSWER" + (f' | THOUGHT? "{max(known, default=0) + 1}. " {call}' if tools else ""),
-        "ref::_: bare::_ | braced::_",
-        f"bare::_: {bare}",
-        f"braced::_: {braced}",
+        "start: THOUGHT? (turn::0 | ANSWER)",
+        f"turn::_: number::_ {call}",
+        *_numbers(known, 1),
         THOUGHT,
         ANSWER,
-        *(TERMINALS + arguments.values.rules if tools else ()),
+        *TERMINALS,
+        *arguments.values.rules,
         "",
     ]
     return "\n".join(rules)
+
+
+def _numbers(known: Collection[int], most: int) -> list[str]:
+    """Return the rules of the numbers of calls and of the references to them."""
+    first = max(known, default=0) + 1
+    own = range(first, first + most)
+    bare = [*(f'"${number}"' for number in sorted(known)), *_by_place(own, '"${}" %if gt(_, {})')]
+    braced = [*(f'"${{{number}}}"' for number in sorted(known)), *_by_place(own, '"${{{}}}" %if gt(_, {})')]
+    numbers = _by_place(range(first, first + most + 1), '"{}. " %if eq(_, {})')
+    return [
+        f"number::_: {' | '.join(numbers)}",
+        "ref::_: bare::_ | braced::_",
+        f"bare::_: {' | '.join(bare)}",
+        f"braced::_: {' | '.join(braced)}",
+    ]
 
 
 def _by_place(numbers: Sequence[int], form: str) -> list[str]:
