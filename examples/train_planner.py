@@ -79,15 +79,27 @@ class Figures(msgspec.Struct):
 @click.option("--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Steps to train for.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead.")
 @click.option("--start", type=click.Path(exists=True, path_type=Path), help="Go on from this checkpoint.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(min=0), default=Shape.learning_rate, show_default=True, help="Highest."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and conversations.")
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Each trains on its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
 def command(
-    out: Path, steps: int, minutes: float | None, start: Path | None, seed: int, processes: int, as_json: bool
+    out: Path,
+    steps: int,
+    minutes: float | None,
+    start: Path | None,
+    learning_rate: float,
+    seed: int,
+    processes: int,
+    as_json: bool,
 ) -> None:
     """Train, judge, write and print."""
     check_output(out)
-    figures = train_planner(out, Shape(), Length(steps, minutes and minutes * 60), seed, processes, start)
+    figures = train_planner(
+        out, Shape(learning_rate=learning_rate), Length(steps, minutes and minutes * 60), seed, processes, start
+    )
     click.echo(msgspec.json.encode(figures).decode() if as_json else report(figures))
 
 

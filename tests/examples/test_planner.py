@@ -58,7 +58,7 @@ def test_the_search_finds_every_fact() -> None:
 
 
 def test_no_question_of_the_training_has_an_entity_or_a_combination_of_the_test_split() -> None:
-    facts, domains = questions.read_facts()
+    _, domains = questions.read_facts()
     entities = frozenset(itertools.chain.from_iterable(domains.values()))
     trained = list(itertools.islice(questions.training_questions(Random(5), entities), 3000))
     words = [" ".join(str(call.arguments[0]) for call in each.calls) for each in trained]
