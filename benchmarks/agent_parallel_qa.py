@@ -37,7 +37,7 @@ from planner.unseen import UnseenQuestion, read_unseen
 
 from intaglio.exporters import export
 from intaglio.progress import step
-from intaglio.runtime.agents.agent import Agent, AgentResult
+from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
 from intaglio.runtime.agents.function_calling import FunctionCalling
 from intaglio.runtime.agents.joiner import read_decision
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
@@ -53,12 +53,13 @@ MODEL = Path(__file__).parent.parent / "examples" / "planner" / "model"
 WARM_UP = 2  # questions before those that are measured: the first ones compile grammars
 REACT = "ReAct"
 Tools = Mapping[str, Tool]
+LIMITS = AgentLimits(request_tokens=320)  # the longest plan has 150; a small model may repeat itself without end
 WAYS: dict[str, Callable[[Model, Tools], Agent]] = {
-    REACT: lambda model, tools: ReAct(model, tools),
-    "function calling": lambda model, tools: FunctionCalling(model, tools),
-    "function calling, one round": lambda model, tools: FunctionCalling(model, tools, rounds=1),
-    "LLMCompiler, not streamed": lambda model, tools: LLMCompiler(model, tools, streaming=False),
-    "LLMCompiler": lambda model, tools: LLMCompiler(model, tools),
+    REACT: lambda model, tools: ReAct(model, tools, LIMITS),
+    "function calling": lambda model, tools: FunctionCalling(model, tools, LIMITS),
+    "function calling, one round": lambda model, tools: FunctionCalling(model, tools, LIMITS, rounds=1),
+    "LLMCompiler, not streamed": lambda model, tools: LLMCompiler(model, tools, LIMITS, streaming=False),
+    "LLMCompiler": lambda model, tools: LLMCompiler(model, tools, LIMITS),
 }
 
 
@@ -176,7 +177,7 @@ async def planned(bundle: Path, tools: Tools, questions: Sequence[UnseenQuestion
             valid = 0
             for seed, question in enumerate(questions):
                 sampled = Sampled(model, temperature, seed)
-                agent = LLMCompiler(sampled, tools, constrained=grammar)
+                agent = LLMCompiler(sampled, tools, LIMITS, constrained=grammar)
                 result = await agent.run(question.question)
                 valid += is_valid(result.plans[0], tools)
             found.append(Plans(grammar, temperature, valid / len(questions)))

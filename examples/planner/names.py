@@ -19,6 +19,17 @@ ONSETS, NUCLEI, CODAS, BEFORE, AFTER = (line.split() for line in PARTS.splitline
 LETTERS = "aaabcdeeefghiijklmnoopqrsttuvwxyz"
 
 
+def made_up_names(random: Random, count: int) -> list[str]:
+    """Return different names; of some the first or the last word is the same, as that of lakes."""
+    before = random.choice(BEFORE) if random.random() < 0.3 else ""
+    after = random.choice(AFTER) if random.random() < 0.1 else ""
+    names: dict[str, None] = {}
+    while len(names) < count:
+        name = f"{before} {_word(random)} {after}".strip() if before or after else made_up_name(random)
+        names[name] = None
+    return list(names)
+
+
 def made_up_name(random: Random) -> str:
     """Return a name of one to three words."""
     words = [_word(random) for _ in range(random.choices((1, 2), (9, 1))[0])]
@@ -40,4 +51,8 @@ def _word(random: Random) -> str:
             (random.choice(ONSETS) if random.random() < 0.8 else "") + random.choice(NUCLEI) + random.choice(CODAS)
             for _ in range(random.choices((1, 2, 3), (3, 5, 2))[0])
         )
-    return word.replace("-", "").capitalize()
+    word = word.replace("-", "")
+    if random.random() < 0.1:  # as Mississippi
+        middle = random.randrange(len(word))
+        word = word[:middle] + 2 * word[middle : middle + 3] + word[middle + 3 :]
+    return word.capitalize()

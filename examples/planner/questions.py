@@ -15,7 +15,7 @@ from intaglio.runtime.agents.observation import as_text
 from intaglio.runtime.agents.plan import Call
 from intaglio.runtime.agents.plan_text import decoded
 from intaglio.runtime.agents.toolbox.arithmetic import calculate
-from planner.names import made_up_name
+from planner.names import made_up_name, made_up_names
 from planner.patterns import PATTERNS, Pattern
 
 FACTS = Path(__file__).parent / "facts"
@@ -95,8 +95,8 @@ def training_questions(random: Random, avoid: frozenset[str] = frozenset()) -> I
         words = {name: value for name, value in words.items() if pattern.uses(f"{{{name}}}")}
         if held_out(pattern, words):
             continue
-        entities = list(dict.fromkeys(made_up_name(random) for _ in range(2 * pattern.entities)))[: pattern.entities]
-        if len(entities) < pattern.entities or not avoid.isdisjoint(entities):
+        entities = made_up_names(random, pattern.entities)
+        if not avoid.isdisjoint(entities):
             continue
         question = ask(pattern, words, entities, _MadeUpFacts(random), random)
         if question is not None:
