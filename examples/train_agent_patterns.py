@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -62,9 +62,8 @@ class Recipe:
 
 
 def planner_conversations(seed: int) -> Iterator[Conversation]:
-    """Yield conversations of the game and of the shop in turns."""
-    training, _ = games()
-    return chain.from_iterable(zip(game_conversations(training, seed), shop_conversations(seed), strict=False))
+    """Yield conversations of the planner of the game."""
+    return game_conversations(games()[0], seed)
 
 
 def thinker_conversations(seed: int) -> Iterator[Conversation]:
@@ -75,6 +74,9 @@ def thinker_conversations(seed: int) -> Iterator[Conversation]:
 RECIPES = {
     "planner": Recipe(
         planner_conversations, 2500, 1000, 1536, layers=3, width=128, heads=4, steps=5000, learning_rate=3e-3
+    ),
+    "shopper": Recipe(
+        shop_conversations, 1500, 1000, 1536, layers=3, width=128, heads=4, steps=3000, learning_rate=3e-3
     ),
     "thinker": Recipe(
         thinker_conversations, 40000, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3

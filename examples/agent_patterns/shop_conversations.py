@@ -21,7 +21,7 @@ from intaglio.runtime.generation.chat import Message
 REPLAN = "Replan: open the items."
 NOTHING = "Answer: nothing found."
 FOUND = re.compile(r"^(?:\$1 = )?(\d+) [A-Z]", re.MULTILINE)
-BOUGHT = re.compile(r"bought item .*")
+BOUGHT = re.compile(r"bought result .*")
 GOALS_OF_EACH = 20  # of a catalogue
 
 
