@@ -1,10 +1,11 @@
-"""Train the two small models of the agents' examples, on conversations that are recorded from the agents themselves.
+"""Train the small models of the agents' examples, on conversations that are recorded from the agents themselves.
 
     python examples/train_agent_patterns.py planner --out DIRECTORY
     python examples/train_agent_patterns.py thinker --out DIRECTORY
+    python examples/train_agent_patterns.py shopper --out DIRECTORY
 
-`planner` writes plans, decisions and turns, for the Game of 24 and for the shop; `thinker` is the model of Tree of
-Thoughts: it proposes steps, and values states. Both are checkpoints of LLaMA's architecture with float16 weights and a
+`planner` writes plans and decisions for the Game of 24; `thinker` is the model of Tree of Thoughts: it proposes steps,
+and values states; `shopper` writes plans, decisions and turns for the shop. All are checkpoints of LLaMA's architecture with float16 weights and a
 chat template, as they lie in examples/agent_patterns. Only what a model writes is trained, not what it reads.
 """
 

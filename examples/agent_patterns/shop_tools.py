@@ -28,8 +28,8 @@ class Page(TypedDict):
 class Shop:
     """One customer's visit: at most one purchase. Every page takes `latency` seconds, as pages of the web do.
 
-    What searches find is numbered 1, 2, ... as links are for text browsers; the other tools take these numbers. Pages are
-    for `rank`: a small model cannot compare them, and need not read them.
+    What searches find is numbered 1, 2, ... as links are in text browsers; the other tools take these numbers. Pages
+    are for `rank`: a small model cannot compare them, and need not read them.
     """
 
     def __init__(self, catalogue: Catalogue, latency: float = 0.0):
