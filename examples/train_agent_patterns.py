@@ -6,8 +6,8 @@
 
 `planner` writes plans and decisions for the Game of 24; `thinker` is the model of Tree of Thoughts: it proposes steps,
 and values states; `shopper` writes plans, decisions and turns for the shop. All are checkpoints of LLaMA's architecture
-with float16 weights and a chat template, as they lie in examples/agent_patterns. Only what a model writes is trained, not
-what it reads.
+with float16 weights and a chat template, as they lie in examples/agent_patterns. Only what a model writes is trained,
+not what it reads.
 """
 
 from __future__ import annotations
