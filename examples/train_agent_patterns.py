@@ -23,9 +23,9 @@ from pathlib import Path
 
 import click
 import torch
-from agent_patterns.game_conversations import game_conversations
+from agent_patterns.game_conversations import game_conversations, game_openings
 from agent_patterns.game_of_24 import games
-from agent_patterns.shop_conversations import shop_conversations
+from agent_patterns.shop_conversations import shop_conversations, shop_openings
 from agent_patterns.thoughts import Conversation, thought_conversations
 from language_model import END, GRADIENT_NORM, Length, rate
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -43,6 +43,7 @@ TEMPLATE = (
 )
 # The name of a call, a number and a word are one token each where they are frequent, so that plans are short.
 PIECES = r' \(left:|\. [a-z_]+\("?| ?\d{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z\d]+\n?|\s+'
+OPENINGS = 8  # for each conversation
 IGNORED = -100  # label of what a model reads
 Encoded = tuple[list[int], list[int]]  # tokens, and the labels of the next ones
 
@@ -53,6 +54,7 @@ class Recipe:
 
     conversations: Callable[[int], Iterator[Conversation]]
     pool: int  # conversations that are made
+    openings: Callable[[int], Iterator[Conversation]] | None  # short ones
     vocabulary: int
     context: int
     layers: int
@@ -61,6 +63,11 @@ class Recipe:
     steps: int
     learning_rate: float
     batch: int = 1536  # tokens of a step, with padding
+
+
+def planner_openings(seed: int) -> Iterator[Conversation]:
+    """Yield first turns of the planner of the game."""
+    return game_openings(games()[0], seed)
 
 
 def planner_conversations(seed: int) -> Iterator[Conversation]:
@@ -75,13 +82,31 @@ def thinker_conversations(seed: int) -> Iterator[Conversation]:
 
 RECIPES = {
     "planner": Recipe(
-        planner_conversations, 2500, 1000, 1536, layers=3, width=128, heads=4, steps=5000, learning_rate=3e-3
+        planner_conversations,
+        1000,
+        planner_openings,
+        1000,
+        1536,
+        layers=3,
+        width=128,
+        heads=4,
+        steps=5000,
+        learning_rate=3e-3,
     ),
     "shopper": Recipe(
-        shop_conversations, 1500, 1000, 1536, layers=3, width=128, heads=4, steps=3000, learning_rate=3e-3
+        shop_conversations,
+        1500,
+        shop_openings,
+        1000,
+        1536,
+        layers=3,
+        width=128,
+        heads=4,
+        steps=3000,
+        learning_rate=3e-3,
     ),
     "thinker": Recipe(
-        thinker_conversations, 40000, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3
+        thinker_conversations, 40000, None, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3
     ),
 }
 
@@ -100,6 +125,8 @@ def command(name: str, out: Path, seed: int, minutes: float | None, start: Path 
         torch.set_num_threads(threads)
     recipe = RECIPES[name]
     conversations = list(islice(recipe.conversations(seed), recipe.pool))
+    if recipe.openings is not None:
+        conversations += islice(recipe.openings(seed), OPENINGS * recipe.pool)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(start) if start else tokenizer_of(conversations, recipe)
     encoded = [encode(tokenizer, each) for each in conversations]
     longest = max(len(tokens) for tokens, _ in encoded)
