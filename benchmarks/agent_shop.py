@@ -23,7 +23,7 @@ import msgspec
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 
 from agent_patterns.catalogue import Catalogue
-from agent_patterns.models import PLANNER, open_trained
+from agent_patterns.models import SHOPPER, open_trained
 from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals, reward
@@ -80,7 +80,7 @@ async def visit(name: str, model: Model, catalogue: Catalogue, goal: Goal, laten
 async def measure(chosen: Sequence[Goal], catalogue: Catalogue, latency: float) -> Result:
     """Let both agents fulfil each wish."""
     methods = {name: Method(name) for name in AGENTS}
-    async with open_trained(PLANNER) as model:
+    async with open_trained(SHOPPER) as model:
         for name in AGENTS:  # compiles the grammars
             await visit(name, model, catalogue, next(goals(catalogue, GOALS + 1)), 0)
         for number, goal in enumerate(track(chosen, "wishes")):

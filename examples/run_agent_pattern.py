@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import click
 from agent_patterns.catalogue import Catalogue
 from agent_patterns.game_of_24 import CARDS, is_solution, numbers_of
-from agent_patterns.models import PLANNER, THINKER, open_trained
+from agent_patterns.models import PLANNER, SHOPPER, THINKER, open_trained
 from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.thought_tools import ThoughtTools
@@ -61,7 +61,7 @@ def shop(wish: str, latency: float, react: bool, seed: int) -> None:
     """Buy something."""
 
     async def buy() -> AgentResult:
-        async with open_trained(PLANNER) as model:
+        async with open_trained(SHOPPER) as model:
             visit = Shop(Catalogue(seed), latency)
             agent: Agent = shop_react(model, visit) if react else shop_compiler(model, visit)
             return await agent.run(wish)

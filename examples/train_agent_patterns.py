@@ -1,11 +1,13 @@
-"""Train the two small models of the agents' examples, on conversations that are recorded from the agents themselves.
+"""Train the small models of the agents' examples, on conversations that are recorded from the agents themselves.
 
     python examples/train_agent_patterns.py planner --out DIRECTORY
     python examples/train_agent_patterns.py thinker --out DIRECTORY
+    python examples/train_agent_patterns.py shopper --out DIRECTORY
 
-`planner` writes plans, decisions and turns, for the Game of 24 and for the shop; `thinker` is the model of Tree of
-Thoughts: it proposes steps, and values states. Both are checkpoints of LLaMA's architecture with float16 weights and a
-chat template, as they lie in examples/agent_patterns. Only what a model writes is trained, not what it reads.
+`planner` writes plans and decisions for the Game of 24; `thinker` is the model of Tree of Thoughts: it proposes steps,
+and values states; `shopper` writes plans, decisions and turns for the shop. All are checkpoints of LLaMA's architecture
+with float16 weights and a chat template, as they lie in examples/agent_patterns. Only what a model writes is trained,
+not what it reads.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import click
 import torch
-from agent_patterns.game_conversations import game_conversations
+from agent_patterns.game_conversations import game_conversations, game_openings
 from agent_patterns.game_of_24 import games
-from agent_patterns.shop_conversations import shop_conversations
+from agent_patterns.shop_conversations import shop_conversations, shop_openings
 from agent_patterns.thoughts import Conversation, thought_conversations
 from language_model import END, GRADIENT_NORM, Length, rate
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -41,6 +43,7 @@ TEMPLATE = (
 )
 # The name of a call, a number and a word are one token each where they are frequent, so that plans are short.
 PIECES = r' \(left:|\. [a-z_]+\("?| ?\d{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z\d]+\n?|\s+'
+OPENINGS = 8  # for each conversation
 IGNORED = -100  # label of what a model reads
 Encoded = tuple[list[int], list[int]]  # tokens, and the labels of the next ones
 
@@ -51,6 +54,7 @@ class Recipe:
 
     conversations: Callable[[int], Iterator[Conversation]]
     pool: int  # conversations that are made
+    openings: Callable[[int], Iterator[Conversation]] | None  # short ones
     vocabulary: int
     context: int
     layers: int
@@ -61,10 +65,14 @@ class Recipe:
     batch: int = 1536  # tokens of a step, with padding
 
 
+def planner_openings(seed: int) -> Iterator[Conversation]:
+    """Yield first turns of the planner of the game."""
+    return game_openings(games()[0], seed)
+
+
 def planner_conversations(seed: int) -> Iterator[Conversation]:
-    """Yield conversations of the game and of the shop in turns."""
-    training, _ = games()
-    return chain.from_iterable(zip(game_conversations(training, seed), shop_conversations(seed), strict=False))
+    """Yield conversations of the planner of the game."""
+    return game_conversations(games()[0], seed)
 
 
 def thinker_conversations(seed: int) -> Iterator[Conversation]:
@@ -74,10 +82,31 @@ def thinker_conversations(seed: int) -> Iterator[Conversation]:
 
 RECIPES = {
     "planner": Recipe(
-        planner_conversations, 2500, 1000, 1536, layers=3, width=128, heads=4, steps=5000, learning_rate=3e-3
+        planner_conversations,
+        1000,
+        planner_openings,
+        1000,
+        1536,
+        layers=3,
+        width=128,
+        heads=4,
+        steps=5000,
+        learning_rate=3e-3,
+    ),
+    "shopper": Recipe(
+        shop_conversations,
+        1500,
+        shop_openings,
+        1000,
+        1536,
+        layers=3,
+        width=128,
+        heads=4,
+        steps=3000,
+        learning_rate=3e-3,
     ),
     "thinker": Recipe(
-        thinker_conversations, 40000, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3
+        thinker_conversations, 40000, None, 640, 512, layers=3, width=192, heads=4, steps=6000, learning_rate=3e-3
     ),
 }
 
@@ -96,6 +125,8 @@ def command(name: str, out: Path, seed: int, minutes: float | None, start: Path 
         torch.set_num_threads(threads)
     recipe = RECIPES[name]
     conversations = list(islice(recipe.conversations(seed), recipe.pool))
+    if recipe.openings is not None:
+        conversations += islice(recipe.openings(seed), OPENINGS * recipe.pool)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(start) if start else tokenizer_of(conversations, recipe)
     encoded = [encode(tokenizer, each) for each in conversations]
     longest = max(len(tokens) for tokens, _ in encoded)

@@ -11,8 +11,8 @@ from agent_patterns.game_of_24 import Numbers, numbers_of
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.thoughts import LABELS, PROPOSE, Conversation, proposals, valuation
-from agent_patterns.tree_of_thoughts import game_compiler
-from intaglio.runtime.agents.prompts import LAST_RULE
+from agent_patterns.tree_of_thoughts import INSTRUCTIONS, game_compiler
+from intaglio.runtime.agents.prompts import LAST_RULE, question_prompt
 from intaglio.runtime.generation.chat import Message
 
 REPLAN = "Replan: none is 24."
@@ -32,6 +32,17 @@ def game_conversations(games: Sequence[Numbers], seed: int) -> Iterator[Conversa
         generator.shuffle(numbers)
         asyncio.run(game_compiler(planner, tools).run(" ".join(map(str, numbers))))
         yield planner.conversations[-1]
+
+
+def game_openings(games: Sequence[Numbers], seed: int) -> Iterator[Conversation]:
+    """Yield only the first turns of such conversations, without end: short ones, in which copying is soon learned."""
+    generator = random.Random(seed)  # noqa: S311
+    while True:
+        numbers = list(generator.choice(games))
+        generator.shuffle(numbers)
+        question = question_prompt(" ".join(map(str, numbers)))
+        asked = [Message("system", INSTRUCTIONS), Message("user", question)]
+        yield [*asked, Message("assistant", planned(asked))]
 
 
 def planned(messages: Sequence[Message]) -> str:

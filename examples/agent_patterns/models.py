@@ -13,13 +13,13 @@ from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.generation.generate import TextGenerator
 
 CHECKPOINTS = Path(__file__).parent
-PLANNER, THINKER = "planner", "thinker"
-ROWS = {PLANNER: 2, THINKER: 5}  # requests at a time; the thinker's: as many as states are kept
+PLANNER, THINKER, SHOPPER = "planner", "thinker", "shopper"
+ROWS = {PLANNER: 2, SHOPPER: 2, THINKER: 5}  # requests at a time; the thinker's: as many as states are kept
 
 
 @asynccontextmanager
 async def open_trained(name: str) -> AsyncIterator[EngineModel]:
-    """Export the checkpoint `PLANNER` or `THINKER`, which takes some seconds, and open it.
+    """Export one of the checkpoints, which takes some seconds, and open it.
 
     Each has one thread: steps of models so small are not faster with more, and the two run at the same time.
     """

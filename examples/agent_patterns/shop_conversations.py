@@ -10,18 +10,19 @@ from functools import partial
 from itertools import islice
 
 from agent_patterns.catalogue import Catalogue
-from agent_patterns.shop_agents import shop_compiler, shop_react
+from agent_patterns.shop_agents import ACT, PLAN, shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thoughts import Conversation
 from intaglio.runtime.agents.plan_text import rendered_value
+from intaglio.runtime.agents.prompts import question_prompt
 from intaglio.runtime.generation.chat import Message
 
 REPLAN = "Replan: open the items."
 NOTHING = "Answer: nothing found."
 FOUND = re.compile(r"^(?:\$1 = )?(\d+) [A-Z]", re.MULTILINE)
-BOUGHT = re.compile(r"bought item .*")
+BOUGHT = re.compile(r"bought result .*")
 GOALS_OF_EACH = 20  # of a catalogue
 
 
@@ -36,6 +37,15 @@ def shop_conversations(seed: int) -> Iterator[Conversation]:
             agent = (shop_compiler if way == "plan" else shop_react)(teacher, Shop(catalogue))
             asyncio.run(agent.run(goal.instruction))
             yield teacher.conversations[-1]
+
+
+def shop_openings(seed: int) -> Iterator[Conversation]:
+    """Yield only the first turns of such conversations, without end: short ones, in which copying is soon learned."""
+    generator = random.Random(seed)  # noqa: S311
+    for goal in goals(Catalogue(generator.randrange(1 << 30)), seed):
+        system, reply = generator.choice([(PLAN, planned), (ACT, acted)])
+        asked = [Message("system", system), Message("user", question_prompt(goal.instruction))]
+        yield [*asked, Message("assistant", reply(goal, asked))]
 
 
 def planned(goal: Goal, messages: Sequence[Message]) -> str:

@@ -10,7 +10,7 @@ from itertools import islice
 import llguidance
 import pytest
 from agent_patterns.catalogue import SHOWN, Catalogue, Item
-from agent_patterns.models import PLANNER, open_trained
+from agent_patterns.models import SHOPPER, open_trained
 from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_conversations import shop_conversations
 from agent_patterns.shop_tools import Page, Shop
@@ -76,9 +76,9 @@ def test_every_wish_can_be_fulfilled() -> None:
 
 def test_rank_chooses_the_page_with_most_of_what_is_wanted() -> None:
     pages = [
-        Page(item=1, price=80, title="Alder lamp", attributes=["soft"], options={"colour": ["red"]}),
-        Page(item=2, price=95, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
-        Page(item=3, price=80, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
+        Page(result=1, price=80, title="Alder lamp", attributes=["soft"], options={"colour": ["red"]}),
+        Page(result=2, price=95, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
+        Page(result=3, price=80, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
     ]
     shop = Shop(CATALOGUE)
     assert asyncio.run(shop.rank("soft quiet lamp red under 90", pages)) == 3
@@ -89,16 +89,30 @@ def test_rank_chooses_the_page_with_most_of_what_is_wanted() -> None:
 
 def test_only_one_item_is_bought_with_options_that_it_has() -> None:
     shop = Shop(CATALOGUE)
-    item = CATALOGUE.items[5]
+    item = CATALOGUE.search("soft lamp")[4]
     colour = item.options["colour"][0]
-    assert asyncio.run(shop.buy(5, [colour, "invisible"])) == f"bought item 5 {colour}"
+    asyncio.run(shop.search_items("soft lamp"))
+    assert asyncio.run(shop.buy(5, [colour, "invisible"])) == f"bought result 5 {colour}"
     assert shop.bought == Purchase(item, (colour,))
     with pytest.raises(ToolError, match="bought already"):
         asyncio.run(shop.buy(6, []))
-    with pytest.raises(ToolError, match="no item 99999"):
-        asyncio.run(Shop(CATALOGUE).buy(99999, []))
-    with pytest.raises(ToolError, match="no item 0"):
-        asyncio.run(shop.open_item(0))
+    with pytest.raises(ToolError, match="no result 1,"):
+        asyncio.run(Shop(CATALOGUE).buy(1, []))
+    for number in (0, 11):
+        with pytest.raises(ToolError, match=f"no result {number},"):
+            asyncio.run(shop.open_item(number))
+
+
+def test_results_of_a_second_search_are_numbered_on() -> None:
+    async def pages() -> tuple[str, Page, Page]:
+        shop = Shop(CATALOGUE)
+        await shop.search_items("soft lamp")
+        return await shop.search_items("vintage rug"), await shop.open_item(1), await shop.open_item(11)
+
+    text, first, second = asyncio.run(pages())
+    assert text.startswith("11 ")
+    assert first["title"] == CATALOGUE.search("soft lamp")[0].title
+    assert second["title"] == CATALOGUE.search("vintage rug")[0].title
 
 
 def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
@@ -124,7 +138,7 @@ def test_no_wish_of_the_benchmark_is_trained_on() -> None:
 def test_trips_end_to_end_in_the_engine_buy_the_same_and_the_planned_one_opens_all_pages_at_a_time() -> None:
     async def buy() -> list[tuple[AgentResult, Shop, float]]:
         done = []
-        async with open_trained(PLANNER) as model:
+        async with open_trained(SHOPPER) as model:
             for agent in (shop_react, shop_compiler):
                 shop, began = Shop(CATALOGUE, 0.1), time.perf_counter()
                 result = await agent(model, shop).run(WISHES[0].instruction)
