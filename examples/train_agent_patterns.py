@@ -43,7 +43,7 @@ TEMPLATE = (
 )
 # The name of a call, a number and a word are one token each where they are frequent, so that plans are short.
 PIECES = r' \(left:|\. [a-z_]+\("?| ?\d{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z\d]+\n?|\s+'
-OPENINGS = 8  # for each conversation
+OPENINGS = 12  # for each conversation
 IGNORED = -100  # label of what a model reads
 Encoded = tuple[list[int], list[int]]  # tokens, and the labels of the next ones
 

@@ -15,13 +15,12 @@ from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thoughts import Conversation
-from intaglio.runtime.agents.plan_text import rendered_value
 from intaglio.runtime.agents.prompts import question_prompt
 from intaglio.runtime.generation.chat import Message
 
 REPLAN = "Replan: open the items."
 NOTHING = "Answer: nothing found."
-FOUND = re.compile(r"^(?:\$1 = )?(\d+) [A-Z]", re.MULTILINE)
+FOUND = re.compile(r"^(\d+) [A-Z]", re.MULTILINE)
 BOUGHT = re.compile(r"bought result .*")
 GOALS_OF_EACH = 20  # of a catalogue
 
@@ -59,7 +58,7 @@ def planned(goal: Goal, messages: Sequence[Message]) -> str:
         return plan([_search(goal)], 1)
     first, items = first_number(messages[-1]), FOUND.findall(text(messages[-3]))
     pages = range(first, first + len(items))
-    calls = [*(f"open_item({item})" for item in items), _rank(goal, pages), _buy(goal, pages.stop)]
+    calls = [*(f"open_item({item})" for item in items), _rank(pages), _buy(pages.stop)]
     return plan(calls, first)
 
 
@@ -74,8 +73,8 @@ def acted(goal: Goal, messages: Sequence[Message]) -> str:
     if turn <= len(items) + 1:
         return f"{turn}. open_item({items[turn - 2]})"
     if turn == len(items) + 2:
-        return f"{turn}. {_rank(goal, range(2, turn))}"
-    return f"{turn}. {_buy(goal, turn - 1)}" if turn == len(items) + 3 else answer(text(messages[-1]))
+        return f"{turn}. {_rank(range(2, turn))}"
+    return f"{turn}. {_buy(turn - 1)}" if turn == len(items) + 3 else answer(text(messages[-1]))
 
 
 def answer(results: str) -> str:
@@ -85,12 +84,12 @@ def answer(results: str) -> str:
 
 
 def _search(goal: Goal) -> str:
-    return f'search_items("{goal.query}")'
+    return f'search_items("{goal.wanted}")'
 
 
-def _rank(goal: Goal, pages: range) -> str:
-    return f'rank("{goal.wanted}", {listed(pages)})'
+def _rank(pages: range) -> str:
+    return f"rank($1, {listed(pages)})"
 
 
-def _buy(goal: Goal, ranked: int) -> str:
-    return f"buy(${ranked}, {rendered_value(goal.options)})"
+def _buy(ranked: int) -> str:
+    return f"buy(${ranked}, $1)"

@@ -44,16 +44,16 @@ class Shop:
         return {each.name: each for each in (tool(self.search_items), page, tool(self.rank), tool(self.buy))}
 
     async def search_items(self, query: str) -> str:
-        """Return the ten best results: number, title and price of each.
+        """Return the query in the first line, and the ten best results: number, title and price of each.
 
-        query: words of the title
+        query: all that is wanted, such as "soft bed black wide under 140"; only words of titles count
         """
         await asyncio.sleep(self._latency)
         found = self._catalogue.search(query)
         first = len(self._found) + 1
         self._found += found
         lines = (f"{number} {item.title}, {item.price} dollars" for number, item in enumerate(found, first))
-        return "\n".join(lines) or "nothing found"
+        return "\n".join([f"{query}:", *lines])
 
     async def open_item(self, result: int) -> Page:
         """Return the page of a result, with all attributes and options.
@@ -71,24 +71,24 @@ class Shop:
     async def rank(self, wanted: str, pages: list[Page]) -> int:
         """Return the number of the result whose page has the most of the wanted words, and a price that is low enough.
 
-        wanted: what is wanted, such as "soft bed black wide under 140"
+        wanted: what is wanted, in the first line: the result of search_items
         pages: pages of results
         """
         if not pages:
             raise ToolError("rank: no pages, expected at least one.")
         return max(pages, key=lambda page: (_matches(wanted, page), -page["result"]))["result"]
 
-    async def buy(self, result: int, options: list[str]) -> str:
-        """Buy a result, with those of the options that it has.
+    async def buy(self, result: int, options: str) -> str:
+        """Buy a result, with those of its options that are in the first line of `options`.
 
         result: its number
-        options: such as its colour and size
+        options: such as colour and size: the result of search_items
         """
         await asyncio.sleep(self._latency)
         if self.bought is not None:
             raise ToolError("buy: one item was bought already.")
         found = self._item(result)
-        self.bought = Purchase(found, tuple(each for each in options if each in found.choices))
+        self.bought = Purchase(found, tuple(each for each in _words(options) if each in found.choices))
         return " ".join([f"bought result {result}", *self.bought.options])
 
     def _item(self, result: int) -> Item:
@@ -101,4 +101,9 @@ def _matches(wanted: str, page: Page) -> int:
     limit = LIMIT.search(wanted)
     choices = {value for values in page["options"].values() for value in values}
     words = {*page["title"].split(), *page["attributes"], *choices}
-    return len(words & set(wanted.split())) + (limit is None or page["price"] <= int(limit[1]))
+    return len(words & set(_words(wanted))) + (limit is None or page["price"] <= int(limit[1]))
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of the first line."""
+    return text.partition("\n")[0].rstrip(":").split()

@@ -51,11 +51,6 @@ class Goal:
         return self._mentioned([self.colour, self.size])
 
     @property
-    def query(self) -> str:
-        """What to search for: the words that may be in a title, as they are mentioned."""
-        return " ".join(self._mentioned([*self.attributes, self.item.kind]))
-
-    @property
     def wanted(self) -> str:
         """All that is wanted in few words, as it is mentioned."""
         words = self._mentioned([*self.attributes, self.item.kind, self.colour, self.size])
