@@ -171,7 +171,8 @@ def measured(
 
 def final(result: AgentResult) -> str:
     """Return what follows "Answer: ", which function calling leaves in its text."""
-    return read_decision(result.answer).answer or ""
+    decision = read_decision(result.answer)
+    return result.answer if decision is None else decision.answer or ""
 
 
 async def planned(bundle: Path, tools: Tools, questions: Sequence[UnseenQuestion], temperature: float) -> list[Plans]:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.generation.generate import TextGenerator
@@ -17,12 +18,22 @@ PLANNER, THINKER, SHOPPER = "planner", "thinker", "shopper"
 ROWS = {PLANNER: 2, SHOPPER: 2, THINKER: 5}  # requests at a time; the thinker's: as many as states are kept
 
 
+def is_trained(name: str) -> bool:
+    """Whether the weights of a model are there."""
+    return (CHECKPOINTS / name / "model.safetensors").is_file()
+
+
 @asynccontextmanager
 async def open_trained(name: str) -> AsyncIterator[EngineModel]:
     """Export one of the checkpoints, which takes some seconds, and open it.
 
-    Each has one thread: steps of models so small are not faster with more, and the two run at the same time.
+    Each has one thread: steps of models so small are not faster with more, and the two run at the same time. Raises
+    `UsageError` for a model that is not trained.
     """
+    if not is_trained(name):
+        raise UsageError(
+            f"{CHECKPOINTS / name}: not trained yet. Run: python examples/train_agent_patterns.py {name} --out FOLDER"
+        )
     with TemporaryDirectory() as folder:
         bundle = Path(folder) / name
         await asyncio.to_thread(export, CHECKPOINTS / name, bundle)
