@@ -14,11 +14,13 @@ from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.profiles import Range
+from intaglio.runtime.engines.tensorrt_library import no_collection
 from intaglio.runtime.engines.tensorrt_network import Network
 from intaglio.runtime.engines.tensorrt_operators import parsable
 from intaglio.targets import Target
 
 
+@no_collection()
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
     """Write an engine of every graph for every GPU into `folder`; see `build`. If all fail: `BuildError`."""
     if bundle.manifest.decoder is not None and bundle.manifest.decoder.saturation_exits:

@@ -18,7 +18,7 @@ from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffer
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import Opening
-from intaglio.runtime.engines.tensorrt_library import DTYPES, library_name, logger
+from intaglio.runtime.engines.tensorrt_library import DTYPES, library_name, logger, no_collection
 from intaglio.targets import TARGETS, Target
 
 
@@ -33,6 +33,7 @@ class TensorRTEngine(Engine):
 
     memory: DeviceMemory
 
+    @no_collection()
     def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
         device = gpus.present()
         if device is None:

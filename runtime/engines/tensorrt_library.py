@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -27,6 +28,22 @@ DTYPES = {
 def library_name(trt: Any) -> str:
     """A library and its version, as recorded in bundles: "tensorrt_rtx 1.7.1.116"."""
     return f"{trt.__name__} {trt.__version__}"
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep Python from collecting garbage while the library works.
+
+    It holds a lock while it calls our logger. If Python collected an older builder then, whose release needs the same
+    lock, the thread would wait for itself for ever.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Log(Protocol):

@@ -71,7 +71,7 @@ def test_two_builds_at_once_compile_each_source_once(monkeypatch, tmp_path):
     source, commands, run = tmp_path / "one.cpp", [], build._run
     source.write_text('extern "C" int one() { return 1; }')
     monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
-    monkeypatch.setattr(build, "sources", lambda: [build.Source(source)])
+    monkeypatch.setattr(build, "sources", lambda _: [build.Source(source)])
     monkeypatch.setattr(build, "_run", lambda *arguments: (commands.append(arguments), run(*arguments)))
     with ThreadPoolExecutor(2) as pool:
         libraries = list(pool.map(build.build, [tmp_path / "first.so", tmp_path / "second.so"]))
@@ -84,7 +84,7 @@ def test_a_refused_source_leaves_the_library_as_it_was(library, monkeypatch, tmp
     kept.write_bytes(b"the one before")
     broken = tmp_path / "broken.cpp"
     broken.write_text("no C++")
-    monkeypatch.setattr(build, "sources", lambda: [build.Source(broken)])
+    monkeypatch.setattr(build, "sources", lambda _: [build.Source(broken)])
     with pytest.raises(build.CompileError, match=r"broken\.cpp"):
         build.build(kept)
     assert kept.read_bytes() == b"the one before"

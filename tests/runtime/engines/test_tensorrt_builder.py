@@ -1,4 +1,6 @@
+import gc
 import signal
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +57,24 @@ def test_node_without_a_name_is_told_by_its_output(make_encoder: MakeEncoder) ->
 def test_data_dependent_shape_is_refused(make_encoder: MakeEncoder) -> None:
     message = refusal(make_encoder(after=[helper.make_node("NonZero", ["hidden"], ["out"], "find")]))
     assert "node find (NonZero): NonZero plugin creator version 1 was not found" in message
+
+
+def test_no_garbage_is_collected_while_the_library_may_hold_its_lock(make_encoder: MakeEncoder) -> None:
+    """An older builder that was collected in a call of our logger waited for the lock of that call, for ever."""
+    path, inside = make_encoder("float32"), list[str]()
+
+    def began(phase: str, _: object) -> None:
+        inside.extend(frame.name for frame in traceback.extract_stack() if frame.name == "build_target")
+
+    before = gc.get_threshold()
+    gc.callbacks.append(began)
+    gc.set_threshold(1)
+    try:
+        refusal(path, "t4")
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(began)
+    assert not inside
 
 
 def test_unsupported_dtype_inside_is_refused_without_noise(
