@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import QUESTION, ask
 from failing_engine import Failing
 
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.agents.model import End, ModelError, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.events import Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.observer import Pass
@@ -27,7 +28,6 @@ from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.sessions import decoder as decoder_session
 
 SECONDS = 60  # of any one test's loop
-QUESTION = [Message("system", "Answer the question about Python."), Message("user", "What does import do?")]
 LONG = [Message("user", "word " * 300)]
 DIGITS = "start: /[0-9]{3}-[0-9]{4}/"
 PLACE = {
@@ -50,16 +50,6 @@ def generator(chat_models: tuple[Path, Path]) -> Iterator[TextGenerator]:
 async def opened(generator: TextGenerator) -> AsyncIterator[EngineModel]:
     async with asyncio.timeout(SECONDS), EngineModel(generator, "lm") as model:
         yield model
-
-
-async def ask(model: EngineModel, messages: Sequence[Message] = QUESTION, most: int = 12, **options: Any) -> Any:
-    """The text, the calls, and the end of an answer."""
-    async with model.stream(ModelRequest(messages, most, **options)) as pieces:
-        given = [piece async for piece in pieces]
-    (end,) = (piece for piece in given if isinstance(piece, End))
-    assert given[-1] is end
-    text = "".join(piece for piece in given if isinstance(piece, str))
-    return text, [piece for piece in given if isinstance(piece, ToolCall)], end
 
 
 async def idle(generator: TextGenerator, seconds: float = 5) -> None:

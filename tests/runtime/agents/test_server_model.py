@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import QUESTION, Answer, ask
 from scripted_server import CUT, END, SILENCE, STREAM, ScriptedServer, chunk, error, event, scripted, status, stream
 from served import Served, served
 
@@ -22,7 +23,6 @@ from intaglio.runtime.generation.generate import TextGenerator
 
 SECONDS = 60  # of any one test's loop
 KEY = "sk-a-secret-of-the-tests"
-QUESTION = [Message("system", "Answer the question about Python."), Message("user", "What does import do?")]
 DIGITS = "start: /[0-9]{3}-[0-9]{4}/"
 PLACE = {
     "type": "object",
@@ -35,7 +35,6 @@ TOOLS = [
     Tool("now", "The time.", {"type": "object", "properties": {}}, print),
 ]
 DONE = [chunk("Hello"), chunk(" you", "stop")]
-Answer = tuple[str, list[ToolCall], End]
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +45,6 @@ def server(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     with served(f"lm={chat_models[1]}", "--rows", 2, "--api-key-file", keys) as running:
         running.key = KEY
         yield running
-
-
-async def ask(model: ServerModel, messages: Sequence[Message] = QUESTION, most: int = 12, **options: Any) -> Answer:
-    """The text, the calls, and the end of an answer."""
-    async with model.stream(ModelRequest(messages, most, **options)) as pieces:
-        given = [piece async for piece in pieces]
-    (end,) = (piece for piece in given if isinstance(piece, End))
-    assert given[-1] is end
-    text = "".join(piece for piece in given if isinstance(piece, str))
-    return text, [piece for piece in given if isinstance(piece, ToolCall)], end
 
 
 async def nothing_is_left(running: ScriptedServer) -> None:
