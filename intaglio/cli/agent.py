@@ -58,6 +58,7 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 @click.option("--max-tokens", default=1 << 16, show_default=True, help="Tokens that the model writes, in all.")
 @click.option("--max-request-tokens", default=1024, show_default=True, help="Tokens that it writes for one request.")
 @click.option("--max-result-characters", default=4000, show_default=True, help="Characters of a result in prompts.")
+@click.option("--max-string-characters", default=2000, show_default=True, help="Characters of a string in a plan.")
 @click.option("--max-seconds", default=300.0, show_default=True, help="Seconds for the whole run.")
 @click.option(
     "--tool-timeout", default=60.0, show_default=True, help="Seconds for a call, unless its tool has a limit."

@@ -10,6 +10,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.agents.events import Observer
 from intaglio.runtime.agents.model import Usage
 from intaglio.runtime.agents.observation import Observation
+from intaglio.runtime.agents.plan_value_grammar import MOST_STRING_CHARACTERS, STRING_CHARACTERS
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,20 @@ class AgentLimits:
     parallel: int = 64  # calls of tools at a time
     tool_seconds: float = 60.0  # for one call, where the tool has no limit of its own
     observation_characters: int = 4000  # of one result, in the prompts
+    string_characters: int = STRING_CHARACTERS  # of a string in a plan, see `plan_grammar`
 
     def __post_init__(self) -> None:
-        if self.replans < 0:
-            raise UsageError(f"replans {self.replans}: expected 0 or more.")
-        for name in ("model_calls", "tokens", "request_tokens", "tasks", "parallel", "observation_characters"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
-        for name in ("seconds", "tool_seconds"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected more than 0.")
+        for name, value in vars(self).items():
+            if name.endswith("seconds"):
+                fits, expected = 0 < value < float("inf"), "more than 0"
+            elif name == "replans":
+                fits, expected = value >= 0, "0 or more"
+            elif name == "string_characters":
+                fits, expected = 1 <= value <= MOST_STRING_CHARACTERS, f"1 to {MOST_STRING_CHARACTERS}"
+            else:
+                fits, expected = value >= 1, "at least 1"
+            if not fits:
+                raise UsageError(f"{name.replace('_', ' ')} {value}: expected {expected}.")
 
 
 @dataclass(frozen=True)

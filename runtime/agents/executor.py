@@ -8,7 +8,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 from intaglio.runtime.agents.tool import Tool
@@ -55,6 +55,17 @@ class Executor:
                     task.cancel()
         for task in self._tasks:
             _log.warning("%s ignores that it was cancelled; it is left running", task.get_name())
+
+
+async def call_tool(tool: Tool, arguments: Mapping[str, Any], seconds: float) -> ToolResult:
+    """Call one tool, as `Executor` does. Cancelling this cancels the call."""
+    executor = Executor()
+    result: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+    executor.start(tool, arguments, seconds, copy_context(), result.set_result)
+    try:
+        return await result
+    finally:
+        await executor.close()
 
 
 class _ToolCall:

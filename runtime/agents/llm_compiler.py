@@ -150,7 +150,8 @@ class LLMCompiler:
         if not self._constrained:
             return None
         left = self.limits.tasks - len(run.observations)
-        return plan_grammar(list(self._tools.values()), run.observations, min(PLAN_CALLS, left))
+        most, characters = min(PLAN_CALLS, left), self.limits.string_characters
+        return plan_grammar(list(self._tools.values()), run.observations, most, characters=characters)
 
     def _request(self, messages: Sequence[Message], grammar: str | None) -> ModelRequest:
         return ModelRequest(list(messages), self.limits.request_tokens, grammar)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from intaglio.errors import IntaglioError, UsageError, one_line
+from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
-from intaglio.runtime.agents.observation import as_text
+from intaglio.runtime.agents.executor import call_tool
 from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.version import __version__
 
@@ -89,24 +87,23 @@ def _server(tools: Sequence[Tool]) -> Any:
     async def list_tools(_context: Any, _params: Any) -> Any:
         return types.ListToolsResult(tools=listed)
 
-    async def call_tool(_context: Any, params: Any) -> Any:
+    async def call(_context: Any, params: Any) -> Any:
         tool = by_name.get(params.name)
         if tool is None:
             known = ", ".join(by_name) or "none"
             return _result(types, f"unknown tool {params.name!r:.80}, the tools are {known}.", None, True)
         try:
             _check_arguments(tool, params.arguments or {})
-            async with slots.get(tool.name) or contextlib.nullcontext():
-                value = await _call(tool, params.arguments or {})
-            text = as_text(value)
-        except Exception as error:
-            own = isinstance(error, IntaglioError)
-            message = one_line(error, 500) if own else f"{type(error).__name__}: {one_line(error, 500)}"
-            return _result(types, message, None, True)
+        except ToolError as error:
+            return _result(types, str(error), None, True)
+        async with slots.get(tool.name) or contextlib.nullcontext():
+            value, text, failure = await call_tool(tool, params.arguments or {}, tool.timeout or CALL_SECONDS)
+        if failure is not None:
+            return _result(types, failure, None, True)
         return _result(types, text, None if isinstance(value, str) else _structured(text), False)
 
     server = load("mcp.server.lowlevel").Server
-    return server("intaglio", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    return server("intaglio", version=__version__, on_list_tools=list_tools, on_call_tool=call)
 
 
 def _structured(text: str) -> dict[str, Any]:
@@ -127,48 +124,3 @@ def _check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     if error is not None:
         where = "".join(f"{part}: " for part in error.absolute_path)
         raise ToolError(f"{tool.name}: {where}{' '.join(error.message.split())[:300]}")
-
-
-async def _call(tool: Tool, arguments: Mapping[str, Any]) -> Any:
-    """Call a tool within its time limit: in the loop if it is `async def`, otherwise in a thread.
-
-    The thread is a daemon, as a tool that hangs must not keep the process from ending.
-    """
-    seconds = tool.timeout or CALL_SECONDS
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            if inspect.iscoroutinefunction(tool.function):
-                return await tool.function(**arguments)
-            value = await _in_thread(tool, arguments)
-            return await value if inspect.isawaitable(value) else value
-    except TimeoutError:
-        if not limit.expired():  # the tool's own
-            raise
-        raise ToolError(f"{tool.name}: no result within {seconds:g} s.") from None
-
-
-def _in_thread(tool: Tool, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def end(value: Any, error: BaseException | None) -> None:
-        if future.done():  # too late
-            return
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = tool.function(**arguments)
-        except Exception as raised:
-            error = raised
-        except BaseException as raised:  # SystemExit, which ends no more than this call
-            error = ToolError(f"{tool.name}: {type(raised).__name__}")
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(end, value, error)
-
-    threading.Thread(target=run, name=f"tool {tool.name}", daemon=True).start()
-    return future

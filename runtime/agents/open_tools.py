@@ -23,6 +23,7 @@ from intaglio.runtime.agents.mcp_client import (
     mcp_tools,
     read_command,
 )
+from intaglio.runtime.agents.plan import ENDINGS
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 from intaglio.runtime.agents.toolbox.page import file_tool, page_tool
@@ -47,6 +48,7 @@ async def open_tools(sources: Sequence[str], call_seconds: float = CALL_SECONDS)
     - `mcp:COMMAND`: the tools of an MCP server that is started, see `mcp_tools`
 
     Tools of different sources with the same name get that of their source before it: `docs_search` and `notes_search`.
+    So do tools named `join` or `finish`, which end a plan.
     Raises `UsageError` for a source that cannot be read, `ToolError` for a server that does not answer.
     """
     for source in sources:
@@ -95,16 +97,19 @@ def _local(source: str, stack: AsyncExitStack) -> Server:
 
 
 def unique(servers: Sequence[Server]) -> dict[str, Tool]:
-    """The tools of all servers by names of their own: that of the server goes before a name that several have."""
+    """The tools of all servers by names of their own.
+
+    That of the server goes before a name that several have, and before one that would end a plan.
+    """
     counts = Counter(tool.name for server in servers for tool in server.tools)
     tools: dict[str, Tool] = {}
     for server in servers:
         for tool in server.tools:
             name = tool.name
-            if counts[name] > 1 and server.name:
+            if (counts[name] > 1 or name in ENDINGS) and server.name:
                 name = f"{NOT_IN_NAMES.sub('_', server.name)}_{name}"[-NAME_CHARACTERS:]
             plain, number = name, 1
-            while name in tools:
+            while name in tools or name in ENDINGS:
                 number += 1
                 name = f"{plain[: NAME_CHARACTERS - len(str(number)) - 1]}_{number}"
             tools[name] = replace(tool, name=name)

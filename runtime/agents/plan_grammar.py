@@ -11,7 +11,13 @@ from collections.abc import Collection, Sequence
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.plan_check import check_names
 from intaglio.runtime.agents.plan_parser import KEYWORD
-from intaglio.runtime.agents.plan_value_grammar import TERMINALS, Entry, ValueGrammar, literal
+from intaglio.runtime.agents.plan_value_grammar import (
+    MOST_STRING_CHARACTERS,
+    STRING_CHARACTERS,
+    Entry,
+    ValueGrammar,
+    literal,
+)
 from intaglio.runtime.agents.tool import Tool
 
 MAX_CALLS = 1000
@@ -19,22 +25,30 @@ ANSWER = r"ANSWER: /Answer: [^\s\x00-\x1f](.|\n)*/"
 THOUGHT = r"THOUGHT: /Thought: [^\x00-\x1f]{1,500}\n/"  # bounded, as weak models would not end the line
 
 
-def plan_grammar(tools: Sequence[Tool], known: Collection[int] = (), most: int = 32, thoughts: bool = True) -> str:
+def plan_grammar(
+    tools: Sequence[Tool],
+    known: Collection[int] = (),
+    most: int = 32,
+    thoughts: bool = True,
+    characters: int = STRING_CHARACTERS,
+) -> str:
     """Return the grammar of plans of at most `most` calls that end with join(); the start rule is `start`.
 
     `known`: the numbers of earlier calls; those of the plan go on from the last one without gaps. `thoughts`: whether a
-    line "Thought: ..." may stand before each call. Arguments are in the order of the parameters, positional ones first,
-    with the spaces of `rendered`. References are to earlier calls only, in strings too, where any other dollar sign is
-    doubled. Objects with properties have no others; schemas that refer to themselves are followed some levels deep.
+    line "Thought: ..." may stand before each call. `characters`: of text in a string, at most, between its references
+    and where its schema has no bound. Arguments are in the order of the parameters, positional ones first, with the
+    spaces of `rendered`. References are to earlier calls only, in strings too, where any other dollar sign is doubled.
+    Objects with properties have no others; schemas that refer to themselves are followed some levels deep.
 
-    Raises `UsageError` for `most` out of range, for a tool with the name of a plan's ending, and for one whose
-    parameters no plan can write.
+    Raises `UsageError` for `most` and `characters` out of range, for a tool with the name of a plan's ending, and for
+    one whose parameters no plan can write.
     """
     if not 1 <= most <= MAX_CALLS:
         raise UsageError(f"{most} calls in a plan: expected 1 to {MAX_CALLS}.")
     check_names(tool.name for tool in tools)
+    _check_characters(characters)
     thought = "THOUGHT? " if thoughts else ""
-    arguments = ArgumentGrammar()
+    arguments = ArgumentGrammar(characters)
     call = arguments.values.rule([arguments.call(tool) for tool in tools]) if tools else ""
     rules = [
         "start: plan::0",
@@ -42,21 +56,24 @@ def plan_grammar(tools: Sequence[Tool], known: Collection[int] = (), most: int =
         + (f' | {thought}number::_ {call} "\\n" plan::incr(_) %if lt(_, {most})' if tools else ""),
         *_numbers(known, most),
         THOUGHT if thoughts else "",
-        *(TERMINALS + arguments.values.rules if tools else ()),
+        *(arguments.values.rules if tools else ()),
         "",
     ]
     return "\n".join(rules)
 
 
-def turn_grammar(tools: Sequence[Tool], known: Collection[int] = ()) -> str:
+def turn_grammar(tools: Sequence[Tool], known: Collection[int] = (), characters: int = STRING_CHARACTERS) -> str:
     """Return the grammar of one turn of ReAct: after a thought or none, the next call, or "Answer: " and text.
+
+    `characters`: see `plan_grammar`.
 
     Raises `UsageError` as `plan_grammar` does.
     """
     check_names(tool.name for tool in tools)
+    _check_characters(characters)
     if not tools:
         return f"start: THOUGHT? ANSWER\n{THOUGHT}\n{ANSWER}\n"
-    arguments = ArgumentGrammar()
+    arguments = ArgumentGrammar(characters)
     call = arguments.values.rule([arguments.call(tool) for tool in tools])
     rules = [
         "start: THOUGHT? (turn::0 | ANSWER)",
@@ -64,11 +81,15 @@ def turn_grammar(tools: Sequence[Tool], known: Collection[int] = ()) -> str:
         *_numbers(known, 1),
         THOUGHT,
         ANSWER,
-        *TERMINALS,
         *arguments.values.rules,
         "",
     ]
     return "\n".join(rules)
+
+
+def _check_characters(characters: int) -> None:
+    if not 1 <= characters <= MOST_STRING_CHARACTERS:
+        raise UsageError(f"{characters} characters in a string of a plan: expected 1 to {MOST_STRING_CHARACTERS}.")
 
 
 def _numbers(known: Collection[int], most: int) -> list[str]:
@@ -91,10 +112,10 @@ def _by_place(numbers: Sequence[int], form: str) -> list[str]:
 
 
 class ArgumentGrammar:
-    """Rules for calls."""
+    """Rules for calls; `characters`: see `plan_grammar`."""
 
-    def __init__(self) -> None:
-        self.values = ValueGrammar()
+    def __init__(self, characters: int) -> None:
+        self.values = ValueGrammar(characters)
 
     def call(self, tool: Tool) -> str:
         """Return the text of a call: some parameters by place, the others by name, in order.

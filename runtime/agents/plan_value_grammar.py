@@ -14,6 +14,11 @@ MAX_DEPTH = 12  # of the values of a schema; below the parser's limit
 ANY_DEPTH = 3  # of values without a schema
 MAX_ITEMS = 64  # alternatives for the length of an array with a schema for each place
 MAX_LENGTH = 4096  # of a string with a limit
+# Weak models would not end a string or a list: they repeat themselves until no tokens are left.
+STRING_CHARACTERS = 2000  # of text between references, where no other bound is given
+MOST_STRING_CHARACTERS = 100_000  # that may be asked for
+REFERENCES = 64  # in a string, with doubled dollar signs
+REPEATED = 256  # items of an array, or entries of an object, without a bound
 LARGEST = 10**15  # of the numbers of a schema with one bound
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment", "$defs", "$schema"})
 
@@ -21,12 +26,7 @@ ESCAPE = r'\\["\\\/bfnrt]|\\u([0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]
 PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 CHARACTER = rf'[^"\\$\x00-\x1f]|{ESCAPE}|{PAIR}'
 TERMINALS = [
-    # In a string, a reference without braces is not followed by a digit.
-    r'string::_: "\"" piece::_* bare::_* "\""',
-    'piece::_: TEXT | "$$" | braced::_ | bare::_+ (NO_DIGIT | "$$" | braced::_)',
-    rf"TEXT: /({CHARACTER})+/",
-    rf'NO_DIGIT: /([^"\\$\x00-\x1f0-9]|{ESCAPE}|{PAIR})({CHARACTER})*/',
-    rf'KEY: /"({CHARACTER}|\$)*"/',
+    rf'KEY: /"({CHARACTER}|\$){{0,{STRING_CHARACTERS}}}"/',
     r"INTEGER: /-?(0|[1-9][0-9]{0,17})/",
     # Floats as Python writes them, below the largest one.
     r"NUMBER: /-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,2})?/",
@@ -47,16 +47,28 @@ def literal(text: str) -> str:
 
 
 class ValueGrammar:
-    """Rules for values. Each rule can be completed without a reference, so that no text leads to a dead end."""
+    """Rules for values. Each rule can be completed without a reference, so that no text leads to a dead end.
 
-    def __init__(self) -> None:
+    `characters`: of a string's text, where its schema has no bound, and between its references.
+    """
+
+    def __init__(self, characters: int = STRING_CHARACTERS) -> None:
+        self._characters = characters
         self._rules: dict[str, str] = {}  # what they expand to -> the name
         self._values: dict[str, str | None] = {}
 
     @property
     def rules(self) -> list[str]:
-        """The rules so far."""
-        return [f"{name}: {text}" for text, name in self._rules.items()]
+        """The rules so far, and the terminals that they refer to."""
+        return [
+            rf'string::_: "\"" TEXT? part::_{{0,{REFERENCES}}} "\""',
+            # A reference without braces is not followed by a digit.
+            'part::_: ("$$" | braced::_) TEXT? | bare::_ NO_DIGIT?',
+            rf"TEXT: /({CHARACTER}){{1,{self._characters}}}/",
+            rf'NO_DIGIT: /([^"\\$\x00-\x1f0-9]|{ESCAPE}|{PAIR})({CHARACTER}){{0,{self._characters - 1}}}/',
+            *TERMINALS,
+            *(f"{name}: {text}" for text, name in self._rules.items()),
+        ]
 
     def value(self, schema: Schema, root: Mapping[str, Any], depth: int = MAX_DEPTH) -> str | None:
         """Return a rule for values of `schema`, and references; None if there are none, or none so flat.
@@ -133,7 +145,8 @@ class ValueGrammar:
         if (least, most) == (0, None):
             yield "string::_"
         elif most is None or least <= most:
-            yield rf'/"({CHARACTER}|\$\$){{{least},{"" if most is None else most}}}"/'
+            bound = max(least, self._characters) if most is None else most
+            yield rf'/"({CHARACTER}|\$\$){{{least},{bound}}}"/'
 
     def _array(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
         least, most = _range(schema, "Items")
@@ -144,9 +157,10 @@ class ValueGrammar:
         item = self.value(schema.get("items", True), root, depth)
         if item is None or first < len(schema.get("prefixItems", ())) or (most is not None and most <= first):
             return
-        low, high = max(least - first, 1), "" if most is None else most - first
-        if high == "" or low <= int(high):
-            repeated = f'(", " {item}){{{low - 1},{"" if high == "" else int(high) - 1}}}'
+        low = max(least - first, 1)
+        high = max(low, REPEATED) if most is None else most - first
+        if low <= high:
+            repeated = f'(", " {item}){{{low - 1},{high - 1}}}'
             yield f'"[" {_joined([*places[:first], item])} {repeated} "]"'
 
     def _object(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
@@ -169,7 +183,7 @@ class ValueGrammar:
             yield '"{}"'
         if value and least <= 1 and most != 0:  # keys may be repeated, so that more cannot be required
             pair = f'KEY ": " {value}'
-            yield f'"{{" {pair} (", " {pair}){{0,{"" if most is None else most - 1}}} "}}"'
+            yield f'"{{" {pair} (", " {pair}){{0,{(REPEATED if most is None else most) - 1}}} "}}"'
 
 
 def _joined(rules: Sequence[str | None]) -> str:

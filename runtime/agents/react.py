@@ -61,7 +61,8 @@ class ReAct:
     async def _turn(self, run: Run, messages: Sequence[Message]) -> _Turn:
         """Let the model write a call, and run it, or an answer."""
         tools = list(self._tools.values()) if run.may_call else []
-        grammar = turn_grammar(tools, run.observations) if self._constrained else None
+        characters = self.limits.string_characters
+        grammar = turn_grammar(tools, run.observations, characters) if self._constrained else None
         request = ModelRequest(list(messages), self.limits.request_tokens, grammar)
         turn = _Turn(PlanParser(self._tools, run.observations))
         async with run.fetching(self._tools) as unit:

@@ -196,6 +196,7 @@ def test_other_planners_answer_too(agent: Agent) -> None:
         (["--tools", "calculate", "--target", "ort-cuda"], "target: only for a bundle"),
         (["--tools", "calculate", "--max-replans", "-1"], "replans -1: expected 0 or more"),
         (["--tools", "calculate", "--parallel", "0"], "parallel 0: expected at least 1"),
+        (["--tools", "calculate", "--max-string-characters", "0"], "string characters 0: expected 1 to 100000"),
         (
             ["--tools", "calculate", "--planner", "react", "--no-streaming"],
             "no streaming: only for planner llmcompiler",

@@ -15,6 +15,7 @@ from mcp_servers import OURS, script
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.mcp_client import Server
 from intaglio.runtime.agents.open_tools import open_tools, unique
+from intaglio.runtime.agents.plan_grammar import plan_grammar
 from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 
@@ -87,6 +88,14 @@ def test_a_name_that_is_made_does_not_take_that_of_another_tool() -> None:
     taken = Tool("b_calculate", "", {"type": "object"}, int)
     tools = unique([Server("a", [CALCULATE, taken]), Server("b", [CALCULATE])])
     assert list(tools) == ["a_calculate", "b_calculate", "b_calculate_2"]
+
+
+def test_a_name_that_ends_a_plan_gets_another_one() -> None:
+    """The tools of a server cannot be renamed by the one who uses them."""
+    join, finish = (Tool(name, "", {"type": "object"}, int) for name in ("join", "finish"))
+    tools = unique([Server("sql", [join, CALCULATE]), Server("", [finish])])
+    assert list(tools) == ["sql_join", "calculate", "finish_2"]
+    plan_grammar(list(tools.values()))  # which would refuse them
 
 
 @pytest.mark.parametrize("source", ["", "calc", "search", "search:", "calculate:x", "ftp://host", "mcp:", "mcp:'open"])

@@ -215,6 +215,44 @@ def test_a_tool_that_cannot_be_called_is_refused(tool: Tool, most: int, cause: s
         plan_grammar([tool], most=most)
 
 
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("abcde", True),
+        ("abcdef", False),
+        ("\\u00e4bcd\\n", True),  # characters, not letters of their escapes
+        ("ééééé", True),
+        ("éééééé", False),
+        ("abcde$1abcde${1}5abcd", True),
+        ("abcde$1abcdef", False),
+        ("$1" * 64, True),
+        ("$1" * 65, False),
+    ],
+)
+def test_a_string_is_bounded_between_its_references(text: str, allowed: bool) -> None:
+    """A model that repeats itself has to end the string at some time."""
+    search = TOOLS["search"]
+    assert accepts(matcher(plan_grammar([search], {1}, characters=5)), f'2. search("{text}")\n3. join()') == allowed
+    assert accepts(matcher(turn_grammar([search], {1}, characters=5)), f'2. search("{text}")') == allowed
+
+
+def test_a_list_and_an_object_without_a_bound_are_bounded() -> None:
+    tool = made("many", {"items": {"type": "array", "items": INTEGER}, "map": {"type": "object"}}, [])
+    grammar = matcher(plan_grammar([tool]))
+    for count, allowed in {256: True, 257: False}.items():
+        assert accepts(grammar, f"1. many([{', '.join('1' * count)}])\n2. join()") == allowed
+    for count, allowed in {256: True, 257: False}.items():
+        entries = ", ".join(f'"{place}": 1' for place in range(count))
+        assert accepts(grammar, f"1. many([], {{{entries}}})\n2. join()") == allowed
+
+
+@pytest.mark.parametrize("characters", [0, 100_001])
+def test_a_bound_out_of_range_is_refused(characters: int) -> None:
+    for grammar in (plan_grammar, turn_grammar):
+        with pytest.raises(UsageError, match=f"{characters} characters in a string of a plan: expected 1 to 100000"):
+            grammar([TOOLS["now"]], characters=characters)
+
+
 def test_calls_with_what_the_text_may_not_have_are_not_dead_ends() -> None:
     """An argument that only a reference could be has no rule, as the first call has nothing to refer to."""
     loop = {"type": "object", "properties": {"next": {"$ref": "#/$defs/loop"}}, "required": ["next"]}
