@@ -14,7 +14,7 @@ from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.generation.generate import TextGenerator
 
 CHECKPOINTS = Path(__file__).parent
-PLANNER, THINKER, SHOPPER = "planner", "thinker", "shopper"
+PLANNER, THINKER, SHOPPER = "game-planner", "thinker", "shopper"
 ROWS = {PLANNER: 2, SHOPPER: 2, THINKER: 5}  # requests at a time; the thinker's: as many as states are kept
 
 
@@ -32,7 +32,8 @@ async def open_trained(name: str) -> AsyncIterator[EngineModel]:
     """
     if not is_trained(name):
         raise UsageError(
-            f"{CHECKPOINTS / name}: not trained yet. Run: python examples/train_agent_patterns.py {name} --out FOLDER"
+            f"{CHECKPOINTS / name}: not trained yet. Run: "
+            f"python examples/train_agent_models.py {name} --out {CHECKPOINTS / name}"
         )
     with TemporaryDirectory() as folder:
         bundle = Path(folder) / name

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from random import Random
+
+from agent_models.conversation import Conversation
 
 from agent_patterns.catalogue import Catalogue
-from agent_patterns.shop_agents import ACT, PLAN, shop_compiler, shop_react
+from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
-from agent_patterns.thoughts import Conversation
-from intaglio.runtime.agents.prompts import question_prompt
 from intaglio.runtime.generation.chat import Message
 
 REPLAN = "Replan: open the items."
@@ -25,26 +25,16 @@ BOUGHT = re.compile(r"bought result .*")
 GOALS_OF_EACH = 20  # of a catalogue
 
 
-def shop_conversations(seed: int) -> Iterator[Conversation]:
+def shop_conversations(random: Random) -> Iterator[Conversation]:
     """Yield conversations without end, two of LLMCompiler, then one of ReAct, in ever new catalogues."""
-    generator = random.Random(seed)  # noqa: S311
     while True:
-        catalogue = Catalogue(generator.randrange(1 << 30), generator.choice([100, 300, 2000]))
-        for goal in islice(goals(catalogue, generator.randrange(1 << 30)), GOALS_OF_EACH):
-            way = generator.choice(["plan", "plan", "act"])
+        catalogue = Catalogue(random.randrange(1 << 30), random.choice([100, 300, 2000]))
+        for goal in islice(goals(catalogue, random.randrange(1 << 30)), GOALS_OF_EACH):
+            way = random.choice(["plan", "plan", "act"])
             teacher = Teacher(partial(planned if way == "plan" else acted, goal))
             agent = (shop_compiler if way == "plan" else shop_react)(teacher, Shop(catalogue))
             asyncio.run(agent.run(goal.instruction))
             yield teacher.conversations[-1]
-
-
-def shop_openings(seed: int) -> Iterator[Conversation]:
-    """Yield only the first turns of such conversations, without end: short ones, in which copying is soon learned."""
-    generator = random.Random(seed)  # noqa: S311
-    for goal in goals(Catalogue(generator.randrange(1 << 30)), seed):
-        system, reply = generator.choice([(PLAN, planned), (ACT, acted)])
-        asked = [Message("system", system), Message("user", question_prompt(goal.instruction))]
-        yield [*asked, Message("assistant", reply(goal, asked))]
 
 
 def planned(goal: Goal, messages: Sequence[Message]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from agent_models.conversation import Conversation
+
 from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.generation.chat import Message
 
@@ -19,13 +21,13 @@ class Teacher:
 
     def __init__(self, reply: Callable[[Sequence[Message]], str]):
         self._reply = reply
-        self.conversations: list[list[Message]] = []
+        self.conversations: list[Conversation] = []
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPiece]]:
         """See `Model`."""
         text = self._reply(request.messages)
-        self.conversations.append([*request.messages, Message("assistant", text)])
+        self.conversations.append(Conversation([*request.messages, Message("assistant", text)]))
 
         async def pieces() -> AsyncIterator[ModelPiece]:
             yield text

@@ -8,7 +8,7 @@ from dataclasses import replace
 from agent_patterns.game_of_24 import TARGET, Numbers, checked_state, left_after, numbers_of, text_of
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, evaluator_prompt, proposer_prompt
 from intaglio.runtime.agents.model import End, Model, ModelRequest, Usage
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.tool_from_function import tool
 from intaglio.runtime.generation.chat import Message
 
@@ -34,14 +34,17 @@ class ThoughtTools:
         silent = [replace(tool(each), shown=0) for each in (self.thought_proposer, self.state_evaluator)]
         return {each.name: each for each in (*silent, tool(self.top_k_select))}
 
-    async def thought_proposer(self, numbers: str, state: str) -> list[str]:
+    async def thought_proposer(self, numbers: str, states: list[str] | None = None, place: int = 1) -> list[str]:
         """Return states after one more step.
 
         numbers: the four numbers of the game
-        state: the state to go on from, "" at the beginning
+        states: the result of top_k_select, none at the beginning
+        place: that of the state to go on from among them: 1 is the first one
         """
-        game = numbers_of(numbers)
-        left = left_after(state, game)
+        game, known = numbers_of(numbers), states or [""]
+        if not 1 <= place <= len(known):
+            raise ToolError(f"thought_proposer: place {place}, expected 1 to {len(known)}.")
+        left = left_after(known[place - 1], game)
         lines = (await self._ask(proposer_prompt(left))).splitlines()
         valid = [checked for line in lines if (checked := checked_state(line, left)) is not None]
         self.proposed += len(lines)

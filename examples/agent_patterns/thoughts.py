@@ -8,18 +8,18 @@ Yao et al. (2023) do, and writes a label after its trials:
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from random import Random
 
-from agent_patterns.game_of_24 import TARGET, Numbers, applied, solvable, state_of, steps, text_of
+from agent_models.conversation import Conversation
+
+from agent_patterns.game_of_24 import TARGET, Numbers, applied, games, solvable, state_of, steps, text_of
 from intaglio.runtime.generation.chat import Message
 
 PROPOSE, EVALUATE = "Propose steps.", "Evaluate states."
 PROPOSALS = 12  # of a state, at most
 SURE, LIKELY, IMPOSSIBLE = LABELS = ("sure", "likely", "impossible")
-
-Conversation = Sequence[Message]
 
 
 def proposer_prompt(left: Numbers) -> list[Message]:
@@ -69,29 +69,29 @@ def trials(left: Numbers) -> str:
     return f"{step}, {next(each for each in steps(after) if solvable(applied(each, after) or ()))}"
 
 
-def thought_conversations(games: Sequence[Numbers], seed: int) -> Iterator[Conversation]:
-    """Yield requests with the answers to train on, without end, of states that these games may come to.
+def thought_conversations(random: Random) -> Iterator[Conversation]:
+    """Yield requests with the answers to train on, without end, of states that games to train on may come to.
 
     Of each game, the proposer is asked about the game and some states after it; half of those can lead to 24.
     """
-    generator = random.Random(seed)  # noqa: S311
+    training, _ = games()
     while True:
-        state = generator.choice(games)
+        state = random.choice(training)
         while len(state) > 1:
             yield _proposing(state)
             after = sorted({applied(step, state) or () for step in steps(state)})
-            yield _evaluating(_mixed(after, generator))
+            yield _evaluating(_mixed(after, random))
             good = [each for each in after if solvable(each)]
-            state = generator.choice(good if good and generator.random() < 0.6 else after)
+            state = random.choice(good if good and random.random() < 0.6 else after)
 
 
-def _mixed(states: Sequence[Numbers], generator: random.Random) -> list[Numbers]:
-    return generator.sample(states, min(len(states), PROPOSALS))
+def _mixed(states: Sequence[Numbers], random: Random) -> list[Numbers]:
+    return random.sample(states, min(len(states), PROPOSALS))
 
 
 def _proposing(left: Numbers) -> Conversation:
-    return [*proposer_prompt(left), Message("assistant", "\n".join(proposals(left)))]
+    return Conversation([*proposer_prompt(left), Message("assistant", "\n".join(proposals(left)))])
 
 
 def _evaluating(lefts: Sequence[Numbers]) -> Conversation:
-    return [*evaluator_prompt(lefts), Message("assistant", "\n".join(map(valuation, lefts)))]
+    return Conversation([*evaluator_prompt(lefts), Message("assistant", "\n".join(map(valuation, lefts)))])

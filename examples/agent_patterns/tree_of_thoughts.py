@@ -19,7 +19,7 @@ async def tree_of_thoughts(tools: ThoughtTools, numbers: Numbers) -> str:
     """Return the steps to 24, or "" if none were found: a breadth-first search that awaits each call of a tool."""
     game, kept = text_of(numbers), [""]
     for _ in range(DEPTHS):
-        proposed = [await tools.thought_proposer(game, state) for state in kept]
+        proposed = [await tools.thought_proposer(game, kept, place) for place in range(1, len(kept) + 1)]
         values = [await tools.state_evaluator(game, states) for states in proposed]
         kept = await tools.top_k_select(game, proposed, values)
     return solution(kept, numbers)

@@ -1,16 +1,18 @@
 """Conversations to train on, in the words of the agents: plans and joins, turns of ReAct, and function calls.
 
 The system messages are the agents' own; the chat template keeps the first sentence of one, which says which form it is.
-A further task is a file with a function that yields such conversations; `TASKS` of examples/train_planner.py lists it.
+A further model is a file with a function that yields such conversations; `RECIPES` of examples/train_agent_models.py
+lists it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
+
+from agent_models.conversation import Conversation
 
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call
@@ -29,14 +31,6 @@ from planner.questions import Question, read_facts, substituted_text, training_q
 
 MOST = 4000  # characters of a result: the agents' default
 PARAMETERS = {"search": "query", "calculate": "expression"}  # the only one of each tool
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Messages, of which the model learns to write those of the assistant."""
-
-    messages: Sequence[Message]
-    tools: Sequence[str] = ()  # names, where the assistant calls functions
 
 
 class Round(NamedTuple):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import replace
 from itertools import islice
+from random import Random
 
 import llguidance
 import pytest
@@ -29,7 +30,7 @@ WISHES = list(islice(goals(CATALOGUE, 1), 60))
 def test_the_same_seed_makes_the_same_shop_and_another_one_another() -> None:
     assert Catalogue(3, 200).items == Catalogue(3, 200).items != Catalogue(4, 200).items
     assert list(islice(goals(CATALOGUE, 2), 20)) == list(islice(goals(CATALOGUE, 2), 20))
-    assert list(islice(shop_conversations(5), 6)) == list(islice(shop_conversations(5), 6))
+    assert list(islice(shop_conversations(Random(5)), 6)) == list(islice(shop_conversations(Random(5)), 6))
 
 
 def test_a_search_finds_the_rarer_words_first_and_shows_ten() -> None:
@@ -116,12 +117,12 @@ def test_results_of_a_second_search_are_numbered_on() -> None:
 
 def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
     tools = list(Shop(CATALOGUE).tools().values())
-    for conversation in islice(shop_conversations(3), 8):
+    for conversation in islice(shop_conversations(Random(3)), 8):
         known = 0
-        for message in conversation:
+        for message in conversation.messages:
             if message.role != "assistant" or str(message.content).startswith(("Replan", "Answer")):
                 continue
-            text, acting = str(message.content), str(conversation[0].content).startswith("Buy")
+            text, acting = str(message.content), str(conversation.messages[0].content).startswith("Buy")
             source = (turn_grammar if acting else plan_grammar)(tools, range(1, known + 1))
             grammar = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), source, log_level=0)
             assert grammar.try_consume_tokens(list(text.encode())) == len(text.encode())
@@ -130,7 +131,8 @@ def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
 
 
 def test_no_wish_of_the_benchmark_is_trained_on() -> None:
-    trained = {str(each[1].content).removeprefix("Question: ") for each in islice(shop_conversations(0), 200)}
+    conversations = islice(shop_conversations(Random(0)), 200)
+    trained = {str(each.messages[1].content).removeprefix("Question: ") for each in conversations}
     assert not trained & {goal.instruction for goal in WISHES}
 
 

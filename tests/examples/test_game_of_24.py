@@ -30,6 +30,7 @@ from agent_patterns.tree_of_thoughts import game_compiler, tree_of_thoughts
 from intaglio.runtime.agents.agent import AgentResult
 from intaglio.runtime.agents.model import Usage
 from intaglio.runtime.agents.plan_grammar import plan_grammar
+from intaglio.runtime.agents.tool import ToolError
 
 TRAINING, HELD = games()
 GAME = (2, 8, 8, 13)
@@ -98,24 +99,25 @@ def test_games_to_train_on_and_held_out_ones_are_different_and_always_the_same()
 
 
 def test_no_conversation_to_train_on_is_about_a_held_out_game() -> None:
-    asked = [each[1].content for each in islice(thought_conversations(TRAINING, 5), 3000)]
-    fours = {numbers_of(str(each)) for each in asked if str(each).count(" ") == 3 and "\n" not in str(each)}
-    planned = [str(each[1].content).removeprefix("Question: ") for each in islice(game_conversations(TRAINING, 5), 20)]
+    thoughts, plans = thought_conversations(random.Random(5)), game_conversations(random.Random(5))
+    asked = [str(each.messages[1].content) for each in islice(thoughts, 3000)]
+    fours = {numbers_of(each) for each in asked if each.count(" ") == 3 and "\n" not in each}
+    planned = [str(each.messages[1].content).removeprefix("Question: ") for each in islice(plans, 20)]
     assert len(fours) > 100
     assert not (fours | set(map(numbers_of, planned))) & set(HELD)
 
 
 def test_the_same_seed_makes_the_same_conversations() -> None:
     for made in (thought_conversations, game_conversations):
-        first, second, other = (list(islice(made(TRAINING, seed), 6)) for seed in (1, 1, 2))
+        first, second, other = (list(islice(made(random.Random(seed)), 6)) for seed in (1, 1, 2))
         assert first == second != other
 
 
 def test_plans_to_train_on_are_plans_of_the_grammar() -> None:
     tools = list(ThoughtTools(Teacher(lambda messages: "")).tools().values())
-    for conversation in islice(game_conversations(TRAINING, 3), 8):
+    for conversation in islice(game_conversations(random.Random(3)), 8):
         known = 0
-        for message in conversation:
+        for message in conversation.messages:
             text = str(message.content)
             if message.role == "assistant" and "join()" in text:
                 grammar = llguidance.LLMatcher(
@@ -129,8 +131,16 @@ def test_plans_to_train_on_are_plans_of_the_grammar() -> None:
 def test_what_the_proposer_makes_up_is_dropped() -> None:
     lies = "8 - 2 = 6 (left: 6 8 13)\n8 * 3 = 24 (left: 24)\n13 + 8 = 24 (left: 2 8 24)\nsorry"
     tools = ThoughtTools(Teacher(lambda messages: lies))
-    assert asyncio.run(tools.thought_proposer("2 8 8 13", "")) == ["8 - 2 = 6 (left: 6 8 13)"]
+    assert asyncio.run(tools.thought_proposer("2 8 8 13")) == ["8 - 2 = 6 (left: 6 8 13)"]
     assert (tools.proposed, tools.dropped, tools.usage.calls) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_state_that_was_not_kept_is_an_error(place: int) -> None:
+    tools = ThoughtTools(Teacher(lambda messages: ""))
+    kept = ["8 - 2 = 6 (left: 6 8 13)", "13 - 8 = 5 (left: 2 5 8)"]
+    with pytest.raises(ToolError, match=f"thought_proposer: place {place}, expected 1 to 2"):
+        asyncio.run(tools.thought_proposer("2 8 8 13", kept, place))
 
 
 def test_an_evaluator_that_believes_anything_does_not_make_a_solution() -> None:
@@ -162,8 +172,8 @@ def test_the_best_states_are_kept_and_the_same_numbers_only_once() -> None:
 
 
 def test_the_planner_plans_five_states_at_a_time_and_replans_at_each_depth() -> None:
-    for conversation in islice(game_conversations(TRAINING, 7), 12):
-        plans = [str(each.content) for each in conversation if "thought_proposer" in str(each.content)]
+    for conversation in islice(game_conversations(random.Random(7)), 12):
+        plans = [str(each.content) for each in conversation.messages if "thought_proposer" in str(each.content)]
         assert len(plans) <= 3
         assert plans[0].count("thought_proposer") == plans[0].count("state_evaluator") == 1
         assert all(1 <= each.count("thought_proposer") <= KEPT for each in plans[1:])

@@ -6,21 +6,24 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import agent_parallel_qa as benchmark
 import pytest
 import torch
-import train_planner
+from agent_models import network, training
+from agent_models.conversation import IGNORED, Conversation, rows
 from language_model import Length
-from planner import network, questions
-from planner.conversations import PARAMETERS, Conversation, Round, in_turns, parallel_qa, planned, with_functions
+from planner import questions
+from planner.conversations import PARAMETERS, Round, in_turns, parallel_qa, planned, with_functions
 from planner.patterns import PATTERNS
 from planner.scoring import is_right
 from planner.tools import TOOLS, search
 from planner.unseen import UnseenQuestion, read_unseen, unseen
 from safetensors.torch import load_file
+from train_agent_models import RECIPES
 from transformers import AutoTokenizer
 
 from intaglio.exporters import export
@@ -35,7 +38,7 @@ from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.generation.chat import Message
 
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
-MODEL = Path(train_planner.__file__).parent / "planner" / "model"
+MODEL = Path(questions.__file__).parent / "model"
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +162,9 @@ def first_sentence(message: Message) -> tuple[str, str | None]:
 def test_the_assistants_words_alone_are_learned() -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     conversation = next(parallel_qa(Random(3)))
-    row = next(train_planner.rows(tokenizer, Random(3)))
+    row = next(rows(tokenizer, parallel_qa(Random(3))))
     assert len(row.ids) == len(row.labels)
-    learned = tokenizer.decode([label for label in row.labels if label != train_planner.IGNORED])
+    learned = tokenizer.decode([label for label in row.labels if label != IGNORED])
     assert learned.endswith("<|end|>") and "<|user|>" not in learned and "Question:" not in learned
     assert (
         tokenizer.decode(tokenizer(conversation.messages[1].content)["input_ids"]) == conversation.messages[1].content
@@ -179,13 +182,17 @@ def test_a_model_begins_by_copying() -> None:
     assert copied > 0.3  # by chance: 0.001
 
 
-def test_two_steps_write_a_model_that_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_planner, "JUDGED", 4)
-    monkeypatch.setattr(train_planner, "TOKENIZED", 60)
-    for name in ("one", "other"):
-        train_planner.train_planner(tmp_path / name, network.Shape(tokens=400), Length(2), 0)
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "other"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_steps_write_a_model_that_is_reproducible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(training, "JUDGED", 4)
+    monkeypatch.setattr(training, "TOKENIZED", 60)
+    recipe = replace(RECIPES[name], shape=network.Shape(layers=2, tokens=400), pool=RECIPES[name].pool and 20)
+    for out in ("one", "other"):
+        training.train(tmp_path / out, recipe, Length(2), 0)
+    one, other = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "other"))
+    assert one.keys() == other.keys() and all(torch.equal(one[each], other[each]) for each in one)
 
 
 def test_the_shipped_model_is_small() -> None:

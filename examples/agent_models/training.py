@@ -1,64 +1,47 @@
-"""Train a small language model to plan: which tools to call for a question, and what to answer from their results.
-
-    python examples/train_planner.py --out DIRECTORY
-
-The model is of LLaMA's architecture, and is trained from nothing on questions about made-up entities in three forms:
-plans and joins of LLMCompiler, turns of ReAct, and function calls. DIRECTORY becomes a checkpoint as transformers reads
-it, with float16 weights, a tokenizer and a chat template. examples/planner/README.md describes the one in
-examples/planner/model.
-"""
+"""Training small models on conversations, on the cores of a CPU."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import click
 import msgspec
 import numpy as np
 import torch
 from language_model import GRADIENT_NORM, Length, rate
-from planner.conversations import Conversation, parallel_qa
-from planner.network import Shape, new_model
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional
-from train_language_models import check_output, run_command, save
+from train_language_models import save
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from agent_models.conversation import IGNORED, SORTED_TOGETHER, Conversation, Row, chat_tokenizer, rows
+from agent_models.network import Shape, new_model
 from intaglio.files import atomic_directory
 
-# Further tasks and their shares of the conversations.
-TASKS: Mapping[Callable[[Random], Iterator[Conversation]], float] = {parallel_qa: 1.0}
-
-TEMPLATE = Path(__file__).parent / "planner" / "chat_template.jinja"
-END, ASSISTANT = "<|end|>", "<|assistant|>"
-SPECIAL = (END, "<|system|>", "<|user|>", ASSISTANT, "<|tool|>", "<|tools|>", "<tool_call>", "</tool_call>")
-# A word with the space before it, two digits, or signs with the spaces between them and before a digit.
-PIECES = r" ?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+(?: [^\s\p{L}\p{N}]+)*(?: (?=\p{N})|\n)?|\s"
-TOKENIZED = 6000  # conversations that the tokenizer is made for
-VOCABULARY = 1280
-CONTEXT = 2048
-STEPS = 3000
+TOKENIZED = 6000  # conversations that the tokenizer is made for, unless there is a pool
 REPORTS = 20  # of the progress
 FIGURES = "figures.json"
 JUDGED_TOKENS = 4096  # at a time
 JUDGED = 60  # conversations of other random numbers that the model is judged on
-SORTED_TOGETHER = 512  # conversations that are sorted by length, so that those of a batch need little padding
-IGNORED = -100  # the label that cross-entropy passes over
 
 
-class Row(NamedTuple):
-    """A conversation in tokens."""
+@dataclass(frozen=True)
+class Recipe:
+    """A model, and what it is trained on."""
 
-    ids: list[int]
-    labels: list[int]  # the ids where the assistant writes, else `IGNORED`
+    conversations: Callable[[Random], Iterator[Conversation]]  # without end
+    pieces: str  # see `chat_tokenizer`
+    vocabulary: int
+    context: int
+    steps: int
+    shape: Shape
+    pool: int | None = None  # conversations that a process makes and repeats, where making them takes long
 
 
 class Figures(msgspec.Struct):
@@ -74,60 +57,23 @@ class Figures(msgspec.Struct):
     right: float  # share of those conversations in which each token of the assistant is the likeliest
 
 
-@click.command(help=(__doc__ or "").split("\n\n")[0])
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
-@click.option("--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Steps to train for.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead.")
-@click.option("--start", type=click.Path(exists=True, path_type=Path), help="Go on from this checkpoint.")
-@click.option(
-    "--learning-rate", type=click.FloatRange(min=0), default=Shape.learning_rate, show_default=True, help="Highest."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and conversations.")
-@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Each trains on its own.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
-def command(
-    out: Path,
-    steps: int,
-    minutes: float | None,
-    start: Path | None,
-    learning_rate: float,
-    seed: int,
-    processes: int,
-    as_json: bool,
-) -> None:
-    """Train, judge, write and print."""
-    check_output(out)
-    figures = train_planner(
-        out, Shape(learning_rate=learning_rate), Length(steps, minutes and minutes * 60), seed, processes, start
-    )
-    click.echo(msgspec.json.encode(figures).decode() if as_json else report(figures))
-
-
-def report(figures: Figures) -> str:
-    """For people."""
-    return (
-        f"{figures.parameters:,} parameters, {figures.steps} steps, {figures.conversations:,} conversations, "
-        f"{figures.tokens:,} tokens, {figures.seconds:.0f} s; held-out loss {figures.loss:.4f}, "
-        f"{figures.right:.1%} of the conversations right"
-    )
-
-
-def train_planner(
-    out: Path, shape: Shape, length: Length, seed: int, processes: int = 1, start: Path | None = None
+def train(
+    out: Path, recipe: Recipe, length: Length, seed: int, processes: int = 1, start: Path | None = None
 ) -> Figures:
     """Train a model, or the one in `start` further, and write the directory `out`, whole or not at all.
 
     Each process reads conversations of its own with one thread, and all take the mean of their gradients: threads would
     wait for each other in every one of the many small products.
     """
-    examples = itertools.islice(conversations(Random(f"tokenizer {seed}")), TOKENIZED)  # noqa: S311
     with atomic_directory(out) as directory:
         if start is None:
-            planner_tokenizer(list(examples)).save_pretrained(directory)
+            examples = itertools.islice(recipe.conversations(Random(f"tokenizer {seed}")), recipe.pool or TOKENIZED)  # noqa: S311
+            tokenizer = chat_tokenizer(list(examples), recipe.pieces, recipe.vocabulary, recipe.context)
         else:
-            PreTrainedTokenizerFast.from_pretrained(start).save_pretrained(directory)
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(start)
+        tokenizer.save_pretrained(directory)
         with tempfile.TemporaryDirectory() as folder:
-            work = Work(directory, Path(folder), shape, length, seed, processes, start)
+            work = Work(directory, Path(folder), recipe, length, seed, processes, start)
             if processes == 1:
                 run_process(0, work)
             else:
@@ -141,7 +87,7 @@ class Work:
 
     directory: Path  # of the checkpoint
     folder: Path  # for files between them
-    shape: Shape
+    recipe: Recipe
     length: Length
     seed: int
     processes: int
@@ -150,6 +96,7 @@ class Work:
 
 def run_process(rank: int, work: Work) -> None:
     """Train in one of the processes; the first one judges and writes."""
+    recipe = work.recipe
     if work.processes > 1:
         torch.set_num_threads(1)
         store = f"file://{work.folder / 'store'}"
@@ -157,12 +104,15 @@ def run_process(rank: int, work: Work) -> None:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(work.directory)
     torch.manual_seed(work.seed)
     if work.start is None:
-        model = new_model(work.shape, len(tokenizer), CONTEXT, tokenizer.eos_token_id)
+        model = new_model(recipe.shape, len(tokenizer), recipe.context, tokenizer.eos_token_id)
     else:
         model = LlamaForCausalLM.from_pretrained(work.start, dtype=torch.float32)
-    judged = [*itertools.islice(rows(tokenizer, Random(f"judged {work.seed}")), JUDGED)]  # noqa: S311
-    stream = rows(tokenizer, Random(f"training {work.seed} {rank}"))  # noqa: S311
-    steps, count, tokens, seconds = fit(model, work.shape, work.length, stream, judged, rank == 0)
+    others = rows(tokenizer, recipe.conversations(Random(f"judged {work.seed}")))  # noqa: S311
+    judged = [*itertools.islice(others, JUDGED)]
+    stream = rows(tokenizer, recipe.conversations(Random(f"training {work.seed} {rank}")))  # noqa: S311
+    if recipe.pool is not None:
+        stream = itertools.cycle(itertools.islice(stream, recipe.pool))
+    steps, count, tokens, seconds = fit(model, recipe.shape, work.length, stream, judged, rank == 0)
     if rank == 0:
         save(model, tokenizer, work.directory)
         written = LlamaForCausalLM.from_pretrained(work.directory, dtype=torch.float32).eval()
@@ -184,66 +134,6 @@ def averaged(model: LlamaForCausalLM, seconds: float) -> float:
     for gradient, mean in zip(gradients, flat[:-1].split([each.numel() for each in gradients]), strict=True):
         gradient.copy_(mean.view_as(gradient))
     return float(flat[-1])
-
-
-def conversations(random: Random) -> Iterator[Conversation]:
-    """Yield conversations of all tasks without end."""
-    streams = [(task(Random(random.random())), share) for task, share in TASKS.items()]  # noqa: S311
-    while True:
-        stream, _ = random.choices(streams, [share for _, share in streams])[0]
-        yield next(stream)
-
-
-def planner_tokenizer(examples: Sequence[Conversation]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE in which numbers are pieces of two digits, and words begin with their space."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=END,
-        extra_special_tokens=list(SPECIAL[1:]),
-        model_max_length=CONTEXT,
-        clean_up_tokenization_spaces=False,
-    )
-    wrapped.chat_template = TEMPLATE.read_text(encoding="utf-8")
-    texts = (text(wrapped, example) for example in examples)
-    wrapped.backend_tokenizer.train_from_iterator(texts, trainer)
-    return wrapped
-
-
-def text(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) -> str:
-    """Return a conversation as the chat template writes it."""
-    tools = [{"type": "function", "function": {"name": name}} for name in conversation.tools]
-    messages = [message.as_variable() for message in conversation.messages]
-    return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
-
-
-def rows(tokenizer: PreTrainedTokenizerFast, random: Random) -> Iterator[Row]:
-    """Yield conversations as tokens without end, none longer than the context."""
-    end, assistant = tokenizer.convert_tokens_to_ids([END, ASSISTANT])
-    stream = conversations(random)
-    while True:
-        texts = [text(tokenizer, each) for each in itertools.islice(stream, 256)]
-        for encoded in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False):
-            labels, writes = [], False
-            for token in encoded.ids:
-                labels.append(token if writes else IGNORED)
-                writes = token == assistant or (writes and token != end)
-            if len(labels) <= CONTEXT:
-                yield Row(encoded.ids, labels)
 
 
 def batches(stream: Iterator[Row], tokens: int, seed: int = 0) -> Iterator[list[Row]]:
@@ -329,7 +219,3 @@ def judge(model: LlamaForCausalLM, judged: Sequence[Row]) -> tuple[float, float]
         counts = [sum(label != IGNORED for label in row.labels) for row in batch]
         right += sum(bool(each.all()) for each in likeliest.split(counts))
     return float(np.mean(losses)), right / len(judged)
-
-
-if __name__ == "__main__":
-    run_command("train_planner.py", command)

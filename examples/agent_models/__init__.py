@@ -1,0 +1,1 @@
+"""Small language models for agents: the conversations they are trained on, the network, the training."""
