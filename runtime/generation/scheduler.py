@@ -47,10 +47,7 @@ class Scheduler:
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
     ):
-        """`large` runs `bundle`; `draft` runs a smaller model with the same tokens and the same number of rows.
-
-        The caller closes both, and must not use them otherwise before.
-        """
+        """`large` runs `bundle`, `draft` a smaller model with the same tokens and rows; the caller closes both afterwards."""
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
         self.prompts = PromptReader(bundle)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 import operator
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from intaglio.runtime.agents.tool import Tool, ToolError
-
-Number = Fraction | float
+from intaglio.runtime.agents.toolbox.arithmetic_functions import (
+    FUNCTIONS,
+    MANY,
+    MOST_EXPONENT,
+    Number,
+    bounded,
+    power,
+)
 
 MOST_CHARACTERS = 4000  # of an expression
 MOST_DEPTH = 50  # of parentheses, signs and powers in each other
-MOST_BITS = 1024  # of a numerator or denominator, as many as the exponent range of a float
-MOST_EXPONENT = 400  # of a number such as 1e400, beyond the range of a float
 
 SIGNS = str.maketrans("−–×·÷", "--**/")
 SCALES = {
@@ -60,6 +63,8 @@ FIELD: dict[str, Callable[[Number, Number], Number]] = {
     "//": operator.floordiv,
     "%": operator.mod,
 }
+
+HELP = f"Expected numbers, + - * / // % ** ( ), pi, e, and one of {', '.join(FUNCTIONS)}."
 
 
 class Token(NamedTuple):
@@ -138,11 +143,11 @@ class _Parser:
         while (own := BINDING.get(sign := self._peek().text, 0)) > binding:
             self._advance()
             if sign == "%" and self._is_percent():
-                value = _bounded(value / 100)
+                value = bounded(value / 100)
             elif own == BINDING["**"]:
-                value = _power(value, self._expression(own - 1))  # 2**3**2 is 2**9
+                value = power(value, self._expression(own - 1))  # 2**3**2 is 2**9
             else:
-                value = _bounded(FIELD[sign](value, self._expression(own)))
+                value = bounded(FIELD[sign](value, self._expression(own)))
         self._depth -= 1
         return value
 
@@ -190,7 +195,7 @@ class _Parser:
                 value = value * SCALES[word.text.lower()]
             else:
                 self._drop_unit(text, word.text)
-        return _bounded(value)
+        return bounded(value)
 
     def _drop_unit(self, number: str, unit: str) -> None:
         """Ignore a unit, if the expression has no other."""
@@ -216,7 +221,7 @@ class _Parser:
             expected = f"{least} or more" if most == MANY else f"{least}" if least == most else f"{least} or {most}"
             raise ToolError(f"calculate: {name} got {len(arguments)} arguments, expected {expected}.")
         try:
-            return _bounded(function(*arguments))
+            return bounded(function(*arguments))
         except ValueError:
             given = ", ".join(str(calculated) for calculated in map(float, arguments))
             raise ToolError(f"calculate: {name}({given:.80}) has no value.") from None
@@ -253,86 +258,6 @@ class _Parser:
         got = "the end" if self._peek().kind == "end" else repr(self._peek().text[:40])
         return ToolError(f"calculate: got {got} after {before!r}, expected {expected}. {HELP}")
 
-
-def _bounded(value: Number) -> Number:
-    """`value`, as a float if it has too many digits to stay exact. Raises `OverflowError` above 1.8e308."""
-    if isinstance(value, Fraction):
-        if value.denominator.bit_length() <= MOST_BITS and abs(value.numerator).bit_length() <= MOST_BITS:
-            return value
-        value = float(value)
-    if not math.isfinite(value):
-        raise OverflowError
-    return value
-
-
-def _power(base: Number, exponent: Number) -> Number:
-    whole = exponent == int(exponent)
-    if base < 0 and not whole:
-        raise ToolError(f"calculate: ({float(base):.15g})**{float(exponent):.15g} is not a real number.")
-    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and whole:
-        bits = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
-        if bits * abs(exponent) <= MOST_BITS or base in (-1, 0, 1):
-            return _bounded(base ** int(exponent))
-    return _bounded(float(base) ** float(exponent))
-
-
-def _sqrt(value: Number) -> Number:
-    """The square root, exact where it is a fraction."""
-    if isinstance(value, Fraction) and value >= 0:
-        root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
-        if root * root == value:
-            return root
-    return math.sqrt(value)
-
-
-def _round(value: Number, digits: Number = Fraction(0)) -> Number:
-    """Round to `digits` places, halves away from zero, as people do."""
-    if digits != int(digits) or not -MOST_EXPONENT <= digits <= MOST_EXPONENT:
-        raise ToolError(f"calculate: round to {float(digits):.15g} places, expected a whole number.")
-    scale = Fraction(10) ** int(digits)
-    exact = Fraction(repr(value) if isinstance(value, float) else value)
-    nearest = math.floor(abs(exact) * scale + Fraction(1, 2)) / scale
-    return -nearest if exact < 0 else nearest
-
-
-def _log(value: Number, base: Number | None = None) -> Number:
-    return math.log(value) if base is None else math.log(value) / math.log(base)
-
-
-def _sum(*values: Number) -> Number:
-    total: Number = Fraction(0)
-    for value in values:
-        total = _bounded(total + value)
-    return total
-
-
-def _mean(*values: Number) -> Number:
-    return _sum(*values) / len(values)
-
-
-MANY = 10**6
-# Name -> function, and its least and most number of arguments.
-FUNCTIONS: dict[str, tuple[Callable[..., Number], int, int]] = {
-    "abs": (abs, 1, 1),
-    "ceil": (lambda value: Fraction(math.ceil(value)), 1, 1),
-    "cos": (math.cos, 1, 1),
-    "exp": (math.exp, 1, 1),
-    "floor": (lambda value: Fraction(math.floor(value)), 1, 1),
-    "ln": (math.log, 1, 1),
-    "log": (_log, 1, 2),
-    "log10": (math.log10, 1, 1),
-    "log2": (math.log2, 1, 1),
-    "max": (lambda *values: max(values), 1, MANY),
-    "mean": (_mean, 1, MANY),
-    "median": (lambda *values: statistics.median(values), 1, MANY),
-    "min": (lambda *values: min(values), 1, MANY),
-    "round": (_round, 1, 2),
-    "sin": (math.sin, 1, 1),
-    "sqrt": (_sqrt, 1, 1),
-    "sum": (_sum, 0, MANY),
-    "tan": (math.tan, 1, 1),
-}
-HELP = f"Expected numbers, + - * / // % ** ( ), pi, e, and one of {', '.join(FUNCTIONS)}."
 
 CALCULATE = Tool(
     "calculate",
