@@ -47,7 +47,7 @@ class Scheduler:
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
     ):
-        """`large` runs `bundle`, `draft` a smaller model with the same tokens and rows; the caller closes both afterwards."""
+        """`large` runs `bundle`, `draft` a smaller model with the same tokens and rows. The caller closes both."""
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
         self.prompts = PromptReader(bundle)

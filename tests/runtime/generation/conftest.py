@@ -6,6 +6,13 @@ from pathlib import Path
 import pytest
 from scheduled_models import Models, make_bundles, open_models
 
+from intaglio.bundle import Bundle
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.step import decoder_of
+
 
 @pytest.fixture(scope="session")
 def models(
@@ -17,3 +24,16 @@ def models(
     made = make_bundles(make_decoder, make_encoder_decoder, tmp_path_factory.mktemp("scheduled"))
     with open_models(made) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def long(make_decoder: Callable[..., tuple[Path, Path]]) -> Callable[..., Scheduler]:
+    """A function that makes a scheduler of a model of 1024 positions, which also drafts for itself."""
+    bundle = Bundle.open(make_decoder("gpt2", n_positions=1024)[1])
+    engine = OnnxRuntimeEngine(bundle, threads=1)
+
+    def scheduler(rows: int = 4, **options: int) -> Scheduler:
+        sessions = [DecoderSession(engine, decoder_of(bundle), rows) for _ in range(2)]
+        return Scheduler(bundle, *sessions, SchedulerOptions(**options))
+
+    return scheduler
