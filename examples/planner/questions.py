@@ -115,9 +115,9 @@ class _MadeUpFacts(dict[str, Any]):
         elif self._random.random() < 0.1:
             self[query] = round(self._random.uniform(0, 30), 2)
         else:
-            digits = self._random.choices(range(1, 9), (1, 2, 4, 4, 4, 4, 4, 4))[0]
+            digits = self._random.choices(range(1, 12), (1, 2, 4, 4, 4, 4, 4, 4, 3, 3, 1))[0]
             value = self._random.randrange(10 ** (digits - 1), 10**digits)
-            zeros = 10 ** self._random.choice((0, 0, 0, digits // 3, digits // 2))
+            zeros = 10 ** self._random.choice((0, 0, 0, digits // 3, digits // 2, max(digits - 3, 0)))
             self[query] = max(value // zeros, 1) * zeros
         return self[query]
 
@@ -148,7 +148,9 @@ def ask(
         found = [number for number in range(1, len(calls)) if values[number] == values[len(calls)]]
         if len(found) > 1:
             return None
-        answer, thought = entities[found[0] - 1], f"${len(calls)} = {answer} = ${found[0]}"
+        # Each value with its entity behind it, and the last one again: the model has to copy only.
+        pairs = [f"{as_text(values[number])} {entity}" for number, entity in enumerate(entities, 1)]
+        answer, thought = entities[found[0] - 1], f"{', '.join(pairs)}; {pairs[found[0] - 1]}"
     elif values[len(calls)] < LEAST:
         return None
     text = phrasing.format(*entities, **filled)
