@@ -27,6 +27,7 @@ from agent_patterns.game_of_24 import Numbers, games, is_solution, text_of
 from agent_patterns.models import PLANNER, THINKER, open_trained
 from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.tree_of_thoughts import game_compiler, tree_of_thoughts
+from serving import verdict
 
 from intaglio.progress import track
 from intaglio.runtime.agents.model import Model, Usage
@@ -56,7 +57,7 @@ class Result(msgspec.Struct):
     games: int
     methods: list[Method]
     ratio: float  # the first method's seconds over the second's
-    goal: float = GOAL
+    verdicts: list[str]
 
 
 async def measured(numbers: Numbers, play: Play, method: Method) -> None:
@@ -99,7 +100,12 @@ async def measure(chosen: Sequence[Numbers], warm_up: Numbers) -> Result:
             for name in list(plays)[:: 1 if number % 2 else -1]:
                 await measured(numbers, plays[name], methods[name])
     peer, ours = methods.values()
-    return Result(processor(), len(chosen), [peer, ours], peer.seconds / ours.seconds)
+    ratio = peer.seconds / ours.seconds
+    verdicts = [
+        verdict("games solved", ours.solved, peer.solved),
+        verdict("times as fast as Tree of Thoughts", ratio, GOAL),
+    ]
+    return Result(processor(), len(chosen), [peer, ours], ratio, verdicts)
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -120,7 +126,7 @@ def table(result: Result) -> str:
         f"{each.calls / result.games:.1f} requests, {each.dropped}/{each.proposed} proposals dropped"
         for each in result.methods
     ]
-    return "\n".join([result.processor, *rows, f"ratio {result.ratio:.2f} (goal {result.goal})"])
+    return "\n".join([result.processor, *rows, *result.verdicts])
 
 
 if __name__ == "__main__":

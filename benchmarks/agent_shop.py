@@ -27,6 +27,7 @@ from agent_patterns.models import SHOPPER, open_trained
 from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals, reward
+from serving import verdict
 
 from intaglio.progress import track
 from intaglio.runtime.agents.model import Model
@@ -63,7 +64,7 @@ class Result(msgspec.Struct):
     latency: float
     methods: list[Method]
     ratio: float  # ReAct's seconds over LLMCompiler's
-    goal: float = GOAL
+    verdicts: list[str]
 
 
 async def visit(name: str, model: Model, catalogue: Catalogue, goal: Goal, latency: float) -> Method:
@@ -87,7 +88,9 @@ async def measure(chosen: Sequence[Goal], catalogue: Catalogue, latency: float) 
             for name in list(AGENTS)[:: 1 if number % 2 else -1]:
                 methods[name].add(await visit(name, model, catalogue, goal, latency), 1 / len(chosen))
     peer, ours = methods.values()
-    return Result(processor(), len(chosen), latency, [peer, ours], peer.seconds / ours.seconds)
+    ratio = peer.seconds / ours.seconds
+    verdicts = [verdict("score", ours.score, peer.score), verdict("times as fast as ReAct", ratio, GOAL)]
+    return Result(processor(), len(chosen), latency, [peer, ours], ratio, verdicts)
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -110,7 +113,7 @@ def table(result: Result) -> str:
         for each in result.methods
     ]
     title = f"{result.processor}, {result.goals} wishes, {1e3 * result.latency:.0f} ms a page"
-    return "\n".join([title, *rows, f"ratio {result.ratio:.2f} (goal {result.goal})"])
+    return "\n".join([title, *rows, *result.verdicts])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ cache; the question is another one in each run.
 The goals: the independent tools end within 1.10 times the planner's time to its last call, one tool, and the joiner;
 at least 3.7 times as fast as with ReAct; the first tool starts before the plan ends; and the dependent tools end within
 1.05 times their critical path: each starts when it was planned and its inputs are there, then the joiner writes.
+
+Last, the latency model of the thesis (D.1 to D.6) beside what was measured: what it predicts for all three ways from
+the fastest run of LLMCompiler and from ReAct's own planning times, without the answer.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -38,6 +41,7 @@ from intaglio.progress import step, track
 from intaglio.runtime.agents.agent import Agent
 from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.agents.events import AnyEvent, ModelBegan, ModelEnded, TaskPlanned, TaskStarted
+from intaglio.runtime.agents.latency_model import latency_of
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
 from intaglio.runtime.agents.model import ModelPiece, ModelRequest
 from intaglio.runtime.agents.react import ReAct
@@ -84,6 +88,16 @@ class Way(msgspec.Struct):
     completion_tokens: int
 
 
+class Prediction(msgspec.Struct):
+    """What the latency model predicts for one set of tools, and what was measured, in the order of `AGENTS`."""
+
+    tools: str
+    predicted: list[float]  # seconds: D.3, D.2, D.1
+    measured: list[float]
+    speedup: float  # D.4
+    bounds: tuple[float, float]  # D.6 and D.5: planning alone, tools alone
+
+
 class Result(msgspec.Struct):
     """All that was measured."""
 
@@ -91,6 +105,7 @@ class Result(msgspec.Struct):
     tool_seconds: float
     rounds: int
     ways: list[Way]
+    predictions: list[Prediction]
     over_react: float  # times as fast as ReAct
     over_waiting: float  # times as fast as LLMCompiler without streaming
     verdicts: list[str]
@@ -139,7 +154,14 @@ def agent_of(name: str, engine: EngineModel, generator: TextGenerator, calls: Se
     return LLMCompiler(model, given, streaming=name == "LLMCompiler")
 
 
-async def measured(agent: Agent, name: str, tools: str, seconds: float, number: int) -> Way:
+class Run(NamedTuple):
+    """One run of a way."""
+
+    way: Way
+    events: Sequence[AnyEvent]
+
+
+async def measured(agent: Agent, name: str, tools: str, seconds: float, number: int) -> Run:
     """One run."""
     events: list[AnyEvent] = []
     result = await agent.run(f"{number}: which is the largest, and by how much?", events.append)
@@ -148,7 +170,7 @@ async def measured(agent: Agent, name: str, tools: str, seconds: float, number: 
     assert [each.status for each in result.observations.values()] == ["done"] * count
     joiner = of(events, ModelEnded)[-1].seconds - of(events, ModelBegan)[-1].seconds
     expected = parts(of(events, TaskPlanned), seconds) + joiner
-    return Way(
+    way = Way(
         name,
         tools,
         result.seconds,
@@ -162,6 +184,7 @@ async def measured(agent: Agent, name: str, tools: str, seconds: float, number: 
         result.usage.cached,
         result.usage.completion,
     )
+    return Run(way, events)
 
 
 def of(events: Sequence[AnyEvent], kind: type[Kind]) -> list[Kind]:
@@ -180,15 +203,29 @@ def parts(planned: Sequence[TaskPlanned], seconds: float) -> float:
     return max(ends.values())
 
 
-def fastest(ways: Sequence[Way]) -> Way:
+def fastest(runs: Sequence[Run]) -> Run:
     """The fastest run of one way, with the median of the ratios."""
-    best = min(ways, key=lambda each: each.seconds)
-    return msgspec.structs.replace(best, ratio=median(each.ratio for each in ways))
+    best = min(runs, key=lambda each: each.way.seconds)
+    return Run(msgspec.structs.replace(best.way, ratio=median(each.way.ratio for each in runs)), best.events)
 
 
-async def rounds_of(path: Path, seconds: float, rounds: int, threads: int) -> list[Way]:
-    """Measure every way in turns."""
-    runs: dict[tuple[str, str], list[Way]] = {}
+def prediction(tools: str, runs: Mapping[tuple[str, str], Run]) -> Prediction:
+    """Compare the latency model with the fastest runs of one set of tools."""
+    streamed, whole, react = (latency_of(runs[name, tools].events) for name in AGENTS)
+    model = latency_of(runs[AGENTS[0], tools].events, [call.plan_seconds for call in react.calls])
+    assert model.speedup is not None and model.min_speedup is not None and model.max_speedup is not None
+    return Prediction(
+        tools,
+        [model.predicted.streaming, model.predicted.llmcompiler, model.predicted.react],
+        [streamed.measured, whole.measured, react.measured],
+        model.speedup,
+        (model.min_speedup, model.max_speedup),
+    )
+
+
+async def rounds_of(path: Path, seconds: float, rounds: int, threads: int) -> dict[tuple[str, str], Run]:
+    """Measure every way in turns; return the fastest run of each."""
+    runs: dict[tuple[str, str], list[Run]] = {}
     async with AsyncExitStack() as stack:
         agents: dict[tuple[str, str], Agent] = {}
         for name in AGENTS:
@@ -198,10 +235,10 @@ async def rounds_of(path: Path, seconds: float, rounds: int, threads: int) -> li
                 agents[name, tools] = agent_of(name, engine, generator, calls, tool(seconds))
         for number in track(range(rounds + 1), "rounds"):
             for (name, tools), agent in agents.items():
-                way = await measured(agent, name, tools, seconds, number)
+                run = await measured(agent, name, tools, seconds, number)
                 if number:
-                    runs.setdefault((name, tools), []).append(way)
-    return [fastest(each) for each in runs.values()]
+                    runs.setdefault((name, tools), []).append(run)
+    return {key: fastest(each) for key, each in runs.items()}
 
 
 def bundle(folder: Path) -> Path:
@@ -246,9 +283,11 @@ def judged(ways: Sequence[Way]) -> tuple[float, float, list[str]]:
 def main(tool_seconds: float, rounds: int, threads: int, as_json: bool) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
-        ways = asyncio.run(rounds_of(bundle(Path(folder)), tool_seconds, rounds, threads))
+        runs = asyncio.run(rounds_of(bundle(Path(folder)), tool_seconds, rounds, threads))
+    ways = [run.way for run in runs.values()]
+    predictions = [prediction(tools, runs) for tools in PLANS]
     over_react, over_waiting, lines = judged(ways)
-    result = Result(processor(), tool_seconds, rounds, ways, over_react, over_waiting, lines)
+    result = Result(processor(), tool_seconds, rounds, ways, predictions, over_react, over_waiting, lines)
     print(msgspec.json.encode(result).decode() if as_json else table(result))
 
 
@@ -264,10 +303,25 @@ def table(result: Result) -> str:
                 f"{each.cached_tokens} cached, {each.completion_tokens} written"
                 for each in result.ways
             ),
+            *(line for each in result.predictions for line in predicted(each)),
             f"streaming: {result.over_waiting:.3f} times as fast as whole plans",
             *result.verdicts,
         ]
     )
+
+
+def predicted(prediction: Prediction) -> list[str]:
+    """The lines of a prediction."""
+    low, high = sorted(prediction.bounds)
+    equations = [*zip(AGENTS, ("D.3", "D.2", "D.1"), prediction.predicted, prediction.measured, strict=True)]
+    return [
+        *(
+            f"{prediction.tools:11} {agent:24} predicted ({equation}) {expected:.3f} s, measured {found:.3f} s"
+            for agent, equation, expected, found in equations
+        ),
+        f"{prediction.tools:11} speed-up over ReAct {prediction.speedup:.2f} (D.4), between {low:.2f} and "
+        f"{high:.2f} (D.5 and D.6)",
+    ]
 
 
 if __name__ == "__main__":
