@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,27 @@ def test_only_the_named_web_page_may_call(operated: tuple[Served, Path]) -> None
 
     assert allowed("https://page.example") == "https://page.example"
     assert allowed("https://other.example") is None
+
+
+def test_without_the_option_no_web_page_may_call(server: Served) -> None:
+    request = urllib.request.Request(f"{server.url}/v1/models", headers={"Origin": "https://page.example"})
+    with urllib.request.urlopen(request) as response:
+        assert response.status == 200
+        assert not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+def test_prompts_beyond_the_tokens_that_may_wait_are_answered_with_429(chat_models: tuple[Path, Path]) -> None:
+    long = {"model": "lm", "prompt": [5] * 30, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    data = json.dumps(long).encode()
+    headers = {"Content-Type": "application/json"}
+    with served(f"lm={chat_models[1]}", "--rows", 1, "--max-waiting-tokens", 40) as running, ExitStack() as stack:
+        for _ in range(2):  # one has the row, the other waits; the answer begins when it is admitted
+            request = urllib.request.Request(f"{running.url}/v1/completions", data, headers)
+            stack.enter_context(urllib.request.urlopen(request, timeout=60))
+        status, error = running.post("/v1/completions", {**long, "stream": False})
+        assert status == 429
+        assert "30 prompt tokens are waiting, the maximum is 40" in error["error"]["message"]
+        assert running.metric("vllm:num_requests_waiting") == 1  # fewer than --max-waiting
 
 
 def test_the_trace_has_every_pass_and_is_whole_after_the_server_has_ended(operated: tuple[Served, Path]) -> None:
