@@ -116,12 +116,18 @@ def test_the_clients_own_messages_are_accepted_in_the_next_request(client: opena
     messages: list[Any] = [QUESTION]
     parsed = client.chat.completions.parse(messages=messages, response_format=Place, **options).choices[0].message
     assert parsed.parsed is not None
-    with client.chat.completions.stream(messages=messages, tools=[TOOL], tool_choice=NAMED, **options) as stream:  # type: ignore[list-item, arg-type]
+    calling: dict[str, Any] = {**options, "tools": [TOOL], "tool_choice": NAMED}
+    with client.chat.completions.stream(messages=messages, **calling) as stream:
         streamed = stream.get_final_completion().choices[0].message
     assert streamed.tool_calls
     result = {"role": "tool", "tool_call_id": streamed.tool_calls[0].id, "content": "sunny"}
-    for form in (lambda message: message, lambda message: message.model_dump(), lambda message: message.to_dict()):
-        again = [*messages, form(parsed), QUESTION, form(streamed), result]
+    forms: list[tuple[Any, Any]] = [
+        (parsed, streamed),
+        (parsed.model_dump(), streamed.model_dump()),
+        (parsed.to_dict(), streamed.to_dict()),
+    ]
+    for answer, call in forms:
+        again: list[Any] = [*messages, answer, QUESTION, call, result]
         assert client.chat.completions.create(messages=again, model="lm", max_tokens=2).choices
     response = client.responses.parse(model="lm", input="Hi", text_format=Place, temperature=0)
     items: list[Any] = [*response.output, QUESTION]

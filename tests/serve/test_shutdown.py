@@ -18,13 +18,6 @@ LONG = {"model": "lm", "prompt": "The import", "max_tokens": 200, "ignore_eos": 
 TEXTS = ["a " * 250] * 2000
 
 
-def wait_for_log(running: Served, said: str) -> None:
-    until = time.monotonic() + 60
-    while said not in "".join(running.log):
-        assert time.monotonic() < until, "".join(running.log)
-        time.sleep(0.01)
-
-
 def refuses(running: Served) -> bool:
     try:
         running.connect().close()
