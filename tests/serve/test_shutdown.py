@@ -36,8 +36,8 @@ def test_after_sigterm_running_texts_go_on_while_new_and_idle_connections_are_cl
             idle.sendall(b"GET /health/ready HTTP/1.1\r\nHost: a\r\n\r\n")
             ready = b""
             while not ready.endswith(b'"ok"}'):
-                assert (part := idle.recv(1 << 16)), ready
-                ready += part
+                ready += (part := idle.recv(1 << 16))
+                assert part, ready
             busy.sendall(f"{head}\r\n\r\n".encode() + body)
             text = busy.recv(1 << 16)
             running.process.send_signal(signal.SIGTERM)
