@@ -3,10 +3,10 @@
     python benchmarks/constrained.py [--model PATH [--draft PATH]] [--schemas FILE] [--rounds N] [--json]
 
 Ten documents for each of 50 schemas: plain, speculative and n-gram decoding, greedy and sampled at temperature 1.5;
-without a draft model seven, none of them speculative. A document is finished if it ends before `--max-new-tokens`, and
-valid if it parses and jsonschema accepts it. Greedy documents of the drafting strategies are compared with those of
-plain decoding. JSON Schema leaves formats to the application: documents with a format that Python does not read, such
-as 30 February, are counted as `odd_formats`.
+without a draft model seven, none of them speculative. The schemas are our own, and from no published suite. A document
+is finished if it ends before `--max-new-tokens`, and valid if it parses and jsonschema accepts it. Greedy documents of
+the drafting strategies are compared with those of plain decoding. JSON Schema leaves formats to the application:
+documents with a format that Python does not read, such as 30 February, are counted as `odd_formats`.
 
 Then the plain greedy documents are generated again in turns with unconstrained texts of as many tokens, `--rounds`
 times; `speed` is the time of the unconstrained texts over that of the documents, both after their prompts. Compiling a

@@ -71,11 +71,10 @@ class Health(msgspec.Struct):
 
 
 class Api:
-    """The endpoints. `draining`: no new requests are accepted, as the server is shutting down."""
+    """The endpoints."""
 
     def __init__(self, models: Models, options: ServerOptions):
         self.models, self.options = models, options
-        self.draining = False
         self.metrics = ServerMetrics()
         for model in models.by_name.values():
             self.metrics.gauges(model.name, model.worker.state)
@@ -85,7 +84,7 @@ class Api:
         routes = [
             Route("/health", self.live, methods=["GET"]),
             Route("/health/live", self.live, methods=["GET"]),
-            Route("/health/ready", self.ready, methods=["GET"]),
+            Route("/health/ready", self.live, methods=["GET"]),
             Route("/metrics", self.show_metrics, methods=["GET"]),
             Route("/v1/models", self.list_models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
@@ -95,7 +94,7 @@ class Api:
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
         ]
-        gate = Middleware(Gate, api_keys=self.options.api_keys, draining=lambda: self.draining)
+        gate = Middleware(Gate, api_keys=self.options.api_keys)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
         if self.options.cors_origins:
             cors = Middleware(
@@ -117,12 +116,6 @@ class Api:
         """Whether the process serves its models: if not, restart it."""
         alive = self.models.alive
         return _json(Health("ok" if alive else "a model has stopped"), 200 if alive else 503)
-
-    async def ready(self, request: Request) -> Response:
-        """Whether to send requests here."""
-        if self.draining:
-            return _json(Health("shutting down"), 503)
-        return await self.live(request)
 
     async def show_metrics(self, request: Request) -> Response:
         """Metrics in Prometheus' format."""

@@ -45,6 +45,16 @@ class ChatRequest(ConversationFields, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None  # auto, none, required, or a tool's name
 
+    @property
+    def most_tokens(self) -> int | None:
+        """Maximum tokens of an answer, by either of its names. Raises `ApiError` if they differ."""
+        if self.max_completion_tokens is None:
+            return self.max_tokens
+        if self.max_tokens not in (None, self.max_completion_tokens):
+            differ = f"max_tokens: {self.max_tokens}, max_completion_tokens: {self.max_completion_tokens}. Send one."
+            raise invalid(differ, "max_tokens")
+        return self.max_completion_tokens
+
 
 class TopLogprob(msgspec.Struct):
     """A token that could have been written."""
@@ -159,7 +169,7 @@ class ChatFormatter(Formatter):
             fields.response_format,
             fields.tools or (),
             fields.tool_choice,
-            fields.max_completion_tokens or fields.max_tokens,
+            fields.most_tokens,
             logprobs,
         )
         self.streams = fields.stream

@@ -45,6 +45,9 @@ def grammar_for(
         if kind != "text":
             raise invalid("structured_outputs: response_format is given, too. Leave one out.", "structured_outputs")
         return _structured(structured, tokenizer)
+    if response_format is not None and response_format.json_schema is not None and kind != "json_schema":
+        unused = f"response_format.json_schema: not for the type {kind}. Leave it out, or set the type to json_schema."
+        raise invalid(unused, "response_format.json_schema")
     if response_format is None or kind == "text":
         return None
     if kind == "json_object":
@@ -52,9 +55,9 @@ def grammar_for(
     if response_format.json_schema is None:
         raise invalid("response_format.json_schema: is missing. Add it.", "response_format.json_schema")
     schema = response_format.json_schema.schema
-    return _compiled(
-        "schema", json.dumps(schema or {"type": "object"}), tokenizer, "response_format.json_schema.schema"
-    )
+    if schema is None:
+        schema = {"type": "object"}
+    return _compiled("schema", json.dumps(schema), tokenizer, "response_format.json_schema.schema")
 
 
 def grammar_of_tools(source: str, tokenizer: Tokenizer) -> Grammar:

@@ -28,10 +28,19 @@ class _Call:
     """The texts of one caller, and their results so far."""
 
     def __init__(self, count: int):
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        self.task = task
+        self.failure: Exception | None = None
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
         self.results: list[Ran | None] = [None] * count
         self.missing = count
+
+    def fail(self, error: Exception) -> None:
+        """Let the caller continue with `error`, wherever it waits; called in its event loop."""
+        self.failure = error
+        self.task.cancel()
 
     def end(self, error: IntaglioError | None) -> None:
         """Let the caller continue; called in its event loop."""
@@ -91,6 +100,7 @@ class EncoderWorker:
         self._limits = replace(limits, texts=min(limits.texts, (batch and batch.maximum) or limits.texts))
         self._vocabulary = self._runner.tokenizer.backend.get_vocab_size()
         self._max_waiting, self._max_tokens, self._linger = max_waiting, max_waiting_tokens, linger_seconds
+        self._calls: set[_Call] = set()  # those that have not ended; of the event loop
         self._changed = threading.Condition()  # guards all that follows
         self._queue: list[_Waiting] = []  # oldest first
         self._tokens = 0  # in the queue
@@ -117,6 +127,19 @@ class EncoderWorker:
         """
         if not texts:
             return []
+        call = _Call(len(texts))
+        self._calls.add(call)
+        try:
+            return await self._run_call(call, texts)
+        except asyncio.CancelledError:
+            if call.failure is None:
+                raise
+            call.task.uncancel()
+            raise call.failure from None
+        finally:
+            self._calls.discard(call)
+
+    async def _run_call(self, call: _Call, texts: Sequence[Text]) -> list[Ran]:
         with self._changed:
             self._check_room(len(texts))
             tokenized = self._tokenizing.submit(self._tokenize, texts)
@@ -127,7 +150,6 @@ class EncoderWorker:
             with self._changed:
                 self._count -= len(texts)
             raise
-        call = _Call(len(texts))
         self._enter(call, texts, sequences)
         try:
             await call.future
@@ -145,6 +167,13 @@ class EncoderWorker:
         """The current load, in texts."""
         with self._changed:
             return Load(self._running, self._count)
+
+    def fail_all(self, error: Exception) -> int:
+        """Let all callers continue with `error`; called in their event loop. Return the number of unfinished texts."""
+        calls = list(self._calls)
+        for call in calls:
+            call.fail(error)
+        return sum(call.missing for call in calls)
 
     def close(self) -> None:
         """Finish all texts in the queue, and release the engine. Later calls of `run` raise `EngineError`."""

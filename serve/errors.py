@@ -60,6 +60,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
+def unsupported(field: str) -> ApiError:
+    """A field that this server does not have."""
+    return invalid(f"{field!r} is not supported by this server. Leave it out.", field)
+
+
 def api_error(error: Exception) -> ApiError:
     """Convert any exception of the runtime. An unknown one is a bug in intaglio, and the server continues.
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from intaglio.errors import one_line
-from intaglio.serve.errors import ApiError, invalid
+from intaglio.serve.errors import ApiError, invalid, unsupported
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -52,7 +52,7 @@ def decode(body: bytes, kind: type[Body]) -> Body:
                 for name in [name for name, value in item.items() if value is None]:
                     del item[name]
     if strange := sorted(given.keys() - known):
-        raise invalid(f"{strange[0][:100]!r} is not supported by this server. Leave it out.", strange[0][:100])
+        raise unsupported(strange[0][:100])
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
@@ -79,7 +79,7 @@ def _validation(error: msgspec.ValidationError) -> ApiError:
         return invalid(f"{where}: is missing. Add it.", where)
     if strange := re.search(r"unknown field `(.*?)`", text):
         where = f"{where}.{strange.group(1)}" if where else strange.group(1)
-        return invalid(f"{where[:200]!r} is not supported by this server. Leave it out.", where[:200])
+        return unsupported(where[:200])
     plain = PATH.sub("", text).replace("`", "")
     return invalid(f"{where or 'the body'}: {plain[:1].lower()}{plain[1:]}.", where or None)
 

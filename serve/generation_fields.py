@@ -13,7 +13,7 @@ from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.prompt_reader import Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
-from intaglio.serve.errors import invalid
+from intaglio.serve.errors import invalid, unsupported
 from intaglio.serve.model import DecoderModel
 
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
@@ -29,7 +29,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Options of a stream."""
 
     include_usage: bool = False  # a last event with the number of tokens
-    include_obfuscation: bool = False  # accepted, as this server adds none
+    include_obfuscation: bool = False  # this server adds none
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -84,6 +84,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
         """Whether a stream ends with the number of tokens. Raises `ApiError` for options of a stream without one."""
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options: only for a stream. Set stream to true, or leave it out.", "stream_options")
+        if self.stream_options is not None and self.stream_options.include_obfuscation:
+            raise unsupported("stream_options.include_obfuscation")
         return self.stream_options is not None and self.stream_options.include_usage
 
 

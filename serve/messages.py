@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 from intaglio.serve.errors import invalid
 
+# Clients send an answer back as they got it, from this server or another one. What an answer holds beside its text and
+# its calls is accepted and not used; any other field is refused by its name.
 
-class ContentPart(msgspec.Struct):
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     """A part of a message; only text is supported."""
 
     type: str
     text: str | None = None
+    annotations: list[Any] | None = None  # of an answer
+    logprobs: list[Any] | None = None  # of an answer
+
+
+class SentFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """The function of a call, and its arguments."""
+
+    name: str
+    arguments: str | dict[str, Any]  # JSON text of an object, or the object
+    parsed_arguments: object = None  # of the client's `parse` and `stream`
+
+
+class SentCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool call of an earlier answer."""
+
+    function: SentFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+    index: int | None = None  # of an answer that was streamed
 
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,9 +46,12 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[SentCall] | None = None
     tool_call_id: str | None = None
-    refusal: None = None  # clients send an answer back as they got it
+    annotations: list[Any] | None = None  # of an answer
+    parsed: object = None  # of the client's `parse` and `stream`
+    reasoning_content: str | None = None  # of an answer
+    refusal: None = None
 
 
 def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | None:
@@ -55,5 +80,10 @@ def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
         if message.tool_calls and message.role != "assistant":
             raise invalid(f"{where}.tool_calls: only messages of the assistant have calls.", f"{where}.tool_calls")
         role = "system" if message.role == "developer" else message.role
-        found.append(Message(role, text, message.name, message.tool_calls, message.tool_call_id))
+        calls = None if message.tool_calls is None else [_call(each) for each in message.tool_calls]
+        found.append(Message(role, text, message.name, calls, message.tool_call_id))
     return found
+
+
+def _call(sent: SentCall) -> ToolCall:
+    return ToolCall(FunctionCall(sent.function.name, sent.function.arguments), sent.id, sent.type)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
-from collections.abc import Callable
 
 import msgspec
 from starlette.responses import Response
@@ -76,24 +75,19 @@ class Observed:
 
 
 class Gate:
-    """Asks for an API key, and refuses new requests while the server shuts down. /health is open to all."""
+    """Asks for an API key. /health is open to all."""
 
-    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...], draining: Callable[[], bool]):
-        self._app, self._draining = app, draining
+    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...]):
+        self._app = app
         self._keys = [key.encode() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with an error."""
-        error = None
-        if scope["type"] == "http" and not scope["path"].startswith("/health"):
-            if self._keys and not self._has_key(scope):
-                missing = "no valid API key. Send the header Authorization: Bearer KEY."
-                error = ApiError(401, missing, code="invalid_api_key")
-            elif self._draining() and scope["method"] == "POST":
-                error = ApiError(503, "the server is shutting down. Try again.", "server_error", retry_after=1)
-        if error is None:
+        closed = scope["type"] == "http" and not scope["path"].startswith("/health")
+        if not closed or not self._keys or self._has_key(scope):
             await self._app(scope, receive, send)
             return
+        error = ApiError(401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key")
         body = msgspec.json.encode(error.body)
         await Response(body, error.status, error.headers, "application/json")(scope, receive, send)
 

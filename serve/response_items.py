@@ -23,6 +23,7 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None  # of a call
     arguments: str | None = None  # of a call: JSON text
     output: str | list[ContentPart] | None = None  # of a call's output
+    phase: str | None = None  # of a message that is an answer: accepted and not used
     id: str | None = None  # accepted and not used, as is the status: clients send items back as they got them
     status: str | None = None
 
@@ -83,6 +84,12 @@ class OutputCall(msgspec.Struct):
     type: Literal["function_call"] = "function_call"
 
 
+# The fields of an item by its type, beside type, id and status.
+ITEM_FIELDS = {
+    "message": {"role", "content", "phase"},
+    "function_call": {"call_id", "name", "arguments"},
+    "function_call_output": {"call_id", "output"},
+}
 OutputItem = OutputMessage | OutputCall
 
 
@@ -100,6 +107,7 @@ def conversation_of(instructions: str | None, given: str | Sequence[InputItem]) 
         raise invalid("input: the list is empty. Send at least one message.", "input")
     for number, item in enumerate(given):
         where = f"input[{number}]"
+        _check_fields(item, where)
         if item.type == "message":
             text = text_of(item.content, f"{where}.content")
             role = _needed(item.role, f"{where}.role")
@@ -133,8 +141,17 @@ def chat_tools(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
 def chat_choice(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:
     """The choice of a tool as the chat API has it."""
     if isinstance(choice, Mapping) and choice.get("type") == "function" and "name" in choice:
-        return {"type": "function", "function": {"name": choice["name"]}}
+        others = {key: value for key, value in choice.items() if key != "name"}
+        return {**others, "function": {"name": choice["name"]}}
     return choice
+
+
+def _check_fields(item: InputItem, where: str) -> None:
+    """Raise `ApiError` for a field that items of another type have."""
+    allowed = {"type", "id", "status", *ITEM_FIELDS[item.type]}
+    for name in item.__struct_fields__:
+        if name not in allowed and getattr(item, name) is not None:
+            raise invalid(f"{where}.{name}: an item of type {item.type} has none. Leave it out.", f"{where}.{name}")
 
 
 def _needed(value: str | None, where: str) -> str:

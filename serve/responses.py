@@ -13,7 +13,7 @@ from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.parser import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
 from intaglio.serve.constraints import JsonSchema, ResponseFormat
 from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
-from intaglio.serve.errors import ApiError, ErrorDetails, invalid
+from intaglio.serve.errors import ApiError, ErrorDetails, invalid, unsupported
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count
 from intaglio.serve.model import DecoderModel
@@ -122,6 +122,8 @@ class ResponseFormatter(Formatter):
         """Raises `ApiError` for fields out of range."""
         if fields.n != 1:
             raise invalid("n: /v1/responses returns one response. Leave it out.", "n")
+        if fields.reports_usage:
+            raise unsupported("stream_options.include_usage")
         options = fields.text or TextOptions()
         tools, choice = fields.tools or [], fields.tool_choice
         self.requests, calling = conversation_requests(
@@ -265,6 +267,9 @@ class ResponseFormatter(Formatter):
 def _response_format(options: TextOptions) -> ResponseFormat:
     form = options.format
     if form.type != "json_schema":
+        if form.schema is not None:
+            unused = f"text.format.schema: not for the type {form.type}. Leave it out, or set the type to json_schema."
+            raise invalid(unused, "text.format.schema")
         return ResponseFormat(form.type)
     if form.schema is None:
         raise invalid("text.format.schema: is missing. Add it.", "text.format.schema")

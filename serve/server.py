@@ -21,6 +21,7 @@ from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.agent_description import AgentDescription, read_description
 from intaglio.serve.agent_opening import check_descriptions, open_agents
 from intaglio.serve.application import Api
+from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError
 from intaglio.serve.logs import Format, configure
 from intaglio.serve.opening import named, open_models
@@ -31,6 +32,8 @@ from intaglio.serve.trace import TraceFile
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Failing = DecoderWorker | EncoderWorker | ServedAgent
 
 log = logging.getLogger("intaglio.serve")
 
@@ -151,17 +154,20 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal: shut down; a second one: do not wait for running requests."""
-        self._api.draining = True
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, finish the running requests within the grace period, cancel the others."""
+        """Stop listening, finish the running requests within the grace period, cancel the others.
+
+        The port is closed at once, instead of answering 503: a proxy whose connection is refused knows that nothing was
+        processed, and sends the request to another server, which it does not do for a POST that was answered.
+        """
         grace = self._api.options.grace
-        workers = [each.worker for each in self._api.models.decoders]
-        failing: list[DecoderWorker | ServedAgent] = [*self._api.models.agents.values(), *workers]
-        running = sum(worker.state().running + worker.state().waiting for worker in workers)
+        workers = [each.worker for each in self._api.models.by_name.values()]
+        failing: list[Failing] = [*self._api.models.agents.values(), *workers]
+        running = sum(load.running + load.waiting for load in (worker.state() for worker in workers))
         log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
         late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)
         timer = asyncio.get_running_loop().call_later(grace, _fail_all, failing, late)
@@ -172,7 +178,7 @@ class _Server(uvicorn.Server):
         log.info("shut down")
 
 
-def _fail_all(running: Sequence[DecoderWorker | ServedAgent], error: ApiError) -> None:
+def _fail_all(running: Sequence[Failing], error: ApiError) -> None:
     left = sum(each.fail_all(error) for each in running)
     if left:
         log.warning("%d texts were not finished within the grace period, and end here", left)

@@ -57,7 +57,7 @@ Examples:
 @drafting_options
 @click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads per model, for ort-cpu.  [default: all]")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write the scheduler's steps here, as a Chrome trace.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write the steps of decoders here, as a Chrome trace.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )

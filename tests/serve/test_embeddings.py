@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from served import Served, served
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
@@ -122,6 +123,35 @@ def test_classes_with_probabilities_in_the_order_of_the_model(classifier: tuple[
         assert data.probs == pytest.approx([(alone.scores or {})[label] for label in LABELS], abs=1e-5)
         assert sum(data.probs) == pytest.approx(1)
         assert list(data.scores) == sorted(data.scores, key=data.scores.__getitem__, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def moods(classifier: tuple[Path, EncoderWorker]) -> Iterator[Served]:
+    """A server of the classifier."""
+    with served(f"moods={classifier[0]}", "--threads", 1) as running:
+        yield running
+
+
+def test_classes_over_http(moods: Served, classifier: tuple[Path, EncoderWorker]) -> None:
+    texts = ["a b c", "zzz 123 zzz"]
+    status, found = moods.post("/v1/classify", {"model": "moods", "input": texts})
+    assert status == 200
+    assert (found["object"], found["model"]) == ("list", "moods")
+    for place, (data, alone) in enumerate(zip(found["data"], run(classifier[0], texts), strict=True)):
+        assert (data["index"], data["label"], data["num_classes"]) == (place, alone.label, 3)
+        assert data["probs"] == pytest.approx([(alone.scores or {})[label] for label in LABELS], abs=1e-5)
+        assert data["scores"] == dict(zip(LABELS, data["probs"], strict=True))
+    assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] > 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"top_k": 1}, "top_k"), ({"input": 3}, "input"), ({"model": None}, "model")]
+)
+def test_a_field_that_classify_does_not_have_is_refused_by_its_name(
+    moods: Served, fields: dict[str, Any], param: str
+) -> None:
+    status, error = moods.post("/v1/classify", {"model": "moods", "input": "a", **fields})
+    assert (status, error["error"]["param"]) == (400, param)
 
 
 def test_each_endpoint_names_the_task_that_it_needs(

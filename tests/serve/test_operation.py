@@ -91,6 +91,22 @@ def test_only_the_named_web_page_may_call(operated: tuple[Served, Path]) -> None
     assert allowed("https://other.example") is None
 
 
+def test_without_the_option_no_web_page_may_call(server: Served) -> None:
+    request = urllib.request.Request(f"{server.url}/v1/models", headers={"Origin": "https://page.example"})
+    with urllib.request.urlopen(request) as response:
+        assert response.status == 200
+        assert not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+def test_prompts_beyond_the_tokens_that_may_wait_are_answered_with_429(chat_models: tuple[Path, Path]) -> None:
+    body = {"model": "lm", "prompt": [5] * 30, "max_tokens": 200, "ignore_eos": True}
+    with served(f"lm={chat_models[1]}", "--rows", 1, "--max-waiting-tokens", 40) as running:
+        status, error = running.post("/v1/completions", {**body, "n": 9})  # far fewer than --max-waiting
+        assert status == 429
+        assert "prompt tokens are waiting, the maximum is 40" in error["error"]["message"]
+        assert running.post("/v1/completions", {**body, "max_tokens": 1})[0] == 200
+
+
 def test_the_trace_has_every_pass_and_is_whole_after_the_server_has_ended(operated: tuple[Served, Path]) -> None:
     server, trace = operated
     server.post("/v1/completions", BODY)
