@@ -28,6 +28,7 @@ from intaglio.runtime.sessions.step import whole_outputs
 
 POSITIONS = 128
 SIZES: dict[str, Any] = {"max_position_embeddings": POSITIONS}
+COMPRESSED = ("medusa", "hidden-transfer", "calm", "exit", "t5", "small t5")  # bundles that there are in four bits, too
 Made = dict[str, Path]
 
 
@@ -66,7 +67,20 @@ def make_bundles(
     compress(large, bundles["four"], "rtn")
     for name, layers in ("t5", 2), ("small t5", 1):
         bundles[name] = make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
+    for name in COMPRESSED:
+        bundles[in_four_bits(name)] = folder / in_four_bits(name).replace(" ", "-")
+        compress(bundles[name], bundles[in_four_bits(name)], "rtn")
     return bundles
+
+
+def in_four_bits(name: str) -> str:
+    """The name of a bundle's, or a kind's, compressed variant."""
+    return f"{name} in four bits"
+
+
+def as_is(name: str) -> str:
+    """The name of the variant that is not compressed."""
+    return name
 
 
 def noisy(checkpoint: Path, folder: Path) -> Path:
@@ -87,6 +101,11 @@ def noisy(checkpoint: Path, folder: Path) -> Path:
 def open_models(made: Made) -> Iterator[dict[str, Models]]:
     """What is driven, by name."""
     drafting = ("greedy", "sample", "bild", "speculative", "ngram", "auto")
+    exiting = ("greedy", "sample", "bild", "speculative")
+    alone = {
+        **{kind: (kind, "greedy", "sample", "ngram", "auto") for kind in ("medusa", "hidden-transfer")},
+        "calm": ("calm", "greedy", "sample", "ngram"),
+    }
     with ExitStack() as opened:
 
         def engine(name: str, **options: Any) -> OnnxRuntimeEngine:
@@ -106,22 +125,24 @@ def open_models(made: Made) -> Iterator[dict[str, Models]]:
             "fixed": Models(
                 Bundle.open(made["large"]), pair("large", "small", lambda each: FixedEngine(each, 64, 24)), drafting
             ),
-            **{
-                kind: Models(Bundle.open(made[kind]), pair(kind, None), (kind, "greedy", "sample", "ngram", "auto"))
-                for kind in ("medusa", "hidden-transfer")
-            },
             "fixed trees": Models(
                 Bundle.open(made["hidden-transfer"]),
                 pair("hidden-transfer", None, lambda each: FixedEngine(each, 64, 24)),
                 ("hidden-transfer", "greedy", "sample"),
             ),
-            "calm": Models(Bundle.open(made["calm"]), pair("calm", None), ("calm", "greedy", "sample", "ngram")),
-            "exit": Models(
-                Bundle.open(made["exit"]),
-                exits(made["exit"], engine),
-                ("greedy", "sample", "bild", "speculative"),
-            ),
-            "t5": Models(Bundle.open(made["t5"]), encoder_decoders(made, opened), drafting),
+            **{
+                name(kind): Models(Bundle.open(made[name(kind)]), pair(name(kind), None), strategies)
+                for kind, strategies in alone.items()
+                for name in (as_is, in_four_bits)
+            },
+            **{
+                name("exit"): Models(Bundle.open(made[name("exit")]), exits(made, name("exit"), engine), exiting)
+                for name in (as_is, in_four_bits)
+            },
+            **{
+                name("t5"): Models(Bundle.open(made[name("t5")]), encoder_decoders(made, opened, name), drafting)
+                for name in (as_is, in_four_bits)
+            },
         }
 
 
@@ -129,23 +150,23 @@ def decoder(bundle: Path) -> Any:
     return Bundle.open(bundle).manifest.decoder
 
 
-def exits(bundle: Path, engine: Callable[..., OnnxRuntimeEngine]) -> Any:
+def exits(made: Made, name: str, engine: Callable[..., OnnxRuntimeEngine]) -> Any:
     """Sessions of a model and its early exit."""
-    first = engine("exit", outputs=exit_outputs(decoder(bundle)))
-    whole = engine("exit", outputs=whole_outputs(decoder(bundle)))
+    of = decoder(made[name])
+    first, whole = engine(name, outputs=exit_outputs(of)), engine(name, outputs=whole_outputs(of))
 
     def sessions(rows: int) -> tuple[DecoderSession, DecoderSession]:
-        large = DecoderSession(whole, decoder(bundle), rows)
+        large = DecoderSession(whole, of, rows)
         return large, EarlyExitSession(first, large)
 
     return sessions
 
 
-def encoder_decoders(made: Made, opened: ExitStack) -> Any:
+def encoder_decoders(made: Made, opened: ExitStack, variant: Callable[[str], str]) -> Any:
     """Sessions of two encoder-decoders."""
     parts = []
     for name in ("t5", "small t5"):
-        bundle = Bundle.open(made[name])
+        bundle = Bundle.open(made[variant(name)])
         encoder = bundle.manifest.encoder
         assert encoder is not None
         engines = [

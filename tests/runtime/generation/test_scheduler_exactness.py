@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduled_models import Models
+from scheduled_models import Models, in_four_bits
 
 from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.events import Failed, Finished, Piece
@@ -135,8 +135,8 @@ def drive(models: Models, plans: Sequence[Planned], rows: int, chunk: int) -> li
 def test_a_request_is_given_what_it_is_given_alone(
     kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]
 ) -> None:
-    """207 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks."""
-    own = models[kind]
+    """207 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks, bits."""
+    own = models[data.draw(st.sampled_from([name for name in (kind, in_four_bits(kind)) if name in models]))]
     plans = follow_ups(own, data.draw(st.lists(planned(own.strategies), min_size=1, max_size=6)))
     for plan, state in zip(plans, drive(own, plans, rows, chunk), strict=True):
         expected = alone(own, plan.request)
