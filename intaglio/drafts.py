@@ -76,7 +76,7 @@ def read_drafts(folder: Path, depth: int) -> Drafts | None:
         return None
     try:
         drafts = msgspec.json.decode(path.read_bytes(), type=Drafts)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: cannot be read ({reason}). Train the drafts again.") from error
     problem = f"steps {drafts.steps}, expected at least 1" if drafts.steps < 1 else None
