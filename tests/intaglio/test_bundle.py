@@ -87,6 +87,10 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[2**40, 4])), "impossible length"),
+        (lambda b: edit(b, lambda m: m.update(truncation=-1)), "truncation is -1, expected 1 to 2147483647"),
+        (lambda b: edit(b, lambda m: m.update(truncation=0)), "truncation is 0, expected 1 to"),
+        (lambda b: edit(b, lambda m: m.update(truncation=2**31)), "truncation is 2147483648, expected 1 to"),
+        (lambda b: edit(b, lambda m: m.update(truncation=2**70)), "truncation is 1180591620717411303424, expected 1"),
         (
             lambda b: edit(b, lambda m: m["inputs"][0].update(dtype="float1e9")),
             "x has dtype 'float1e9', expected one",

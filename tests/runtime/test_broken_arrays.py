@@ -87,6 +87,18 @@ def test_a_broken_file_gets_one_line(fault: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_small_file_that_expands_to_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    header = npy(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({1 << 30},),}}")[:128]
+    archive = zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED)
+    with archive, archive.open("input_ids.npy", "w") as member:
+        member.write(header)
+        for _ in range(64):
+            member.write(bytes(1 << 24))
+    assert (tmp_path / "a.npz").stat().st_size < 2 << 20
+    with pytest.raises(UsageError, match=r"it expands to 1073741952 bytes, expected at most 1073741824"):
+        read_arrays(tmp_path / "a.npz", "--data")
+
+
 def test_a_damaged_stream_is_what_zlib_refuses(tmp_path: Path) -> None:
     """The case above is the one it is meant to be."""
     with pytest.raises(zlib.error), np.load(io.BytesIO(damaged_stream())) as arrays:

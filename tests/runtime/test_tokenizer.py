@@ -72,6 +72,7 @@ def test_texts_of_unequal_length_are_padded_on_the_right_whatever_the_file_says(
         ({"tokenizer_config.json": {"pad_token": "[MASK]"}}, 4),
         ({"tokenizer_config.json": {"pad_token": "<none such>"}, "config.json": {"pad_token_id": 7}}, 7),
         ({"config.json": {"pad_token_id": -1}}, 0),
+        ({"config.json": {"pad_token_id": 2**70}}, 0),
         ({}, 0),
     ],
 )
