@@ -103,6 +103,12 @@ def test_a_text_is_cut_only_when_asked_to(adopt: Adopt) -> None:
     assert tokenizer.feeds(TEXTS)["input_ids"].shape == (3, 7)
 
 
+def test_a_giant_file_beside_the_tokenizer_is_refused_unread(adopt: Adopt) -> None:
+    bundle = Bundle.open(adopt({"special_tokens_map.json": "{}" + " " * (8 << 20)}, padding=None))
+    with pytest.raises(BundleError, match=r"special_tokens_map\.json: 8388610 bytes, expected at most 8388608"):
+        Tokenizer.open(bundle)
+
+
 def test_a_damaged_file_beside_the_tokenizer_is_named(adopt: Adopt) -> None:
     bundle = Bundle.open(adopt({"special_tokens_map.json": "{"}, padding=None))
     with pytest.raises(BundleError, match=r"special_tokens_map\.json: not readable JSON"):
