@@ -124,7 +124,9 @@ def _task(bundle: Bundle) -> Task:
             f"bundle {bundle.path}: no output {task.output}, which the task {manifest.task!r} needs. Re-export it."
         )
     if task.masked and MASK not in {spec.name for spec in manifest.inputs}:
-        raise BundleError(f"bundle {bundle.path}: no input {MASK}, which the task {manifest.task!r} needs.")
+        raise BundleError(
+            f"bundle {bundle.path}: no input {MASK}, which the task {manifest.task!r} needs. Re-export it."
+        )
     if manifest.task == "classify":
         if manifest.activation not in SCORES:
             raise BundleError(
