@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from intaglio.errors import SourceError, one_line
+from intaglio.manifest import MAX_DRAFTS
 
 RECORD = "drafts.json"
 MATRICES = "drafts.safetensors"
@@ -76,10 +77,10 @@ def read_drafts(folder: Path, depth: int) -> Drafts | None:
         return None
     try:
         drafts = msgspec.json.decode(path.read_bytes(), type=Drafts)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: cannot be read ({reason}). Train the drafts again.") from error
-    problem = f"steps {drafts.steps}, expected at least 1" if drafts.steps < 1 else None
+    problem = None if 1 <= drafts.steps <= MAX_DRAFTS else f"steps {drafts.steps}, expected 1 to {MAX_DRAFTS}"
     if drafts.kind == HIDDEN_TRANSFER:
         problem = problem or layers_error(drafts.layers, drafts.steps, depth)
     if problem:

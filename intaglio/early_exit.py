@@ -43,7 +43,7 @@ def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
         return None
     try:
         record = msgspec.json.decode(path.read_bytes(), type=EarlyExit)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: cannot be read ({reason}). Train it again.") from error
     if problem := layer_error(record.layer, depth):

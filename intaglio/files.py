@@ -161,7 +161,7 @@ def _exchange(one: Path, other: Path) -> bool:
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     if rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
         return True
-    if ctypes.get_errno() in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+    if ctypes.get_errno() in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
         return False
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
 

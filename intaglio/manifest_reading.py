@@ -118,13 +118,17 @@ def _verify_data(path: Path, manifest: Manifest, file: str, model: onnx.ModelPro
 
 
 def verify_axes(path: Path, manifest: Manifest) -> None:
-    """Reject impossible axes and unknown dtypes."""
+    """Reject impossible axes, an impossible truncation, and unknown dtypes."""
     specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
     axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
     lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
     bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
     if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
         raise BundleError(f"{path / MANIFEST}: an axis has an impossible length. Re-export the bundle.")
+    if manifest.truncation is not None and not 1 <= manifest.truncation <= LONGEST:
+        raise BundleError(
+            f"{path / MANIFEST}: truncation is {manifest.truncation}, expected 1 to {LONGEST}. Re-export the bundle."
+        )
     if strange := [spec for spec in specs if spec.dtype not in DTYPES]:
         raise BundleError(
             f"{path / MANIFEST}: {strange[0].name} has dtype {strange[0].dtype[:40]!r}, expected one of "

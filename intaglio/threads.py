@@ -18,6 +18,7 @@ from typing import TypeVar
 from intaglio.errors import UsageError
 
 OPTION = "--threads"
+MAX_THREADS = 1024
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,18 +36,23 @@ def usable_threads() -> int:
 def bounded(threads: int | None) -> Iterator[None]:
     """Limit the code inside to `threads` threads, by default one per processor, and BLAS to one in each of them.
 
-    Engines opened inside use the same number. Raises `UsageError` for fewer than one.
+    Engines opened inside use the same number. Raises `UsageError` for fewer than one, or more than `MAX_THREADS`.
     """
     from threadpoolctl import threadpool_limits
 
-    if threads is not None and threads < 1:
-        raise UsageError(f"{OPTION} {threads}: expected at least 1.")
+    check_threads(threads)
     token = _most.set(threads or _most.get())
     try:
         with threadpool_limits(1, user_api="blas"):
             yield
     finally:
         _most.reset(token)
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise `UsageError` for an unreasonable number of processor threads."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"{OPTION} {threads}: expected 1 to {MAX_THREADS}.")
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> list[Result]:

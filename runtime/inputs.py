@@ -26,6 +26,7 @@ class InputsUsed(msgspec.Struct):
     batches: int
 
 
+EXPANDED = 1 << 30  # bytes of arrays that a smaller, compressed file may hold
 MASK = "attention_mask"  # the input that is 0 at padding
 
 
@@ -95,9 +96,15 @@ def _arrays(
 
 
 def read_arrays(path: Path, option: str) -> dict[str, Array]:
-    """The arrays of an .npz file by name. Raises `UsageError` if it is not one."""
+    """The arrays of an .npz file by name.
+
+    Raises `UsageError` if it is not one, or expands to more than `EXPANDED` bytes and more than its own size.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            size, most = sum(member.file_size for member in arrays.zip.infolist()), path.stat().st_size
+            if size > max(most, EXPANDED):
+                raise ValueError(f"it expands to {size} bytes, expected at most {EXPANDED} of a compressed file")
             return dict(arrays)
     except Exception as error:  # from the archive, its compression, NumPy's headers, or too large an allocation
         reason = one_line(error, 200) or type(error).__name__

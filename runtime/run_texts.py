@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle, Manifest
-from intaglio.errors import BundleError, UsageError
+from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.inputs import MASK
 from intaglio.runtime.tokenizer import Tokenizer, TokenSequence
 from intaglio.targets import DEFAULT
 
@@ -64,7 +65,7 @@ class TextRunner:
         if top < 1:
             raise UsageError(f"top {top}: expected at least 1.")
         self.manifest, self._top = bundle.manifest, top
-        self._read = _reader(bundle)
+        self._task = _task(bundle)
         self.tokenizer = Tokenizer.open(bundle)
         self.engine = open_engine(bundle, target, threads, spinning)
 
@@ -95,7 +96,8 @@ class TextRunner:
         """Run one batch of checked texts, at least one, given with their tokens."""
         feeds = self.tokenizer.pad(sequences)
         outputs = self.engine.run(feeds)
-        results = list(self._read(_Batch(texts, feeds, outputs, self.manifest, self.tokenizer, self._top)))
+        _check_output(outputs[self._task.output], feeds, self._task, self.manifest)
+        results = list(self._task.read(_Batch(texts, feeds, outputs, self.manifest, self.tokenizer, self._top)))
         for result, sequence in zip(results, sequences, strict=True):
             result.tokens = len(sequence.ids)
         return results
@@ -105,8 +107,8 @@ class TextRunner:
         self.engine.close()
 
 
-def _reader(bundle: Bundle) -> Callable[[_Batch], Iterator[Ran]]:
-    """The function that interprets the outputs of `bundle`. Raises `BundleError` unless it has one of the `TASKS`."""
+def _task(bundle: Bundle) -> Task:
+    """The task of `bundle`. Raises `BundleError` unless it is one of the `TASKS`, and the bundle has what it needs."""
     manifest = bundle.manifest
     if manifest.decoder is not None:
         raise BundleError(
@@ -115,12 +117,44 @@ def _reader(bundle: Bundle) -> Callable[[_Batch], Iterator[Ran]]:
     if manifest.task not in TASKS:
         known = ", ".join(TASKS)
         raise BundleError(f"bundle {bundle.path}: its task is {manifest.task or 'unknown'!r}, expected one of {known}.")
-    needed, read = TASKS[manifest.task]
-    if needed not in {spec.name for spec in manifest.outputs}:
+    task = TASKS[manifest.task]
+    shapes = {spec.name: spec.shape for spec in manifest.outputs}
+    if task.output not in shapes:
         raise BundleError(
-            f"bundle {bundle.path}: no output {needed}, which the task {manifest.task!r} needs. Re-export it."
+            f"bundle {bundle.path}: no output {task.output}, which the task {manifest.task!r} needs. Re-export it."
         )
-    return read
+    if task.masked and MASK not in {spec.name for spec in manifest.inputs}:
+        raise BundleError(
+            f"bundle {bundle.path}: no input {MASK}, which the task {manifest.task!r} needs. Re-export it."
+        )
+    if manifest.task == "classify":
+        if manifest.activation not in SCORES:
+            raise BundleError(
+                f"bundle {bundle.path}: activation {manifest.activation[:40]!r}, expected one of {', '.join(SCORES)}. "
+                "Re-export it."
+            )
+        classes = shapes[task.output][-1:]
+        if any(isinstance(length, int) and length != len(manifest.labels) for length in classes):
+            raise BundleError(
+                f"bundle {bundle.path}: {len(manifest.labels)} labels, expected {classes[0]}, one per class. "
+                "Re-export it."
+            )
+    return task
+
+
+def _check_output(output: Array, feeds: Mapping[str, Array], task: Task, manifest: Manifest) -> None:
+    """Raise `EngineError` unless `output` is what the manifest says: a graph can return anything under a name."""
+    batch, sequence = next(iter(feeds.values())).shape
+    lengths = {"batch": batch, "sequence": sequence, "classes": len(manifest.labels)}
+    fits = len(output.shape) == len(task.axes) and all(
+        lengths.get(axis, length) == length for axis, length in zip(task.axes, output.shape, strict=True)
+    )
+    if not fits or output.dtype.kind != "f":
+        expected = ", ".join(f"{axis} {lengths[axis]}" if axis in lengths else axis for axis in task.axes)
+        raise EngineError(
+            f"output {task.output}: got {output.dtype} {list(output.shape)}, expected floats [{expected}]. "
+            "Re-export the bundle."
+        )
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -152,7 +186,7 @@ def _embed(batch: _Batch) -> Iterator[Ran]:
 
 
 def _encode(batch: _Batch) -> Iterator[Ran]:
-    mask = batch.feeds["attention_mask"].astype(np.float32)[..., None]
+    mask = batch.feeds[MASK].astype(np.float32)[..., None]
     hidden = batch.outputs["last_hidden_state"].astype(np.float32)
     for text, vector in zip(batch.texts, (hidden * mask).sum(axis=1) / mask.sum(axis=1), strict=True):
         yield Ran(text, embedding=vector.astype(np.float32))
@@ -178,7 +212,7 @@ def _fill_mask(batch: _Batch) -> Iterator[Ran]:
             token = tokenizer.backend.id_to_token(word) or f"[{word}]"
             shown = tokenizer.backend.decode([word]).strip() or token
             scores[token if shown in scores else shown] = float(probabilities[0, word])
-        length = int(batch.feeds["attention_mask"][index].sum())
+        length = int(batch.feeds[MASK][index].sum())
         yield Ran(text, label=tokenizer.backend.decode(ids[:length].tolist()), scores=scores)
 
 
@@ -195,13 +229,21 @@ def _identity(logits: Array) -> Numbers:
     return logits.astype(np.float64)
 
 
+class Task(NamedTuple):
+    """What a task reads of a graph."""
+
+    output: str
+    axes: tuple[str, ...]  # of that output
+    masked: bool  # also reads `attention_mask`
+    read: Callable[[_Batch], Iterator[Ran]]  # interprets the output
+
+
 Numbers = npt.NDArray[np.float64]
 SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": _softmax, "sigmoid": _sigmoid, "identity": _identity}
 EMBEDDING_TASKS = ("embed", "encode")
-# Task -> the output that it uses, and the function that interprets it.
-TASKS: dict[str, tuple[str, Callable[[_Batch], Iterator[Ran]]]] = {
-    "embed": ("sentence_embedding", _embed),
-    "encode": ("last_hidden_state", _encode),
-    "classify": ("logits", _classify),
-    "fill-mask": ("logits", _fill_mask),
+TASKS = {
+    "embed": Task("sentence_embedding", ("batch", "width"), False, _embed),
+    "encode": Task("last_hidden_state", ("batch", "sequence", "width"), True, _encode),
+    "classify": Task("logits", ("batch", "classes"), False, _classify),
+    "fill-mask": Task("logits", ("batch", "sequence", "vocabulary"), True, _fill_mask),
 }

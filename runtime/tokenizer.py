@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
+from intaglio.manifest import LONGEST
 from intaglio.runtime.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -183,7 +184,7 @@ def _padding_tokens(bundle: Bundle) -> tuple[str | None, int | None]:
     """The padding token named in the files next to the tokenizer, and the model's `pad_token_id`."""
     named = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
     number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
-    return named.get("pad_token"), number if isinstance(number, int) and number >= 0 else None
+    return named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
 
 
 def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
@@ -204,7 +205,9 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
     try:
         with _without_panics():
             backend = Backend.from_file(str(path))
-            padding, truncation = backend.padding or {}, backend.truncation or {}
+            padding, cut = backend.padding or {}, (backend.truncation or {}).get("max_length")
+            if cut is not None and not 1 <= cut <= LONGEST:
+                raise ValueError(f"truncation.max_length is {cut}, expected 1 to {LONGEST}")
             backend.no_padding()
             backend.no_truncation()
             for text in ("", TRIAL):
@@ -214,7 +217,7 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
             raise
         reason = one_line(error, 200)
         raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
-    return backend, padding, truncation.get("max_length")
+    return backend, padding, cut
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from intaglio.errors import BundleError, one_line
 
 MODEL_CONFIGURATION = "config.json"
 CONFIGURATION = "tokenizer_config.json"
+MAX_BYTES = 8 << 20  # of one file; parsing takes 20 times that in memory
 SPECIAL_TOKENS = "special_tokens_map.json"  # used by older checkpoints for the names of special tokens
 
 
@@ -20,13 +22,22 @@ def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
     if name not in bundle.manifest.files:
         return {}
     path = bundle.path / name
+    text = read_small(path)
     try:
-        found = msgspec.json.decode(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error
+        found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{path}: not readable JSON ({one_line(error)}). Re-export the bundle.") from error
     return found if isinstance(found, dict) else {}
+
+
+def read_small(path: Path) -> str:
+    """The text of a file next to a tokenizer. Raises `BundleError` above `MAX_BYTES`, or if it is not UTF-8."""
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise BundleError(f"{path}: {size} bytes, expected at most {MAX_BYTES}. Re-export the bundle.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error
 
 
 def special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:

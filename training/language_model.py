@@ -40,7 +40,7 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
     """
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"source {folder}: no readable {CONFIG} ({reason}). Give a checkpoint's folder.") from error
     if config.get("is_encoder_decoder") is True and not encoder_decoders:

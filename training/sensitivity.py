@@ -19,6 +19,7 @@ from intaglio.progress import step, track
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.sensitivity_file import Observed, SensitivityWriter
+from intaglio.threads import check_threads
 
 OPTION = "--calibration"
 LEAST_TOKENS = 64  # minimum length of a calibration text; gradients on fewer tokens are meaningless
@@ -118,7 +119,8 @@ def _torch_threads(threads: int | None) -> Iterator[None]:
 
 
 def _check_options(output: Path, samples: int, tokens: int, force: bool, threads: int | None) -> None:
-    for name, value, least in (("samples", samples, 1), ("tokens", tokens, 2), ("threads", threads, 1)):
-        if value is not None and value < least:
+    check_threads(threads)
+    for name, value, least in (("samples", samples, 1), ("tokens", tokens, 2)):
+        if value < least:
             raise UsageError(f"{name} {value}: expected at least {least}.")
     check_output_file(output, force, "output")

@@ -22,10 +22,10 @@ from intaglio.errors import UsageError
 from intaglio.model_file import load, save
 from intaglio.plugins.memory_bandwidth import Memory
 from intaglio.progress import step, track
-from intaglio.runtime.engines.engine import check_threads
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.temporary import scratch_directory
+from intaglio.threads import check_threads
 from intaglio.validate.cpu_cache import last_level_bytes
 from intaglio.validate.work import Work, work
 

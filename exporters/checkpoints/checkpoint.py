@@ -15,11 +15,12 @@ from intaglio.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.extras import load
-from intaglio.files import inside, sha256
+from intaglio.files import inside, restore, sha256
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_FILES = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
@@ -42,6 +43,7 @@ class Checkpoint:
 
         `download`: False takes what an earlier download left on this machine, and contacts nobody.
         """
+        restore(Path(location))
         if Path(location).is_dir():
             return cls._read(Path(location), "local", str(Path(location).absolute()), None)
         if Path(location).exists() or not HUB_ID.fullmatch(location):
@@ -127,8 +129,10 @@ class Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises `SourceError` if the file has none."""
+    """The JSON object in `path`. Raises `SourceError` if the file has none, or is larger than `MAX_JSON`."""
     try:
+        if (size := path.stat().st_size) > MAX_JSON:
+            raise SourceError(f"{path}: {size} bytes, expected at most {MAX_JSON}. Download or copy the file again.")
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path}: not a JSON object ({error}). Download or copy the file again.") from error

@@ -21,7 +21,7 @@ MOST_POSITIONS = 1 << 30  # rotary and relative positions have no weight to comp
 
 
 def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
-    """Raise `SourceError` for more layers than weights, or a length larger than every axis of every weight.
+    """Raise `SourceError` for what is not a number, more layers than weights, or a length beyond every weight's axes.
 
     Such a number would otherwise cost a lot of time first: `transformers` creates lists of that many layers. With
     `learned_positions`, the model has a weight with one row per position.
@@ -37,5 +37,7 @@ def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
 def _check(config: Mapping[str, Any], keys: Iterable[str], most: int, what: str) -> None:
     for key in keys:
         value = config.get(key)
-        if isinstance(value, int | float) and value > most:
+        if not isinstance(value, int | float | None):
+            raise SourceError(f"config.json: {key} is {str(value)[:40]!r}, expected a number. Fix it.")
+        if value is not None and value > most:
             raise SourceError(f"config.json: {key} is {value}, expected at most {most} ({what}). Fix it.")

@@ -53,7 +53,7 @@ def read_head(folder: Path) -> SentenceHead | None:
         return None
     try:
         modules = msgspec.json.decode(file.read_bytes(), type=list[Module])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{file}: damaged ({error}). Download or copy the file again.") from error
     names = [module.type.rsplit(".", 1)[-1] for module in modules]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):

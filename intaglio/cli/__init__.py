@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from intaglio import interrupts
 from intaglio.cli.completion import COMPLETE, answer, completed
+from intaglio.cli.printable import printable
 from intaglio.errors import IntaglioError
 from intaglio.version import __version__
 
@@ -132,7 +133,7 @@ class _Warnings:
         line: str | None = None,
     ) -> None:
         """Print a warning; replaces `warnings.showwarning`."""
-        text = " ".join(str(message).split())
+        text = printable(" ".join(str(message).split()))
         if text not in self._shown:
             self._shown.add(text)
             click.echo(f"intaglio: warning: {text}", err=True)
@@ -159,4 +160,4 @@ def _message(error: BaseException) -> str | None:
             said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."
         case _:
             said = f"{type(error).__name__}: {error}. This is a bug in intaglio; {TRACEBACK}=1 shows where."
-    return f"intaglio: {' '.join(said.split())}"
+    return printable(f"intaglio: {' '.join(said.split())}")

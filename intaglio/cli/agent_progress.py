@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from intaglio.cli.table import printable
+from intaglio.cli.printable import printable
 from intaglio.runtime.agents.events import AnyEvent, ModelEnded, Replanned, TaskEnded
 from intaglio.runtime.agents.run_record import RequestSpan, RunRecord, TaskSpan
 

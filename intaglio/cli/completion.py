@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +94,13 @@ def completed(command: click.Command) -> click.Command:
 def bundles(beginning: str) -> list[CompletionItem]:
     """Complete directories that hold a bundle; if none matches, any directory, so that the user can go deeper."""
     folder, name = os.path.split(beginning)
-    found = sorted(
-        str(Path(folder, manifest.parent.name))
-        for manifest in Path(folder or ".").expanduser().glob("*/bundle.json")
-        if manifest.parent.name.startswith(name)
-    )
+    found = []
+    with suppress(RuntimeError):  # "~" of a user who has no home
+        found = sorted(
+            str(Path(folder, manifest.parent.name))
+            for manifest in Path(folder or ".").expanduser().glob("*/bundle.json")
+            if manifest.parent.name.startswith(name)
+        )
     return [CompletionItem(path) for path in found] or [CompletionItem(beginning, type="dir")]
 
 

@@ -88,7 +88,7 @@ def _runs(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
 
 
 def _described(specs: list[TensorSpec]) -> str:
-    from intaglio.cli.table import TIED
+    from intaglio.cli.printable import TIED
 
     first, last = specs[0], specs[-1]
     name = first.name if len(specs) == 1 else f"{first.name} … {last.name} ({len(specs)})"

@@ -52,7 +52,8 @@ def print_table(
     If the terminal is too narrow, text wraps, and then the columns of `may_drop` are dropped in their order; never list
     the verdict there. In a file or a pipe each row is one line.
     """
-    from intaglio.cli.table import MARGIN, joined, lay_out, printable, wrap
+    from intaglio.cli.printable import printable
+    from intaglio.cli.table import MARGIN, joined, lay_out, wrap
 
     texts = [
         [printable(shown(cell, name == "cosine")) for name, cell in zip(columns, row, strict=True)] for row in rows

@@ -91,7 +91,7 @@ def _line(result: Ran) -> str:
     if result.embedding is not None:
         shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
-    from intaglio.cli.table import printable
+    from intaglio.cli.printable import printable
 
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
     return printable(f"{result.label}  ({scores})")  # labels are of the bundle

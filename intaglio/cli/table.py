@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
 
+from intaglio.cli.printable import TIED
+
 MARGIN, GAP = 2, 3  # spaces before the first column, and between columns; the rule extends by one on each side
 # Words of more than PATH characters (paths, hashes) are split first, those of more than WORD last, shorter ones never.
 PATH, WORD = 36, 24
-TIED = "\N{NO-BREAK SPACE}"  # keeps words together; printed as a space
 LEAST = 12  # minimum width of a wrapped cell, so that a sentence does not become a list of words
 NUMBER = re.compile(
     r"[+-]?[\d.,]+(e[+-]?\d+)?( ?[kMGT]?B| ?%|×)?|-?inf|nan|yes|no"
@@ -65,11 +66,6 @@ def lay_out(
 def is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column is right-aligned: all of its cells are numbers, sizes or verdicts, or empty."""
     return any(cells) and all(not cell or NUMBER.fullmatch(cell) for cell in cells)
-
-
-def printable(text: str) -> str:
-    """Replace control characters in `text`, which a terminal would act on."""
-    return "".join(sign if sign.isprintable() or sign in ("\n", TIED) else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def joined(line: Sequence[str], paint: Callable[[int, str], str] = lambda place, text: text) -> str:

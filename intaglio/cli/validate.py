@@ -10,6 +10,7 @@ import click
 
 from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
 from intaglio.cli.output import json_option, print_json, print_table, say, verdict
+from intaglio.cli.printable import printable
 from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT
 
@@ -107,13 +108,14 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
     print_table(title, columns, rows, may_drop=["mean |error|", "relative"])
     for error in result.outputs.values():
         for broken in error.broken:
-            say(f"{broken[0].upper()}{broken[1:]}.")
+            say(printable(f"{broken[0].upper()}{broken[1:]}."))
     if result.not_compared:
-        say(f"Not compared, because the other model does not have it: {', '.join(result.not_compared)}")
+        names = ", ".join(result.not_compared)
+        say(printable(f"Not compared, because the other model does not have it: {names}"))
     if bisected:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"
-        say(f"First layer beyond its bound: {found}")
+        say(printable(f"First layer beyond its bound: {found}"))
 
 
 def _show_measures(result: Validated) -> None:

@@ -10,13 +10,11 @@ from typing import Self
 import numpy as np
 
 from intaglio.bundle import Axis, TensorSpec
-from intaglio.errors import EngineError, UsageError
+from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.memory import Array, Buffer, HostMemory, Memory
 
-__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers", "check_threads"]
-
-MAX_THREADS = 1024
+__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers"]
 
 
 class Binding(ABC):
@@ -83,12 +81,6 @@ class _CopyingBinding(Binding):
         found = self._engine._run(self._inputs)
         for name, array in self._outputs.items():
             array[...] = found[name]
-
-
-def check_threads(threads: int | None) -> None:
-    """Raise `UsageError` for an unreasonable number of processor threads."""
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"threads {threads}: expected 1 to {MAX_THREADS}.")
 
 
 def check_buffers(engine: Engine, buffers: Mapping[str, Buffer]) -> None:

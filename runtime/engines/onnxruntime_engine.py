@@ -14,13 +14,13 @@ from intaglio.extras import load
 from intaglio.runtime.engines.custom_operators import runnable
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers, check_threads
+from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import Opening
 from intaglio.runtime.engines.partial_graph import partial_graph
 from intaglio.runtime.engines.stored import stored_model
 from intaglio.targets import TARGETS, Target
-from intaglio.threads import usable_threads
+from intaglio.threads import check_threads, usable_threads
 
 # Target -> execution providers, in order of preference. The fallback comes after the first.
 PROVIDERS = {

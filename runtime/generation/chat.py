@@ -25,7 +25,7 @@ from intaglio import child_process
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files import read_text
-from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, special_tokens
+from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, read_small, special_tokens
 from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
 
 TEMPLATE = "chat_template.jinja"
@@ -145,7 +145,7 @@ class ChatTemplate:
         where = bundle.path / CONFIGURATION
         if TEMPLATE in bundle.manifest.files:
             where = bundle.path / TEMPLATE
-            source, tool_source = _text(where), None
+            source, tool_source = read_small(where), None
         if not isinstance(source, str):
             raise BundleError(
                 f"bundle {bundle.path}: has no chat template; its model was not trained on conversations. "
@@ -249,10 +249,3 @@ def _beyond(answer: Mapping[str, str]) -> str:
         "memory": f"uses more than {MAX_BYTES >> 20} MiB of memory",
         "time": f"takes more than {MAX_SECONDS} seconds",
     }.get(answer["limit"], "crashes the process it runs in")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error

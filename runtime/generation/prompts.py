@@ -72,7 +72,7 @@ def _examples(text: str, where: str) -> list[Example]:
             continue
         try:
             examples.append(msgspec.json.decode(line, type=Example))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UsageError(
                 f'{where}, line {number}: {one_line(error, 80)}. Write {{"prompt": "...", "reference": "..."}}.'
             ) from error

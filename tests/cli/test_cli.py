@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from intaglio.bundle import Bundle
 from intaglio.cli import VERBS, main
+from intaglio.files import sha256
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -158,6 +160,20 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, 
     assert said in line
 
 
+def test_names_of_a_bundle_cannot_control_the_terminal_in_an_error(intaglio: Run, tiny_bundle_copy: Path) -> None:
+    evil, model = "x\x1b[2J\x9b1m", tiny_bundle_copy / "model.onnx"
+    parsed = onnx.load(model)
+    parsed.graph.input[0].name = evil
+    model.write_bytes(parsed.SerializeToString())
+    manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
+    manifest["inputs"][0].update(name=evil, dtype="\x1b]0;title\x07")
+    manifest["files"]["model.onnx"] = {"sha256": sha256(model), "bytes": model.stat().st_size}
+    (tiny_bundle_copy / "bundle.json").write_text(json.dumps(manifest))
+    code, out, err = intaglio("inspect", tiny_bundle_copy)
+    assert (code, out) == (2, "")
+    assert "has dtype" in err and err[:-1].isprintable()
+
+
 def test_lines_and_results_stand_side_by_side(intaglio: Run, tiny_bundle: Path) -> None:
     _, out, _ = intaglio("run", tiny_bundle, "--json", stdin="a\n\nb\n")
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "", "b"]
@@ -223,6 +239,7 @@ real = inspection.load
 def load(path):
     warnings.warn("mind\\nthis")
     warnings.warn("mind this")
+    warnings.warn("\\x1b[2J")
     return real(path)
 inspection.load = load
 sys.argv = ["intaglio", "inspect", sys.argv[1]]
@@ -233,7 +250,7 @@ main()
 def test_a_warning_is_one_line_and_said_once(tiny_bundle: Path) -> None:
     command = [sys.executable, "-P", "-c", WARNING, str(tiny_bundle)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stderr == "intaglio: warning: mind this\n"
+    assert found.stderr == "intaglio: warning: mind this\nintaglio: warning: \N{REPLACEMENT CHARACTER}[2J\n"
     assert found.stdout and all(line == line.rstrip() for line in found.stdout.splitlines())
 
 

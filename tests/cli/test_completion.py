@@ -72,6 +72,10 @@ def test_all_verbs_are_offered_with_their_lines_of_help(folder: Path) -> None:
     assert asked("intaglio ins", folder, "zsh") == ["plain", "inspect", VERBS["inspect"]]
 
 
+def test_a_user_without_a_home_is_offered_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [item.value for item in completion.bundles("~nobody-of-this-name/x")] == ["~nobody-of-this-name/x"]
+
+
 def test_the_names_offered_are_those_that_exist() -> None:
     assert list(completion.RECIPES) == list(RECIPES)
     assert list(completion.STRATEGIES) == list(STRATEGIES)

@@ -80,6 +80,15 @@ def test_truncated_safetensors(kept: int, source: Path, refused: Callable[..., s
     assert "truncated" in refused(source)
 
 
+def test_files_that_would_take_gigabytes_to_parse_are_refused(source: Path, refused: Callable[..., str]) -> None:
+    weights, config = source / "model.safetensors", (source / "config.json").read_text()
+    (source / "config.json").write_text(config + " " * (16 << 20))
+    assert "config.json" in (line := refused(source)) and "expected at most 16777216" in line
+    (source / "config.json").write_text(config)
+    weights.write_bytes(struct.pack("<Q", 17 << 20) + b" " * (17 << 20))
+    assert "a header of 17825792 bytes, expected at most 16777216" in refused(source)
+
+
 @pytest.mark.parametrize(
     "header",
     [b"{", b"[]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',

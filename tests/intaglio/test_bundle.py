@@ -87,6 +87,10 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[2**40, 4])), "impossible length"),
+        (lambda b: edit(b, lambda m: m.update(truncation=-1)), "truncation is -1, expected 1 to 2147483647"),
+        (lambda b: edit(b, lambda m: m.update(truncation=0)), "truncation is 0, expected 1 to"),
+        (lambda b: edit(b, lambda m: m.update(truncation=2**31)), "truncation is 2147483648, expected 1 to"),
+        (lambda b: edit(b, lambda m: m.update(truncation=2**70)), "truncation is 1180591620717411303424, expected 1"),
         (
             lambda b: edit(b, lambda m: m["inputs"][0].update(dtype="float1e9")),
             "x has dtype 'float1e9', expected one",
@@ -185,19 +189,77 @@ def test_external_data_without_a_hash_is_refused(tmp_path: Path) -> None:
         Bundle.open(path)
 
 
+@pytest.mark.parametrize("place", ["initializer", "sparse initializer", "sparse constant"])
 @pytest.mark.parametrize("location", ["unlisted", "../../stolen"])
-def test_external_data_of_an_engine_without_a_hash_is_refused(location: str, tmp_path: Path) -> None:
+def test_external_data_of_an_engine_without_a_hash_is_refused(location: str, place: str, tmp_path: Path) -> None:
     path = make(tmp_path / "b", external=True)
     model = onnx.load(path / "model.onnx", load_external_data=False)
     data = next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location")
     stored = path / "engines" / location
     (path / "engines").mkdir()
     shutil.copy(path / data.value, stored)
-    data.value = location
+    if place == "initializer":
+        data.value = location
+    else:
+        hidden_data(model, place, location)
+        shutil.copy(path / data.value, path / "engines" / data.value)
+        listed = f"engines/{data.value}"
+        Bundle.open(path).add_files({listed: (path / listed).read_bytes()})
     record = EngineRecord("engines/ort-cpu.onnx", "ort-cpu", "onnxruntime 1.0", 1)
     Bundle.open(path).add_files({record.path: model.SerializeToString()}, [record])
     with pytest.raises(BundleError, match="external data"):
         Bundle.open(path)
+
+
+def elsewhere(location: str) -> onnx.TensorProto:
+    """A tensor of one number in another file."""
+    tensor = onnx.TensorProto(name="s", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def sparse(location: str) -> onnx.SparseTensorProto:
+    return onnx.helper.make_sparse_tensor(elsewhere(location), onnx.helper.make_tensor("i", 7, [1], [0]), [3])
+
+
+def hidden_data(model: onnx.ModelProto, place: str, location: str) -> None:
+    """Add a tensor with external data to `model` at a `place` that is easy to miss."""
+    constant = onnx.helper.make_node("Constant", [], ["s"])
+    if place == "sparse initializer":
+        model.graph.sparse_initializer.append(sparse(location))
+    elif place == "sparse constant":
+        constant.attribute.append(onnx.helper.make_attribute("sparse_value", sparse(location)))
+        model.graph.node.append(constant)
+    elif place == "sparse constant of a subgraph":
+        constant.attribute.append(onnx.helper.make_attribute("sparse_value", sparse(location)))
+        branch = onnx.helper.make_graph([constant], "branch", [], [onnx.helper.make_tensor_value_info("s", 1, [3])])
+        model.graph.node.append(onnx.helper.make_node("If", ["c"], ["o"], then_branch=branch, else_branch=branch))
+    else:
+        constant.attribute.append(onnx.helper.make_attribute("value", elsewhere(location)))
+        model.functions.append(onnx.helper.make_function("d", "F", [], ["s"], [constant], []))
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [("unlisted", "external data unlisted is not listed"), ("../s", r"stays inside"), ("*/_ORT_MEM_ADDR_/*", "memory")],
+)
+@pytest.mark.parametrize(
+    "place", ["sparse initializer", "sparse constant", "sparse constant of a subgraph", "constant of a function"]
+)
+def test_external_data_is_found_wherever_a_tensor_can_be(place: str, location: str, said: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "b")
+    model = onnx.load(path / "model.onnx")
+    hidden_data(model, place, location)
+    with create(tmp_path / "evil") as draft:
+        draft.manifest = manifest()
+        draft.model_path.write_bytes(model.SerializeToString())
+    stored = tmp_path / "evil" / location
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    stored.write_bytes(bytes(4))
+    with pytest.raises(BundleError, match=said) as raised:
+        Bundle.open(tmp_path / "evil")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), ValueError()])

@@ -28,7 +28,9 @@ def test_default_layers_stand_from_the_middle_to_eight_tenths() -> None:
     ("content", "said"),
     [
         ('{"kind": "eagle", "steps": 1}', "cannot be read"),
-        ('{"kind": "medusa", "steps": 0}', "steps 0, expected at least 1"),
+        ('{"kind": "medusa", "steps": 0}', "steps 0, expected 1 to 64"),
+        ('{"kind": "medusa", "steps": 1000000000000}', "steps 1000000000000, expected 1 to 64"),
+        ('{"kind": "medusa", "steps": 1, "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "cannot be read"),
         ('{"kind": "hidden-transfer", "steps": 2, "layers": [1]}', "1 transfer layers"),
         ('{"kind": "hidden-transfer", "steps": 2, "layers": [1, 4]}', r"expected 0 to 3"),
         ('{"kind": "hidden-transfer", "steps": 2, "layers": [2, 1]}', "in ascending order"),

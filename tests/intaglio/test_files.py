@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import random
 import signal
@@ -14,6 +16,7 @@ import pytest
 
 from intaglio import files, temporary
 from intaglio.bundle import Bundle
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 
 HOLD = """
 import sys
@@ -146,6 +149,37 @@ def test_a_bundle_that_was_set_aside_when_its_process_died_is_found(tiny_bundle_
     tiny_bundle_copy.rename(aside)
     Bundle.open(tiny_bundle_copy)
     assert not aside.exists()
+
+
+def test_a_checkpoint_that_was_set_aside_when_its_process_died_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    aside = files._aside(folder)
+    folder.rename(aside)
+    assert Checkpoint.open(str(folder)).folder == folder
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_a_system_that_forbids_the_exchange_gets_two_renames(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        def renameat2(self, *arguments: object) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: Library())
+    target = tmp_path / "b"
+    target.mkdir()
+    (target / "bundle.json").write_text("old")
+    with files.atomic_directory(target, force=True) as temporary:
+        (temporary / "bundle.json").write_text("new")
+    assert (target / "bundle.json").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("path", ["/", "..", "nul\0", "x" * 300, "no/such/place"])

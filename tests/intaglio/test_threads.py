@@ -27,6 +27,8 @@ from intaglio.graph_passes.weights.rtn import Rtn
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.threads import bounded, in_parallel, usable_threads
 from intaglio.training import sensitivity
+from intaglio.validate.roofline import roofline
+from intaglio.validate.tune_decoding import tune_decoding
 
 TEXT = "The quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n" * 12
 
@@ -45,12 +47,21 @@ def test_the_bound_holds_inside_alone() -> None:
     assert usable_threads() == before and blas_threads() == blas
 
 
-def test_fewer_than_one_thread_is_refused(tiny_bundle: Path, tiny_decoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [-1, 0, 1025, 9_999_999_999])
+def test_a_number_of_threads_that_no_machine_has_is_refused(
+    threads: int, tiny_bundle: Path, tiny_decoder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
-    with pytest.raises(UsageError, match=r"^--threads 0: expected at least 1\.$"):
-        compress(tiny_bundle, tmp_path / "out", "canonical", threads=0)
-    with pytest.raises(UsageError, match=r"^threads -1: expected at least 1"):
-        sensitivity(tiny_decoder, tmp_path / "s", tmp_path / "text.txt", threads=-1)
+    (tmp_path / "lines.jsonl").write_text('{"prompt": "a"}')
+    for work in (
+        lambda: compress(tiny_bundle, tmp_path / "out", "canonical", threads=threads),
+        lambda: sensitivity(tiny_decoder, tmp_path / "s", tmp_path / "text.txt", threads=threads),
+        lambda: roofline(tiny_bundle, threads=threads),
+        lambda: tune_decoding(tiny_decoder, tiny_decoder, tmp_path / "lines.jsonl", threads=threads),
+        lambda: OnnxRuntimeEngine(Bundle.open(tiny_bundle), threads=threads),
+    ):
+        with pytest.raises(UsageError, match=rf"^--threads {threads}: expected 1 to 1024\.$"):
+            work()  # type: ignore[no-untyped-call]
     assert not (tmp_path / "out").exists()
 
 

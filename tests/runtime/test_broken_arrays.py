@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from intaglio.errors import UsageError
+from intaglio.runtime import inputs
 from intaglio.runtime.inputs import read_arrays
 
 ARRAY = np.arange(4000, dtype=np.int64).reshape(40, 100)
@@ -85,6 +86,17 @@ def test_a_broken_file_gets_one_line(fault: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--data .*a\.npz: not a readable \.npz file") as refused:
         read_arrays(tmp_path / "a.npz", "--data")
     assert "\n" not in str(refused.value)
+
+
+def test_a_small_file_that_expands_beyond_the_limit_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "EXPANDED", 1 << 20)
+    np.savez_compressed(tmp_path / "a.npz", input_ids=np.zeros(1 << 20, np.uint8))
+    with pytest.raises(UsageError, match=r"it expands to 1048704 bytes, expected at most 1048576 of a compressed"):
+        read_arrays(tmp_path / "a.npz", "--data")
+    np.savez(tmp_path / "b.npz", input_ids=np.zeros(1 << 20, np.uint8))  # of any size that the user's disk has
+    assert read_arrays(tmp_path / "b.npz", "--data")["input_ids"].size == 1 << 20
 
 
 def test_a_damaged_stream_is_what_zlib_refuses(tmp_path: Path) -> None:

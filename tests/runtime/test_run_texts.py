@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from intaglio.errors import BundleError, UsageError
+from intaglio.bundle import Bundle, Manifest, Source, TensorSpec, create
+from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run
+from intaglio.runtime.run_texts import TextRunner
 from intaglio.sentences import sentences
 
 
@@ -111,6 +116,62 @@ def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
     (tiny_bundle_copy / "bundle.json").write_text(json.dumps({**manifest, "task": "classify"}))
     with pytest.raises(BundleError, match="no output logits"):
         list(run(tiny_bundle_copy, ["a"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"activation": "tanh"}, "activation 'tanh', expected one of softmax, sigmoid, identity"),
+        ({"labels": ["one"]}, "1 labels, expected 2, one per class"),
+        ({"labels": ["one", "two", "three"]}, "3 labels, expected 2, one per class"),
+    ],
+)
+def test_a_classifier_that_contradicts_itself_is_refused_before_it_runs(
+    changes: dict[str, Any], said: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1)
+    export(str(folder), tmp_path / "bundle", check=False)
+    edit(tmp_path / "bundle", changes)
+    with pytest.raises(BundleError, match=said):
+        TextRunner(Bundle.open(tmp_path / "bundle"))
+
+
+GRAPH = """<ir_version: 10, opset_import: ["": 18]>
+g (int64[batch, sequence] input_ids) => (float[batch, N] OUTPUT) { NODE }"""
+
+
+@pytest.mark.parametrize(
+    ("task", "output", "node", "said"),
+    [
+        ("encode", "last_hidden_state", "OUTPUT = Cast<to=1>(input_ids)", "no input attention_mask, which the task"),
+        ("classify", "logits", "OUTPUT = Cast<to=1>(input_ids)", r"logits: got float32 \[1, 3\], expected floats"),
+        ("embed", "sentence_embedding", "OUTPUT = Cast<to=1>(input_ids)", ""),
+        ("embed", "sentence_embedding", "a = Cast<to=1>(input_ids) b = Concat<axis=0>(a, a) OUTPUT = Identity(b)",
+         r"got float32 \[2, 3\], expected floats \[batch 1, width\]"),
+    ],
+)  # fmt: skip
+def test_a_graph_that_returns_another_shape_than_its_task_reads_is_refused(
+    task: str, output: str, node: str, said: str, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(GRAPH.replace("NODE", node).replace("OUTPUT", output))
+    with create(tmp_path / "b") as draft:
+        draft.model_path.write_bytes(model.SerializeToString())
+        shutil.copy(tiny_bundle / "tokenizer.json", draft.path)
+        draft.manifest = Manifest(
+            format=1, created_by="a test", source=Source("onnx", ""), family="", architecture="", task=task,
+            dtype="float32", inputs=[TensorSpec("input_ids", "int64", ("batch", "sequence"))],
+            outputs=[TensorSpec(output, "float32", ("batch", "N"))], labels=["one", "two"],
+        )  # fmt: skip
+    if not said:
+        assert len(list(run(tmp_path / "b", ["a", "b c"]))) == 2
+        return
+    with pytest.raises((BundleError, EngineError), match=said):
+        list(run(tmp_path / "b", ["a"]))
+
+
+def edit(bundle: Path, changes: dict[str, Any]) -> None:
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
 def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_texts_of_unequal_length_are_padded_on_the_right_whatever_the_file_says(
         ({"tokenizer_config.json": {"pad_token": "[MASK]"}}, 4),
         ({"tokenizer_config.json": {"pad_token": "<none such>"}, "config.json": {"pad_token_id": 7}}, 7),
         ({"config.json": {"pad_token_id": -1}}, 0),
+        ({"config.json": {"pad_token_id": 2**70}}, 0),
         ({}, 0),
     ],
 )
@@ -100,6 +101,12 @@ def test_a_text_is_cut_only_when_asked_to(adopt: Adopt) -> None:
     assert len(tokenizer.backend.encode(TEXTS[0]).ids) == 7
     assert tokenizer.feeds(TEXTS, truncate=True)["input_ids"].shape == (3, 4)
     assert tokenizer.feeds(TEXTS)["input_ids"].shape == (3, 7)
+
+
+def test_a_giant_file_beside_the_tokenizer_is_refused_unread(adopt: Adopt) -> None:
+    bundle = Bundle.open(adopt({"special_tokens_map.json": "{}" + " " * (8 << 20)}, padding=None))
+    with pytest.raises(BundleError, match=r"special_tokens_map\.json: 8388610 bytes, expected at most 8388608"):
+        Tokenizer.open(bundle)
 
 
 def test_a_damaged_file_beside_the_tokenizer_is_named(adopt: Adopt) -> None:

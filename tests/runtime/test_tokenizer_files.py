@@ -16,6 +16,12 @@ BROKEN: dict[str, dict[str, Any]] = {
     "loading panics": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
     "encoding panics": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
     "encoding panics on nothing": {"normalizer": {"type": "Prepend", "prepend": ""}},
+    "truncation to nothing": {
+        "truncation": {"max_length": 0, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    },
+    "truncation beyond all lengths": {
+        "truncation": {"max_length": 2**63, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    },
     "encoding fails": {
         "model": {
             "type": "WordPiece",

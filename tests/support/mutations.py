@@ -34,6 +34,7 @@ ODD_VALUES: list[Any] = [
     *ODD_NUMBERS, None, True, 1.5, -0.0, 1e308, "", "x", "\0", "../..", "x" * 5000, [], {}, [[]], [None], {"": {}},
     2**70,
 ]  # fmt: skip
+NESTED = "[" * 100_000 + "]" * 100_000  # deeper than any parser goes
 YAML_SNIPPETS = [
     "!!int ''", "!!float ''", "!!timestamp 0", "!!binary x", "&a [*a]", "<<: [{}, {}]", "1:1:1:1", ".nan", ".inf", "0x",
     "!!python/object:os.system x", "[" * 500, "{" * 500, "- " * 300, "? x", "!!set {a, b}", "2026-13-45", "~", "1e999",
@@ -55,10 +56,12 @@ CANONICAL = "compress {0} -o {1}/out --recipe canonical"
 RTN = "compress {0} -o {1}/out --recipe rtn"
 BUILD = "build {0} --target ort-cpu"
 RUN = "run {0} 'A sentence.' --json"
+CUT = "run {0} 'A sentence.' 'Another one, which is longer.' --truncate --json"
 AGAINST = "validate {0} --against {1}/{2} --samples 2 --report {1}/report"
 PERPLEXITY = "validate {0} --perplexity {1}/text.txt --report {1}/report"
 DECODER = [GENERATE, CHAT, INSPECT, CANONICAL, RTN, BUILD, PERPLEXITY]
-ENCODER = [RUN, INSPECT, CANONICAL, BUILD, AGAINST]
+ENCODER = [RUN, CUT, INSPECT, CANONICAL, BUILD, AGAINST]
+CLASSIFIER = [RUN, CUT, INSPECT]
 EXPORT = ["export {0} -o {1}/out --no-check", "export {0} -o {1}/out --no-check --dtype float16"]
 SCENARIOS = [
     Scenario("decoder", "bundle.json", DECODER),
@@ -71,6 +74,13 @@ SCENARIOS = [
     Scenario("encoder", "bundle.json", ENCODER),
     Scenario("encoder", "model.onnx", ENCODER),
     Scenario("encoder", "tokenizer.json", [RUN]),
+    Scenario("classifier", "bundle.json", CLASSIFIER),
+    Scenario("classifier", "model.onnx", CLASSIFIER),
+    Scenario("classifier", "tokenizer.json", [RUN, CUT]),
+    Scenario("classifier", "config.json", [RUN, CUT]),
+    Scenario("templated", "chat_template.jinja", [CHAT]),
+    Scenario("built", "bundle.json", [RUN, INSPECT]),
+    Scenario("built", "engines/ort-cpu.onnx", [RUN, INSPECT]),
     Scenario("int8", "bundle.json", ENCODER),
     Scenario("int8", "model.onnx", ENCODER),
     Scenario("both", "bundle.json", [GENERATE, INSPECT, BUILD]),
@@ -90,6 +100,9 @@ SCENARIOS = [
     Scenario("encoder-checkpoint", "config.json", EXPORT),
     Scenario("both-checkpoint", "config.json", EXPORT),
 ]  # fmt: skip
+
+
+READ = ("truncation", "labels", "activation", "task", "axes", "pad_token_id")  # among many that are only shown
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -121,8 +134,15 @@ def _bytes(data: bytes, chance: random.Random) -> bytes:
 
 def _json(data: bytes, chance: random.Random) -> bytes:
     document = json.loads(data)
-    _odd(document, chance)
-    return json.dumps(document).encode()
+    named = [name for name in READ if isinstance(document, dict) and name in document]
+    if named and chance.random() < 0.2:
+        document[chance.choice(named)] = chance.choice(ODD_VALUES)
+    else:
+        _odd(document, chance)
+    changed = json.dumps(document)
+    if changed.endswith("}") and len(document) and chance.random() < 0.02:
+        changed = f'{changed[:-1]}, "nested": {NESTED}}}'
+    return changed.encode()
 
 
 def _json_lines(data: bytes, chance: random.Random) -> bytes:
@@ -269,6 +289,7 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
         export(str(checkpoints[name]), folder / name, check=False)
     shutil.copytree(encoder, folder / "encoder")
     shutil.copytree(int8, folder / "int8")
+    write_variants(folder, encoder_checkpoint, CHAT)
     files = folder / "files"
     files.mkdir()
     (files / "text.txt").write_text("Some text, of a few words, and a line. It goes on, and on.\n" * 40)
@@ -285,6 +306,26 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
         "passes:\n  - fold_constants\n  - canonicalize\n  - rtn: {bits: 4, group_size: 32}\n"
         "  - float16: {keep: [Softmax]}\n"
     )
+
+
+def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> None:
+    """Bundles that have a file, or read a field, that the others do not: a classifier, a template, an engine."""
+    import transformers
+
+    from intaglio.bundle import Bundle
+    from intaglio.exporters import export
+    from intaglio.runtime import build
+
+    checkpoint = folder / "classifier-checkpoint"
+    shutil.copytree(encoder_checkpoint, checkpoint, ignore=shutil.ignore_patterns("modules.json", "1_Pooling"))
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(checkpoint)
+    export(str(checkpoint), folder / "classifier", check=False)
+    Bundle.open(folder / "classifier").add_files({"config.json": b'{"pad_token_id": 0}'})
+    shutil.copytree(folder / "decoder", folder / "templated")
+    Bundle.open(folder / "templated").add_files({"chat_template.jinja": template.encode()})
+    shutil.copytree(folder / "encoder", folder / "built")
+    build(folder / "built", "ort-cpu")
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def read_result(path: Path, loads: Sequence[Load]) -> Side:
     """Read the output of an earlier `--json`. Raises `UsageError` for another file, or one without these loads."""
     try:
         found = msgspec.json.decode(read_text(path, "--baseline"), type=Side)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
             f"--baseline {path}: not a result of intaglio bench --json ({one_line(error, 80)})."
         ) from error

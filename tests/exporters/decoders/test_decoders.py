@@ -170,6 +170,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         "sliding_window is None, expected an integer of at least 1",
     ),
     "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer returns ids up to 256, the model expects ids below 100"),
+    "width": ("gpt2", {"n_embd": [32]}, r"n_embd is '\[32\]', expected a number"),
     "end": ("gpt2", {"eos_token_id": 5000}, "a BOS or EOS id is 5000"),
 }
 
@@ -177,7 +178,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
 @pytest.mark.parametrize("bad", BAD)
 def test_a_configuration_that_cannot_be_is_refused_in_one_line(
-    make_decoder: MakeDecoder, tmp_path: Path, bad: str, check: bool
+    make_decoder: MakeDecoder, tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str, check: bool
 ) -> None:
     family, options, message = BAD[bad]
     checkpoint, _ = make_decoder(family)
@@ -185,9 +186,11 @@ def test_a_configuration_that_cannot_be_is_refused_in_one_line(
     (folder / "generation_config.json").unlink()
     stated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**stated, **options}))
+    capfd.readouterr()
     with pytest.raises(SourceError, match=message) as caught:
         export(str(folder), tmp_path / "bundle", check=check)
     assert len(str(caught.value).splitlines()) == 1
+    assert capfd.readouterr().err == ""
     assert not (tmp_path / "bundle").exists()
 
 

@@ -377,13 +377,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"weights belong to layers that config\.json does not count .*encoder\.block\.2",
     ),
     "head": ({"d_kv": 16}, r"weights are missing or do not have the shape .*SelfAttention\.q\.weight \(got \[48, 32\]"),
+    "width": ({"hidden_size": [1]}, r"hidden_size is '\[1\]', expected a number"),
+    "layers": ({"num_layers": "many"}, r"num_layers is 'many', expected a number"),
     "start": ({"decoder_start_token_id": 5000}, "decoder_start_token_id is 5000, the vocabulary has"),
 }
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_configuration_that_cannot_be_is_refused_in_one_line(
-    make_encoder_decoder: Make, tmp_path: Path, bad: str
+    make_encoder_decoder: Make, tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str
 ) -> None:
     options, message = BAD[bad]
     checkpoint, _ = make_encoder_decoder("t5")
@@ -391,7 +393,9 @@ def test_a_configuration_that_cannot_be_is_refused_in_one_line(
     (folder / "generation_config.json").unlink()
     stated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**stated, **options}))
+    capfd.readouterr()
     with pytest.raises(SourceError, match=message) as caught:
         export(str(folder), tmp_path / "bundle", check=False)
     assert len(str(caught.value).splitlines()) == 1
+    assert capfd.readouterr().err == ""
     assert not (tmp_path / "bundle").exists()

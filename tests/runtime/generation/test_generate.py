@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], sa
         ({"strategy": "bild", "draft": "same", "max_draft": 0}, "max draft 0: expected 1 to 1024."),
         ({"strategy": "bild", "draft": "same", "max_draft": 64}, "max draft 64: expected less than the 64 tokens"),
         ({"strategy": "speculative", "draft": "same", "window": 0}, "window 0: expected 1 to 1024."),
-        ({"strategy": "ngram", "threads": 9_999_999_999}, "threads 9999999999: expected 1 to 1024."),
+        ({"strategy": "ngram", "threads": 9_999_999_999}, "--threads 9999999999: expected 1 to 1024."),
         ({"strategy": "speculative", "draft": "same", "window": 64}, "window 64: expected less than the 64 tokens"),
         ({"strategy": "speculative", "draft": "short", "window": 48}, "window 48: expected less than the 48 tokens"),
         ({"strategy": "ngram", "window": 999}, "window 999: expected less than the 64 tokens that the models take."),

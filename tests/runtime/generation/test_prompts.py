@@ -61,6 +61,7 @@ def test_texts_are_a_whole_file_or_prompts_with_what_was_written_after_them(tmp_
         ('{"prompt": "a"}\n{"prompt": ""}', "--data .*, line 2: the prompt is empty"),
         ('{"prompt": "a"}\n{"prompt', "--data .*, line 2: .* Write"),
         ('{"text": "a"}', "line 1: .*`prompt`"),
+        ('{"prompt": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 1: .*recursion.* Write"),
     ],
 )
 def test_bad_lines_are_named(lines: str, said: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
