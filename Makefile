@@ -46,10 +46,13 @@ proofs: $(VENV)/dev kernels
 
 # The sanitizers' libraries have to be loaded before Python. Leaks are not searched: Python itself reports many.
 SANITIZED := build/sanitize/_kernels.so
+# All that the library holds: the operators, and beside them clustering, reading memory, the choice of micro-kernels.
+SANITIZED_TESTS := tests/plugins/ort tests/plugins/clustering tests/plugins/test_memory_bandwidth.py tests/plugins/test_kernel_generator.py
 sanitize: $(VENV)/dev
 	$(BIN)/python plugins/ort/build.py --sanitize $(SANITIZED)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) tests/plugins/ort --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
+	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) $(SANITIZED_TESTS) \
+	    --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
 # Without those that ask for checkpoints: docs/decoding.md describes how to make them.
 benchmarks: $(VENV)/dev kernels

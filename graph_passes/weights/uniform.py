@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.group_matmul.spec import LARGEST_GROUP
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -72,10 +73,12 @@ def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
 
 
 def usable_group_size(length: int, group_size: int) -> int:
-    """Return the largest multiple of 32 up to `group_size` (0: a whole row) that divides rows of `length` weights."""
-    if not group_size:
-        return length
-    return next(size for size in range(min(group_size, length), 0, -WORD) if length % size == 0)
+    """Return the largest multiple of 32 up to `group_size` (0: a whole row) that divides rows of `length` weights.
+
+    It is at most 65536, the limit of the kernels.
+    """
+    most = min(group_size or length, length, LARGEST_GROUP)
+    return next(size for size in range(most, 0, -WORD) if length % size == 0)
 
 
 def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:

@@ -76,9 +76,16 @@ def cluster(values: Floats, weights: Floats, count: int, threads: int | None = N
 def assign(values: Floats, centroids: Floats) -> npt.NDArray[np.uint8]:
     """The index of the centroid nearest to each value, the lower one of two equally near.
 
-    values: [N, K] float32, finite; centroids: [N, k] float32, ascending, k at most 256.
+    values: [N, K] float32, finite; centroids: [N, k] float32, ascending, k at most 256. Raises `GraphError` for other
+    shapes.
     """
     values, centroids = (np.ascontiguousarray(array, np.float32) for array in (values, centroids))
+    matrices = values.ndim == centroids.ndim == 2 and len(values) == len(centroids)
+    if not matrices or not 1 <= centroids.shape[1] <= MOST:
+        raise GraphError(
+            f"assignment: values {list(values.shape)}, centroids {list(centroids.shape)}: "
+            f"expected two matrices with equal rows, and 1 to {MOST} centroids in each."
+        )
     library = _library()
     if library is None:
         return np.stack([reference.assign(row, table) for row, table in zip(values, centroids, strict=True)])

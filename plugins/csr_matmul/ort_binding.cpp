@@ -159,12 +159,17 @@ private:
         for (size_t i = 0; i < rows.size(); ++i) sum[rows[i]] += rest[i];
     }
 
+    // Bytes of [blocks][rows][16] float32.
+    static size_t floats(int64_t blocks, int64_t rows) {
+        return size_t(checked_product(checked_product(blocks, rows), CSR_TOKENS * int64_t(sizeof(float))));
+    }
+
     void several(const Context& context, const Matrix& matrix, const float* x, int64_t count, int64_t depth,
                  const float* y, float* sum) const {
         constexpr int64_t TOKENS = CSR_TOKENS;
         const CsrMatrix view = matrix.view();
         const int64_t pieces = matrix.pieces(), blocks = (count + TOKENS - 1) / TOKENS;
-        const Scratch turned(size_t(checked_product(blocks * TOKENS, depth)) * sizeof(float));
+        const Scratch turned(floats(blocks, depth));
         float* const columns = turned.as<float>();  // [blocks][K][16]
         context.parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
             for (int64_t block = begin; block < end; ++block) {
@@ -177,7 +182,7 @@ private:
                 }
             }
         });
-        const Scratch scratch(size_t(checked_product(blocks * TOKENS, matrix.rest())) * sizeof(float));
+        const Scratch scratch(floats(blocks, matrix.rest()));
         float* const rest = scratch.as<float>();  // [blocks][chunks][16]
         context.parallel_for(blocks * pieces, 1, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {

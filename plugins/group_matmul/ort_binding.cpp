@@ -8,6 +8,8 @@
 namespace intaglio::ort {
 namespace {
 
+constexpr int64_t LARGEST_GROUP = 1 << 16;  // the sums of its products, of up to 255·128, have 32 bits
+
 class GroupMatMul final : public Kernel {
 public:
     explicit GroupMatMul(const Node& node)
@@ -15,9 +17,9 @@ public:
           kind_(node),
           group_size_(node.integer("group_size")),
           has_zero_points_(node.input_count() > 3) {
-        if (group_size_ < 32 || group_size_ % 32 != 0 || kind_.depth % group_size_ != 0) {
-            throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of 32 that divides K=" +
-                        std::to_string(kind_.depth));
+        if (group_size_ < 32 || group_size_ > LARGEST_GROUP || group_size_ % 32 != 0 || kind_.depth % group_size_ != 0) {
+            throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of 32, at most " +
+                        std::to_string(LARGEST_GROUP) + ", that divides K=" + std::to_string(kind_.depth));
         }
         const Tensor packed = node.constant(1), scales = node.constant(2);
         const Tensor zero_points = has_zero_points_ ? node.constant(3) : Tensor{};
@@ -68,6 +70,7 @@ private:
         }
         const GroupFormat format = {int32_t(kind_.bits), kernel_.planes(int32_t(kind_.activation_bits)), kind_.depth, group_size_, rows};
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
+        if (kind_.depth == 0) return weight;  // rows without elements may be any number
         const int64_t tiles = (rows + GroupMatMulKernel::TILE - 1) / GroupMatMulKernel::TILE;
         const RealInput factors(scales);
         kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(),

@@ -34,6 +34,7 @@ BLOCKS = (
     128,
     256,
 )  # sizes that ONNX Runtime (1.31) fuses with the product; it unpacks others in every run
+LARGEST_GROUP = 1 << 16  # limit of the CPU kernels, whose sums of a group have 32 bits
 
 
 class GroupMatMul(Operator):
@@ -46,8 +47,11 @@ class GroupMatMul(Operator):
         complete = super().complete(attributes)
         depth, size = complete["K"], complete["group_size"]
         check_depth(self.name, depth)
-        if size < WORD or size % WORD or depth % size:
-            raise GraphError(f"{self.name}: group_size={size}, expected a multiple of {WORD} that divides K={depth}.")
+        if not WORD <= size <= LARGEST_GROUP or size % WORD or depth % size:
+            raise GraphError(
+                f"{self.name}: group_size={size}, expected a multiple of {WORD}, at most {LARGEST_GROUP}, "
+                f"that divides K={depth}."
+            )
         return complete
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:

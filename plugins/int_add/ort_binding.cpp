@@ -47,15 +47,15 @@ public:
         const Tensor x_input = context.input(0), y_input = context.input(1), shift_input = context.input(4);
         const Shape shape = broadcast(x_input.shape, y_input.shape);
         const int64_t channels = shape.rank() > 0 ? shape.axis(-1) : 1;
+        const Term x("x", x_input, shape), y("y", y_input, shape);
+        char* const sum = static_cast<char*>(context.output(0, shape).data);
+        if (shape.elements() == 0) return;  // before the factors: without elements there may be any number of channels
         const PerChannelValues x_multiplier = multipliers("x_multiplier", context.input(2), channels);
         const PerChannelValues y_multiplier = multipliers("y_multiplier", context.input(3), channels);
         check_per_channel("shift", shift_input, channels);
         check_shifts(shift_input);
         const PerChannelValues shift(shift_input, channels);
         const AddFactors factors = {x_multiplier.data(), y_multiplier.data(), shift.data()};
-        const Term x("x", x_input, shape), y("y", y_input, shape);
-        char* const sum = static_cast<char*>(context.output(0, shape).data);
-        if (shape.elements() == 0) return;
         const IntAddKernel::Add add = kernel_.add[x.is_int8][y.is_int8][bits_ == 8];
         const int64_t run = std::min(x.rows.run(), y.rows.run()), row_bytes = channels * (bits_ == 8 ? 1 : 4);
         const int64_t grain = std::max<int64_t>(BLOCK / std::max<int64_t>(channels, 1), 1);

@@ -20,8 +20,8 @@ constexpr int THREADS = 128;
 constexpr int QUERIES = 64, KEYS = 64;  // of a tile
 
 struct Mask {
-    const bool* __restrict__ data;  // nullptr: all are kept
-    broadcast::Shape shape;         // [batch, heads, queries, keys], an axis of 1 is repeated
+    const uint8_t* __restrict__ data;  // nullptr: all are kept; a byte of 0 masks, any other keeps, as in a file
+    broadcast::Shape shape;            // [batch, heads, queries, keys], an axis of 1 is repeated
 };
 
 // Length of a head (depth), and how far apart rows of all heads lie (stride); pointers to the first row of this block's
@@ -126,7 +126,7 @@ struct Rows {
 
 __device__ __forceinline__ bool is_kept(const Mask& mask, const Rows& rows, int row, int32_t key, int32_t keys) {
     if (key >= keys) return false;
-    return !mask.data || mask.data[rows.mask_start[row] + (mask.shape.length[3] == 1 ? 0 : key)];
+    return !mask.data || mask.data[rows.mask_start[row] + (mask.shape.length[3] == 1 ? 0 : key)] != 0;
 }
 
 template <int DEPTH>
@@ -257,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32_masked(
-    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
     int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
@@ -275,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64_masked(
-    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
     int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128_masked(
-    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const bool* mask,
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
     int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];

@@ -56,11 +56,11 @@ public:
         check_shapes(query.shape, key.shape, value.shape);
         const int64_t batch = query.shape.axis(0), queries = query.shape.axis(1), stride = query.shape.axis(2);
         const int64_t width = packed_ ? stride / PACKED : stride, keys = key.shape.axis(1), depth = width / heads_;
-        const Factors factors(context.input(3), context.input(4), width, {0, 0});
         const Masks masks(context.input(5), {batch, heads_, queries, keys});
         const Tensor y = context.output(0, {batch, queries, width});
-        if (query.shape.elements() == 0) return;
+        if (query.shape.elements() == 0) return;  // before the factors: without elements there may be any number of channels
 
+        const Factors factors(context.input(3), context.input(4), width, {0, 0});
         const int64_t third = packed_ * width;
         const AttentionHead all = {
             query.as<int8_t>(), key.as<int8_t>() + third, value.as<int8_t>() + 2 * third, y.as_mutable<int8_t>(),

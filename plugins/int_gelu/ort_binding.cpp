@@ -19,11 +19,11 @@ public:
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
         const int64_t rows = x.shape.rows(), channels = x.shape.rank() > 0 ? x.shape.axis(-1) : 1;
-        const Dyadic out = {constants_.out_multiplier, constants_.out_shift};
-        const Factors factors(context.input(1), context.input(2), channels, out);
         const int32_t* data = x.as<int32_t>();
         int8_t* y = context.output(0, x.shape).as_mutable<int8_t>();
-        if (x.shape.elements() == 0) return;
+        if (x.shape.elements() == 0) return;  // first: without elements there may be any number of channels
+        const Dyadic out = {constants_.out_multiplier, constants_.out_shift};
+        const Factors factors(context.input(1), context.input(2), channels, out);
         const int64_t grain = std::max(BLOCK / std::max<int64_t>(channels, 1), LEAST_ROWS);
         context.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
             kernel_.gelu(data + begin * channels, end - begin, channels, constants_, factors.multiplier(), factors.shift(),

@@ -11,21 +11,22 @@ struct Output {
     int32_t multiplier, shift;  // 1 / out_scale
 };
 
-// `mask` is the row's, or nullptr; its step is 0 where one entry stands for all.
+// `mask` is the row's, or nullptr; its step is 0 where one entry stands for all. Any byte but 0 keeps an entry: a file may
+// hold others than 0 and 1, which no `bool` may be.
 __device__ __forceinline__ void softmax_row(
-    const int32_t* __restrict__ x, const bool* __restrict__ mask, int mask_step, int32_t length,
+    const int32_t* __restrict__ x, const uint8_t* __restrict__ mask, int mask_step, int32_t length,
     const intaglio::ExpConstants& exponential, const Output& output, int8_t* __restrict__ y) {
     const int lane = threadIdx.x % warp::LANES;
     int32_t top = warp::LOWEST;
     for (int32_t i = lane; i < length; i += warp::LANES)
-        if (!mask || mask[i * mask_step]) top = max(top, x[i]);
+        if (!mask || mask[i * mask_step] != 0) top = max(top, x[i]);
     top = warp::largest(top);
     int64_t total = 0;
     for (int32_t i = lane; i < length; i += warp::LANES)
-        if (!mask || mask[i * mask_step]) total += intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential);
+        if (!mask || mask[i * mask_step] != 0) total += intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential);
     const int64_t factor = intaglio::softmax_factor(output.multiplier, warp::sum(total));
     for (int32_t i = lane; i < length; i += warp::LANES) {
-        const bool kept = !mask || mask[i * mask_step];
+        const bool kept = !mask || mask[i * mask_step] != 0;
         const int32_t p = kept ? intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential) : 0;
         y[i] = int8_t(intaglio::softmax_output(p, factor, output.shift));
     }
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_softmax(
 
 // The same with mask: bool [mask0, mask1, mask2, mask3], broadcast to x: int32 [x0, x1, x2, length].
 extern "C" __global__ void __launch_bounds__(THREADS) int_softmax_masked(
-    const int32_t* x, const bool* mask, int32_t rows, int32_t length, int32_t limit, int32_t left, int32_t right, int32_t base,
+    const int32_t* x, const uint8_t* mask, int32_t rows, int32_t length, int32_t limit, int32_t left, int32_t right, int32_t base,
     int32_t multiplier, int32_t shift, int32_t x0, int32_t x1, int32_t x2,
     int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     const int32_t row = this_row();

@@ -3,7 +3,7 @@
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-using Vector = int64_t __attribute__((vector_size(64)));
+using Vector = uint64_t __attribute__((vector_size(64)));  // sums wrap around
 
 static int64_t read(const void* memory, int64_t bytes) {
     const Vector* const vectors = static_cast<const Vector*>(__builtin_assume_aligned(memory, 64));
@@ -11,11 +11,11 @@ static int64_t read(const void* memory, int64_t bytes) {
     for (int64_t i = 0; i < bytes / 64; i += 8) {
         for (int v = 0; v < 8; ++v) total[v] += vectors[i + v];
     }
-    int64_t sum = 0;
+    uint64_t sum = 0;
     for (int v = 0; v < 8; ++v) {
         for (int lane = 0; lane < 8; ++lane) sum += total[v][lane];
     }
-    return sum;
+    return int64_t(sum);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ from intaglio.temporary import scratch_directory
 
 Array = npt.NDArray[np.generic]
 
-CHECKS = "-fsanitize=bounds,alignment,signed-integer-overflow,shift-exponent,integer-divide-by-zero"
+CHECKS = "-fsanitize=bounds,alignment,signed-integer-overflow,shift-exponent,integer-divide-by-zero,bool"
 FLAGS = (
     "-std=c++17",
     "-O2",

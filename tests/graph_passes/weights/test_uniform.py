@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from intaglio.graph_passes.weights.int8_absmax import absmax_grid
 from intaglio.graph_passes.weights.int8_zeropoint import zero_point_grid
-from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
+from intaglio.graph_passes.weights.uniform import Floats, Grid, fit, usable_group_size
 
 BITS = st.sampled_from([2, 3, 4, 8])
 
@@ -93,3 +93,11 @@ def test_zero_point_uses_the_whole_range_of_skewed_weights() -> None:
     ]
     assert errors[0] < errors[1] < errors[2]
     assert len(np.unique(zero_point_grid(matrix, "tensor").scales)) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "group_size", "usable"),
+    [(2**17, 0, 2**16), (2**16, 0, 2**16), (3 * 2**15, 2**17, 3 * 2**14), (96, 0, 96)],
+)
+def test_groups_stay_within_what_the_kernels_sum_in_32_bits(length: int, group_size: int, usable: int) -> None:
+    assert usable_group_size(length, group_size) == usable

@@ -173,6 +173,14 @@ def test_negative_weights_and_other_shapes_are_refused() -> None:
             cluster(values, weights, count)
 
 
+def test_more_centroids_than_indices_and_rows_that_differ_are_refused() -> None:
+    """The kernel has room for 256 of them, and reads as many rows of both."""
+    values = np.ones((2, 3), np.float32)
+    for shape in ((2, 257), (2, 0), (1, 4), (4,)):
+        with pytest.raises(GraphError, match="1 to 256 centroids"):
+            assign(values, np.zeros(shape, np.float32))
+
+
 @pytest.mark.parametrize("count", [4, 8, 16])
 def test_never_above_the_error_of_scikit_learn(count: int) -> None:
     sklearn = pytest.importorskip("sklearn.cluster")

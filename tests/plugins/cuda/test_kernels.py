@@ -151,6 +151,23 @@ def test_uniform_attention_over_4096_keys_keeps_its_mass(run):
     check(run, case)
 
 
+@pytest.mark.parametrize("operator", ["IntSoftmax", "IntAttention"])
+def test_mask_bytes_other_than_0_and_1_keep_their_entries(run, operator):
+    """As a file may hold them; `bool` has no meaning for them, and the CPU's kernels keep what is not 0."""
+    random = np.random.default_rng(0)
+    mask = (random.integers(0, 3, (2, 1, 7, 70)) * 127).astype(np.uint8)
+    if operator == "IntSoftmax":
+        inputs: tuple[Any, ...] = (random.integers(-1000, 1000, (2, 3, 7, 70)).astype(np.int32),)
+        attributes: dict[str, Any] = {"scale": 0.01, "out_scale": 1 / 127}
+    else:
+        inputs = tuple(int8(random, 2, length, 96) for length in (7, 70, 70))
+        inputs += (np.array([2**30], np.int32), np.array([37], np.int32))
+        attributes = {"num_heads": 3, "scale": 1e-3}
+    got = run(Case(operator, (*inputs, mask.view(np.bool_)), attributes), 0)
+    expected = OPS[operator].reference((*inputs, mask != 0), attributes)
+    np.testing.assert_array_equal(got[0], expected[0])
+
+
 def test_masked_softmax_of_five_axes_is_refused():
     x: Any = np.zeros((1, 1, 1, 1, 4), np.int32)
     case = Case("IntSoftmax", (x, np.ones((1, 1, 1, 1, 4), np.bool_)), {"scale": 1.0, "out_scale": 1 / 127})
