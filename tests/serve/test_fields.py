@@ -111,6 +111,7 @@ class Place(pydantic.BaseModel):
     place: Literal["Ulm", "Rome"]
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of the client, for what it has parsed itself
 def test_the_clients_own_messages_are_accepted_in_the_next_request(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": "lm", "temperature": 0, "max_tokens": 60}
     messages: list[Any] = [QUESTION]
