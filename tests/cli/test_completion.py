@@ -15,7 +15,6 @@ import pytest
 from intaglio.cli import VERBS, completion
 from intaglio.exporters.export import DTYPES
 from intaglio.graph_passes.recipes import RECIPES
-from intaglio.runtime.strategies import STRATEGIES
 from intaglio.validate.sides import PYTORCH, REFERENCE
 
 
@@ -74,7 +73,6 @@ def test_all_verbs_are_offered_with_their_lines_of_help(folder: Path) -> None:
 
 def test_the_names_offered_are_those_that_exist() -> None:
     assert list(completion.RECIPES) == list(RECIPES)
-    assert list(completion.STRATEGIES) == list(STRATEGIES)
     assert completion.DTYPES == DTYPES
     assert completion.AGAINST == (PYTORCH, REFERENCE)
 
