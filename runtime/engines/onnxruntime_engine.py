@@ -16,7 +16,7 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers, check_threads
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.opening import Opening
+from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.partial_graph import partial_graph
 from intaglio.runtime.engines.stored import stored_model
 from intaglio.targets import TARGETS, Target

@@ -17,7 +17,7 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.opening import Opening
+from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.tensorrt_library import DTYPES, library_name, logger, no_collection
 from intaglio.targets import TARGETS, Target
 

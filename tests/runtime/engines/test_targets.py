@@ -17,7 +17,8 @@ from intaglio.errors import UsageError
 from intaglio.extras import EXTRA_OF
 from intaglio.runtime import TextGenerator, build, open_engine
 from intaglio.runtime.engines.engine import Array, Engine
-from intaglio.runtime.engines.opening import Opening, function_at
+from intaglio.runtime.engines.open_options import Opening
+from intaglio.runtime.engines.opening import function_at
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 from intaglio.targets import TARGETS, Target, find_target, summary
 from intaglio.validate import validate
