@@ -78,7 +78,7 @@ class OnnxRuntimeEngine(Engine):
         if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
-        if target == "ort-cuda":
+        if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators) as file:

@@ -9,11 +9,12 @@ import click
 import pytest
 
 from intaglio.cli import completion, generation_options
+from intaglio.cli.tune_decoding import tune_decoding_command
 from intaglio.errors import UsageError
 from intaglio.runtime import strategies
 from intaglio.runtime.generation import request, strategy_choice
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.strategies import STRATEGIES, NGram, Strategy, contract
+from intaglio.runtime.strategies import STRATEGIES, BigLittleDecoder, NGram, Strategy, contract
 from intaglio.runtime.strategies.drafting import settle, verify
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
 
@@ -63,6 +64,22 @@ def test_an_option_of_another_strategy_lists_those_that_it_takes(tiny_decoder: P
 def test_the_documented_strategy_is_offered_by_the_completion() -> None:
     assert [each.value for each in completion.VALUES["strategy"]("re")] == ["repeat"]
     assert [each.value for each in completion.VALUES["strategy"]("")] == [*STRATEGIES, "repeat"]
+
+
+def test_a_strategy_that_needs_a_draft_model_is_named_where_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Needy(NGram):
+        needs_draft = True
+
+    monkeypatch.setattr(strategy_choice, "STRATEGIES", {**STRATEGIES, "needy": Needy})
+    assert strategy_choice.with_draft() == ["bild", "speculative", "auto", "needy"]
+    with pytest.raises(UsageError, match=r"takes no --draft.*choose --strategy bild, speculative, auto or needy"):
+        strategy_choice.method_of("greedy", {}, "--draft")
+
+
+def test_tuning_has_the_options_of_the_strategy_that_it_tunes() -> None:
+    helps = {each.name: str(getattr(each, "help", None)).lower() for each in tune_decoding_command.params}
+    for each in options_of(BigLittleDecoder):
+        assert each.meaning in helps[each.name]
 
 
 @pytest.mark.parametrize("strategy", dict.fromkeys(STRATEGIES.values()))
