@@ -100,7 +100,7 @@ class Texts:
         return ordered[: int(np.searchsorted(ends, CALIBRATION_CHARACTERS)) + 1]
 
 
-class ModelFigures(msgspec.Struct):
+class ModelMeasurements(msgspec.Struct):
     """One model: its size, its training, and how well it predicts the held-out text."""
 
     layers: int
@@ -114,7 +114,7 @@ class ModelFigures(msgspec.Struct):
     perplexity: float  # of the float16 weights, computed in float32
 
 
-class Figures(msgspec.Struct):
+class Measurements(msgspec.Struct):
     """What the run was made from, and what it measured."""
 
     preset: str
@@ -133,8 +133,8 @@ class Figures(msgspec.Struct):
     held_out_tokens: int
     held_out_sha256: str
     unigram_perplexity: float
-    small: ModelFigures
-    large: ModelFigures
+    small: ModelMeasurements
+    large: ModelMeasurements
     agreement: float  # of the two models' likeliest tokens, over the held-out text
     drafting_agreement: float  # of the small model's likeliest token with what the large one writes
 
@@ -179,8 +179,8 @@ def command(
         raise UsageError("--steps and --minutes: got both, expected one. Leave one of them out.")
     check_output(out)
     texts = Texts.split(documents(PRESETS[preset].sources))
-    figures = train_pair(preset, PRESETS[preset], texts, out, steps, minutes, seed, precision)
-    click.echo(msgspec.json.encode(figures).decode() if as_json else readme(figures))
+    measured = train_pair(preset, PRESETS[preset], texts, out, steps, minutes, seed, precision)
+    click.echo(msgspec.json.encode(measured).decode() if as_json else readme(measured))
 
 
 def train_pair(
@@ -192,7 +192,7 @@ def train_pair(
     minutes: float | None = None,
     seed: int = 0,
     precision: str | None = None,
-) -> Figures:
+) -> Measurements:
     """Train `preset` on `texts` and write the directory `out`, whole or not at all.
 
     `steps` a model or `minutes` for both take the place of the preset's steps. Raises `UsageError` for an `out` that
@@ -209,7 +209,7 @@ def train_pair(
     with atomic_directory(out) as directory:
         small = run.train(SMALL, preset.small, preset.context, steps, minutes, directory)
         large = run.train(LARGE, preset.large, preset.context, steps, minutes, directory)
-        figures = Figures(
+        measured = Measurements(
             preset=name,
             length=f" --steps {steps}" if steps else f" --minutes {minutes:g}" if minutes else "",
             seed=seed,
@@ -226,15 +226,15 @@ def train_pair(
             held_out_tokens=len(held_out),
             held_out_sha256=_sha256(texts.held_out),
             unigram_perplexity=unigram_perplexity(training, held_out, len(tokenizer)),
-            small=small.figures,
-            large=large.figures,
+            small=small.measured,
+            large=large.measured,
             agreement=float(np.mean(small.choices == large.choices)),
             drafting_agreement=drafting_agreement(small.model, large.model, held_out),
         )
         (directory / "held_out.txt").write_text(_file(texts.held_out), encoding="utf-8")
         (directory / "calibration.txt").write_text(_file(texts.calibration()), encoding="utf-8")
-        (directory / "README.md").write_text(readme(figures), encoding="utf-8")
-    return figures
+        (directory / "README.md").write_text(readme(measured), encoding="utf-8")
+    return measured
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Trained:
 
     model: GPT2LMHeadModel
     choices: Tokens  # int64 [held-out tokens - 1], the likeliest in the place of each but the first
-    figures: ModelFigures
+    measured: ModelMeasurements
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Run:
         save(model, self.tokenizer, directory / label)
         written = GPT2LMHeadModel.from_pretrained(directory / label, dtype=torch.float32).eval()
         losses, choices = predictions(written, self.held_out)
-        figures = ModelFigures(
+        measured = ModelMeasurements(
             layers=shape.layers,
             width=shape.width,
             heads=shape.heads,
@@ -280,7 +280,7 @@ class Run:
             perplexity_float32=perplexity_float32,
             perplexity=perplexity_of(losses),
         )
-        return Trained(written, choices, figures)
+        return Trained(written, choices, measured)
 
     def _teller(self, label: str, model: GPT2LMHeadModel) -> Callable[[Progress], None]:
         def tell(progress: Progress) -> None:
@@ -333,17 +333,19 @@ def _sha256(texts: Sequence[str]) -> str:
     return hashlib.sha256(_file(texts).encode()).hexdigest()
 
 
-def readme(figures: Figures) -> str:
+def readme(measured: Measurements) -> str:
     """The README.md of a pair."""
     rows = [
         f"| `{label}/` | {model.layers} × {model.width} | {model.parameters:,} | {model.steps:,} "
         f"| {model.seconds:.0f} s | {model.perplexity_float32:.2f} | {model.perplexity:.2f} "
         f"| {model.training_perplexity:.2f} |"
-        for label, model in ((SMALL, figures.small), (LARGE, figures.large))
+        for label, model in ((SMALL, measured.small), (LARGE, measured.large))
     ]
-    what = "sources" if PRESETS[figures.preset].sources else "docstrings"
+    what = "sources" if PRESETS[measured.preset].sources else "docstrings"
     return README.format(
-        rows="\n".join(rows), what=what, **{name: getattr(figures, name) for name in figures.__struct_fields__}
+        rows="\n".join(rows),
+        what=what,
+        **{name: getattr(measured, name) for name in measured.__struct_fields__},
     )
 
 

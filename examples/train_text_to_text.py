@@ -70,7 +70,7 @@ SHAPES = {
 }
 
 
-class ModelFigures(msgspec.Struct):
+class ModelMeasurements(msgspec.Struct):
     """One model: its size, its training, and how well it does the task, greedily, as it is read from its files."""
 
     encoder_layers: int
@@ -83,7 +83,7 @@ class ModelFigures(msgspec.Struct):
     quality: TextQuality
 
 
-class Figures(msgspec.Struct):
+class Measurements(msgspec.Struct):
     """What the run was made from, and what it measured."""
 
     seed: int
@@ -94,7 +94,7 @@ class Figures(msgspec.Struct):
     held_out_paragraphs: int
     judged: int
     words_alone: TextQuality  # what writing down the words as they are would give
-    models: dict[str, ModelFigures]
+    models: dict[str, ModelMeasurements]
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -106,11 +106,11 @@ class Figures(msgspec.Struct):
 def command(out: Path, names: tuple[str, ...], steps: int | None, seed: int, as_json: bool) -> None:
     """Train, judge, write and print."""
     check_output(out)
-    figures = train_models(out, names or tuple(SHAPES), steps, seed)
-    click.echo(msgspec.json.encode(figures).decode() if as_json else readme(figures))
+    measured = train_models(out, names or tuple(SHAPES), steps, seed)
+    click.echo(msgspec.json.encode(measured).decode() if as_json else readme(measured))
 
 
-def train_models(out: Path, names: Sequence[str], steps: int | None = None, seed: int = 0) -> Figures:
+def train_models(out: Path, names: Sequence[str], steps: int | None = None, seed: int = 0) -> Measurements:
     """Train the models `names` of `SHAPES` and write the directory `out`, whole or not at all.
 
     `steps`: for each model, instead of its own number.
@@ -128,7 +128,7 @@ def train_models(out: Path, names: Sequence[str], steps: int | None = None, seed
         ):
             lines = [msgspec.json.encode({"prompt": pair.words, "reference": pair.prose}) for pair in chosen]
             (directory / f"{name}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-        figures = Figures(
+        measured = Measurements(
             seed=seed,
             python=platform.python_version(),
             torch=str(torch.__version__),
@@ -139,8 +139,8 @@ def train_models(out: Path, names: Sequence[str], steps: int | None = None, seed
             words_alone=text_quality([pair.words for pair in judging], [pair.prose for pair in judging]),
             models={name: run.train(name, SHAPES[name], steps, directory) for name in names},
         )
-        (directory / "README.md").write_text(readme(figures), encoding="utf-8")
-    return figures
+        (directory / "README.md").write_text(readme(measured), encoding="utf-8")
+    return measured
 
 
 def word_tokenizer(texts: Sequence[Pair]) -> PreTrainedTokenizerFast:
@@ -225,7 +225,7 @@ class Run:
     judging: list[Pair]
     seed: int
 
-    def train(self, label: str, shape: Shape, steps: int | None, directory: Path) -> ModelFigures:
+    def train(self, label: str, shape: Shape, steps: int | None, directory: Path) -> ModelMeasurements:
         """Train a model, write it to `directory`/`label`, and judge it as it is read from there, in float32."""
         torch.manual_seed(self.seed)
         model = new_model(shape, len(self.tokenizer))
@@ -233,7 +233,7 @@ class Run:
         save(model, self.tokenizer, directory / label)
         written = T5ForConditionalGeneration.from_pretrained(directory / label, dtype=torch.float32).eval()
         texts = self._written(written)
-        return ModelFigures(
+        return ModelMeasurements(
             encoder_layers=shape.encoder_layers,
             decoder_layers=shape.decoder_layers,
             width=shape.width,
@@ -339,18 +339,18 @@ def padded(rows: Sequence[Sequence[int]], filler: int) -> npt.NDArray[np.int64]:
     return np.array([[*row, *[filler] * (max(map(len, rows)) - len(row))] for row in rows], np.int64)
 
 
-def readme(figures: Figures) -> str:
+def readme(measured: Measurements) -> str:
     """The README.md of a pair."""
     rows = [
         f"| `{label}/` | {model.encoder_layers} + {model.decoder_layers} × {model.width} | {model.parameters:,} "
         f"| {model.steps:,} | {model.seconds:.0f} s | {math.exp(model.loss):.3f} | {model.quality.bleu:.2f} "
         f"| {model.quality.rouge_l:.2f} |"
-        for label, model in figures.models.items()
+        for label, model in measured.models.items()
     ]
-    chosen = "".join(f" --model {label}" for label in figures.models) if len(figures.models) < len(SHAPES) else ""
-    steps = {model.steps for label, model in figures.models.items() if model.steps != SHAPES[label].steps}
+    chosen = "".join(f" --model {label}" for label in measured.models) if len(measured.models) < len(SHAPES) else ""
+    steps = {model.steps for label, model in measured.models.items() if model.steps != SHAPES[label].steps}
     chosen += "".join(f" --steps {number}" for number in steps)
-    fields = {name: getattr(figures, name) for name in figures.__struct_fields__}
+    fields = {name: getattr(measured, name) for name in measured.__struct_fields__}
     return README.format(rows="\n".join(rows), chosen=chosen, **fields)
 
 

@@ -186,8 +186,8 @@ def _with_option(recipe: str, passes: Sequence[Pass], option: str, value: Any) -
     """Set `option` in every pass that has it."""
     if not any(_has(each, option) for each in passes):
         names = ", ".join(name for name, listed in RECIPES.items() if any(_has(each, option) for each in listed))
-        flag = f"--{option.replace('_', '-')}"
-        raise UsageError(f"{flag} {value}: no pass of recipe {recipe} has this option. Recipes that do: {names}.")
+        flag = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
+        raise UsageError(f"{flag}: no pass of recipe {recipe} has this option. Recipes that do: {names}.")
     return [dataclasses.replace(each, **{option: value}) if _has(each, option) else each for each in passes]
 
 

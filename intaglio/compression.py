@@ -6,7 +6,6 @@ of them need. `intaglio.compress` and `intaglio.graph_passes.compress` are this 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from intaglio.graph_passes.calibration import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Need, Pass, PassInputs
-from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.recipes import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
 from intaglio.graph_passes.user_code import UserCode
@@ -77,14 +75,14 @@ def compress(
     by input name. `sensitivity`: the file that `intaglio.training.sensitivity` made for this bundle, or for another one
     of the same checkpoint; if a pass needs it and it is not given, it is computed from `calibration`, a text. Each must
     be given if and only if a pass of the recipe needs it. `allow_float`: keep in floating point what an integer-only
-    recipe cannot convert, instead of raising. `bits` and `group_size`: override these options in every pass that has
-    them. `threads`: maximum number of threads, by default all processors that this process may use. `allow_code`: let
+    recipe cannot convert, instead of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option.
+    `threads`: maximum number of threads, by default all processors that this process may use. `allow_code`: let
     the recipe run the user's own functions that it names.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
-    name, passes = load_recipe(recipe, {"bits": bits, "group_size": group_size})
-    if allow_float:
-        passes = _allowing_float(name, passes)
+    name, passes = load_recipe(
+        recipe, {"bits": bits, "group_size": group_size, "allow_float": True if allow_float else None}
+    )
     _check_code(name, passes, allow_code)
     _check_data(name, passes, calibration, sensitivity)
     check_output_directory(Path(output), force)
@@ -110,15 +108,6 @@ def compress(
         result.share_compressed, result.left = done.share.compressed, done.share.left
         result.left_unasked = done.share.left_unasked
     return result
-
-
-def _allowing_float(recipe: str, passes: Sequence[Pass]) -> list[Pass]:
-    """Make the pass that audits an integer-only graph report instead of raise. Raises `UsageError` without one."""
-    if not any(isinstance(graph_pass, AuditIntegerOnly) for graph_pass in passes):
-        raise UsageError(f"--allow-float: recipe {recipe} is not integer-only. Leave the option out.")
-    return [
-        dataclasses.replace(each, allow_float=True) if isinstance(each, AuditIntegerOnly) else each for each in passes
-    ]
 
 
 def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:

@@ -48,6 +48,11 @@ def find_target(name: str, others: Collection[str] = ()) -> Target:
     return TARGETS[name]
 
 
+def without_gpu() -> str:
+    """The targets that run on any machine, for an error message: "ort-cpu", or "ort-cpu or another"."""
+    return " or ".join(target.name for target in TARGETS.values() if not target.needs_gpu)
+
+
 def summary() -> str:
     """The names with their descriptions, for a help text."""
     return ", ".join(f"{target.name} ({target.summary})" for target in TARGETS.values())

@@ -1,6 +1,6 @@
 """Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text.
 
-What stands here is imported when it is asked for, so that help texts can read the strategies without ONNX.
+Names are imported on first use, so that help texts can read the strategies without ONNX.
 """
 
 TYPE_CHECKING = False
@@ -37,5 +37,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
 
 
 def __dir__() -> list[str]:
-    """The names of this module, those that are imported later among them."""
+    """The names of this module, including those not imported yet."""
     return sorted({*globals(), *__all__})

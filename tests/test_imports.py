@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from import_graph import ImportGraph, circles
+
+from intaglio.cli import VERBS
+from intaglio.plugins.registry import FOLDERS as OPERATOR_FOLDERS
+from intaglio.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")
@@ -17,11 +22,32 @@ PUT_OFF = {
     "graph_passes/__init__.py": "its verb `compress` stands a stage above, as sensitivities are made in training",
     "intaglio/cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
 }
+# Files that import modules by a table -> the modules that the table names, of which some may not exist.
+TABLES = {
+    "intaglio/cli/__init__.py": [f"intaglio.cli.{verb.replace('-', '_')}" for verb in VERBS],
+    "plugins/registry.py": [f"intaglio.plugins.{folder}.spec" for folder in OPERATOR_FOLDERS],
+    "plugins/cuda/launches.py": [f"intaglio.plugins.{folder}.launch" for folder in OPERATOR_FOLDERS],
+    "training/operators.py": [f"intaglio.plugins.{folder}.training" for folder in OPERATOR_FOLDERS],
+    "runtime/engines/opening.py": [
+        f"intaglio.runtime.engines.{place.partition(':')[0]}"
+        for target in TARGETS.values()
+        for place in (target.opens, target.builds)
+        if place
+    ],
+}
+# Files that compute the name of an import of no such table.
+UNFOLLOWED = {
+    "intaglio/__init__.py": "the same modules stand under TYPE_CHECKING",
+    "runtime/__init__.py": "the same modules stand under TYPE_CHECKING",
+    "intaglio/extras.py": "libraries",
+    "graph_passes/user_code.py": "the user's own modules",
+    "plugins/ort/build.py": "signatures and generated headers, before anything is installed",
+}
 
 
 @pytest.fixture(scope="module")
 def graph() -> ImportGraph:
-    return ImportGraph(ROOT, FOLDERS)
+    return ImportGraph(ROOT, FOLDERS, TABLES)
 
 
 def excused(path: Path) -> list[str]:
@@ -56,12 +82,17 @@ def test_every_exception_is_still_needed(graph: ImportGraph) -> None:
     assert used == PUT_OFF.keys()
 
 
-def made_up(folder: Path, files: dict[str, str]) -> ImportGraph:
+def test_every_computed_import_is_followed_or_has_a_reason(graph: ImportGraph) -> None:
+    assert {str(graph.files[name]) for name in graph.computed} == TABLES.keys() | UNFOLLOWED.keys()
+    assert all(any(graph.module(name) == name for name in names) for names in TABLES.values())
+
+
+def made_up(folder: Path, files: dict[str, str], tables: Mapping[str, list[str]] | None = None) -> ImportGraph:
     """The graph of a package with these files, by their paths."""
     for path, source in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(source)
-    return ImportGraph(folder, sorted({path.partition("/")[0] for path in files}))
+    return ImportGraph(folder, sorted({path.partition("/")[0] for path in files}), tables)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +121,21 @@ def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, back: str) -> 
     line = back[: back.index("runtime")].count("\n") + 1
     assert f"plugins/c.py:{line} imports runtime/a.py" in graph.described(names)
     assert "runtime/__init__.py" not in graph.described(names)
+
+
+def test_a_circle_through_a_table_is_found(tmp_path: Path) -> None:
+    files = {
+        "runtime/opening.py": "import importlib\n\ndef at(name):\n    return importlib.import_module(f'x.{name}')",
+        "runtime/engine.py": "from intaglio.runtime.opening import at",
+        "runtime/other_engine.py": "import math",
+    }
+    named = {"runtime/opening.py": ["intaglio.runtime.engine", "intaglio.runtime.other_engine"]}
+    graph = made_up(tmp_path, files, named)
+    names = ["intaglio.runtime.engine", "intaglio.runtime.opening"]
+    assert circles(graph.edges()) == [names]
+    assert "runtime/opening.py:4 imports runtime/engine.py" in graph.described(names)
+    assert list(graph.put_off()) == []
+    assert circles(made_up(tmp_path, files).edges()) == []
 
 
 def test_files_that_share_what_they_import_are_no_circle(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.prompts import Example, read_examples
 from intaglio.runtime.strategies import BigLittleDecoder, Plain, Speculative, Strategy
+from intaglio.targets import DEFAULT
 from intaglio.validate.decoding_work import DecodingWork, decoding_work
 from intaglio.validate.text_quality import TextQuality, text_quality
 
@@ -74,10 +75,10 @@ def tune_decoding(
     metric: str = "bleu",
     fallbacks: Sequence[float] = FALLBACKS,
     rollbacks: Sequence[float] = ROLLBACKS,
-    max_draft: int = 10,
+    max_draft: int = BigLittleDecoder.max_draft,
     max_new_tokens: int = 128,
     max_samples: int | None = None,
-    target: str = "ort-cpu",
+    target: str = DEFAULT,
     threads: int | None = None,
 ) -> TunedDecoding:
     """Generate for `data` with every pair of thresholds; pick the fastest that loses at most `max_quality_drop`.
@@ -184,6 +185,6 @@ def _options(best: Setting, draft: str | Path | None, max_draft: int, target: st
         options += f" --draft {shlex.quote(str(draft))}" if draft else " --early-exit"
     if best.strategy == "bild":
         options += f" --fallback {best.fallback} --rollback {best.rollback} --max-draft {max_draft}"
-    if target != "ort-cpu":
+    if target != DEFAULT:
         options += f" --target {target}"
     return options if threads is None else f"{options} --threads {threads}"

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from intaglio import interrupts
 from intaglio.cli.completion import COMPLETE, answer, completed
+from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.printable import printable
 from intaglio.errors import IntaglioError
 from intaglio.version import __version__
@@ -40,7 +41,6 @@ VERBS = {
 }
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
-ERROR = 2  # exit code of errors that the user can fix, and of an interrupt
 EPILOG = """\b
 Example:
   intaglio export ./all-MiniLM-L6-v2 -o minilm

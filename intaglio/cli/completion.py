@@ -1,7 +1,8 @@
 """`intaglio completion`, and the completions themselves: verbs, options, recipe names, and bundles.
 
 A shell starts the program with `_INTAGLIO_COMPLETE` set whenever Tab is pressed, so nothing heavy is imported here:
-the names that other stages define are repeated, and a test compares them.
+recipes, dtypes and references are repeated, and a test compares them. Commands with `--strategy` import the strategies
+for their options anyway, so these names are read from the table.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ RECIPES = (
     "canonical", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed", "rtn",
     "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
 )  # fmt: skip
-STRATEGIES = ("greedy", "sample", "bild", "speculative", "ngram", "hidden-transfer", "medusa", "calm", "auto")
 DTYPES = ("float32", "float16")
 AGAINST = ("pytorch", "reference")
 
@@ -114,6 +114,13 @@ def names(known: Iterable[str], otherwise: Callable[[str], list[CompletionItem]]
     return values
 
 
+def strategies(beginning: str) -> list[CompletionItem]:
+    """Complete the names of strategies; the command with the option has already imported their table."""
+    from intaglio.runtime.strategies import STRATEGIES
+
+    return [CompletionItem(name) for name in STRATEGIES if name.startswith(beginning)]
+
+
 def files(beginning: str) -> list[CompletionItem]:
     """Complete files, which the shell lists itself."""
     return [CompletionItem(beginning, type="file")]
@@ -134,7 +141,7 @@ VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],
     "recipe": names(RECIPES, files),
     "target": names(tuple(TARGETS), nothing),
-    "strategy": names(STRATEGIES, nothing),
+    "strategy": strategies,
     "dtype": names(DTYPES, nothing),
     "source": files,
 }

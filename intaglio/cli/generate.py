@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from intaglio.cli import ERROR
+from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
 from intaglio.cli.output import json_option, print_json, print_table, size

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from intaglio.runtime.generation.strategy_choice import with_draft
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import StrategyOption, options_by_name
 from intaglio.targets import DEFAULT, summary
@@ -39,7 +40,7 @@ DRAFTING_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "option; otherwise greedy]",
     ),
     click.option(
-        "--draft", type=click.Path(path_type=Path), help="Bundle of the draft model, for auto, bild, speculative."
+        "--draft", type=click.Path(path_type=Path), help=f"Bundle of the draft model, for {', '.join(with_draft())}."
     ),
     click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),

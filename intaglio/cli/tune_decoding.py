@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
 from intaglio.errors import UsageError
-from intaglio.targets import DEFAULT
+from intaglio.runtime.strategies import BigLittleDecoder
+from intaglio.runtime.strategies.options import options_of
+from intaglio.targets import DEFAULT, summary
 
 EPILOG = """\b
 Examples:
@@ -18,6 +22,16 @@ Examples:
   intaglio tune-decoding t5 --draft small-t5 --data validation.jsonl --fallback 0.6 --fallback 0.8 --rollback 2
   intaglio tune-decoding llama-exit --early-exit --data questions.jsonl
 """
+
+
+_BILD = {each.name: each for each in options_of(BigLittleDecoder)}
+
+
+def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
+    """The option for the values to try of a threshold of BiLD; `tried`: those of `tune_decoding` without it."""
+    known = _BILD[name]
+    said = f"Threshold to try, can be repeated: {known.meaning}.  [default: {tried}]"
+    return click.option(f"--{name}", multiple=True, type=known.kind, help=said)
 
 
 @click.command("tune-decoding", epilog=EPILOG)
@@ -40,12 +54,17 @@ Examples:
     show_default=True,
     help="Metric of quality.",
 )
-@click.option("--fallback", multiple=True, type=float, help="Threshold to try.  [default: 0.3, 0.5, 0.7, 0.8, 0.9]")
-@click.option("--rollback", multiple=True, type=float, help="Threshold to try.  [default: 1, 2, 3, 5, 10]")
-@click.option("--max-draft", default=10, show_default=True, help="Maximum draft tokens between two reviews.")
+@_threshold("fallback", "0.3, 0.5, 0.7, 0.8, 0.9")
+@_threshold("rollback", "1, 2, 3, 5, 10")
+@click.option(
+    "--max-draft",
+    default=_BILD["max_draft"].default,
+    show_default=True,
+    help=_BILD["max_draft"].meaning.capitalize() + ".",
+)
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per text.")
 @click.option("--max-samples", type=click.IntRange(min=1), help="Use only the first lines of --data.  [default: all]")
-@click.option("--target", default=DEFAULT, show_default=True, help="Runtime for the models.")
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime for the models: {summary()}.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads, for ort-cpu.  [default: all]")
 @click.option("--picture", type=click.Path(path_type=Path), help="Plot quality over speed to this SVG file.")
 @force_option

@@ -12,7 +12,7 @@ from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_
 from intaglio.cli.output import json_option, print_json, print_table, say, verdict
 from intaglio.cli.printable import printable
 from intaglio.errors import UsageError
-from intaglio.targets import DEFAULT
+from intaglio.targets import DEFAULT, summary
 
 if TYPE_CHECKING:
     from intaglio.validate.results import Validated
@@ -46,7 +46,7 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
     type=click.Path(path_type=Path),
     help="UTF-8 file with one sentence per line, or .npz arrays by input name.",
 )
-@click.option("--target", default=DEFAULT, show_default=True, help="Runtime for the bundle.")
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}, or reference.")
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
 @click.option("--samples", default=64, show_default=True, help="Number of sentences to run.")
 @click.option("--batch-size", default=8, show_default=True, help="Sentences per run.")

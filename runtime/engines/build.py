@@ -25,11 +25,9 @@ def build(
 ) -> Built:
     """Build engines for `target` and add them to `bundle`; GPUs for which the build fails are in the result.
 
-    "ort-cpu", "ort-cuda"   the model optimised by ONNX Runtime, in `engines/<target>.onnx`
-    "tensorrt-rtx"          one engine per name in `gpus`, compiled with or without a GPU present
-    "tensorrt"              one engine for this machine's GPU
-
-    The encoder of an encoder-decoder gets its own engines, under names that end with "-encoder".
+    `target`: one of `intaglio.targets`; the function `builds` of its row documents what is written. `gpus`: the GPUs to
+    compile for, where the target takes any. The encoder of an encoder-decoder gets its own engines, under names that
+    end with "-encoder".
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) are the lengths that a TensorRT engine
     accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with

@@ -17,7 +17,7 @@ from intaglio.targets import Target
 
 
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
-    """Write every graph of `bundle`, optimised, into `folder`; see `build`."""
+    """Write every graph of `bundle`, optimised by ONNX Runtime, to `<target>.onnx` in `folder`; see `build`."""
     if request.gpus or request.lengths:
         raise UsageError(f"target {target.name}: does not accept GPU names or axis lengths. Leave them out.")
     paths = {graph.file: folder / f"{engine_stem(target.name, graph.file)}.onnx" for graph in bundle.manifest.graphs}

@@ -16,7 +16,7 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.opening import Opening
+from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.partial_graph import partial_graph
 from intaglio.runtime.engines.stored import stored_model
 from intaglio.targets import TARGETS, Target
@@ -78,7 +78,7 @@ class OnnxRuntimeEngine(Engine):
         if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
-        if target == "ort-cuda":
+        if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators) as file:

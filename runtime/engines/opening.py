@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from intaglio.bundle import MODEL, Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import DEFAULT, find_target
-
-
-@dataclass(frozen=True)
-class Opening:
-    """How to open a graph. Each target uses the options that apply to it."""
-
-    threads: int | None = None  # processor threads
-    spinning: bool = True  # idle worker threads busy-wait
-    outputs: Collection[str] | None = None  # outputs to compute; None: all
-    graph: str = MODEL  # the bundle's ONNX file to run
 
 
 def open_engine(

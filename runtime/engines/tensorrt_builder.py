@@ -22,7 +22,10 @@ from intaglio.targets import Target
 
 @no_collection()
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
-    """Write an engine of every graph for every GPU into `folder`; see `build`. If all fail: `BuildError`."""
+    """Write an engine of every graph for every GPU into `folder`; see `build`. If all fail: `BuildError`.
+
+    TensorRT-RTX compiles for the GPUs of the request, present or not; TensorRT for this machine's GPU.
+    """
     if bundle.manifest.decoder is not None and bundle.manifest.decoder.saturation_exits:
         raise UsageError(
             f"target {target.name}: bundle {bundle.path} has an exit after every block, whose If branches this target "

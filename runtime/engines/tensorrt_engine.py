@@ -17,9 +17,9 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.opening import Opening
+from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.tensorrt_library import DTYPES, library_name, logger, no_collection
-from intaglio.targets import TARGETS, Target
+from intaglio.targets import TARGETS, Target, without_gpu
 
 
 class TensorRTEngine(Engine):
@@ -37,7 +37,7 @@ class TensorRTEngine(Engine):
     def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
         device = gpus.present()
         if device is None:
-            raise EngineError(f"target {target}: no CUDA device. Use --target ort-cpu, which runs on any machine.")
+            raise EngineError(f"target {target}: no CUDA device. Use --target {without_gpu()}, which needs none.")
         record = select(bundle, target, device, graph)
         trt = load(TARGETS[target].library)
         check_library(record, library_name(trt))

@@ -10,6 +10,11 @@ from intaglio.runtime.strategies import STRATEGIES, Strategy
 from intaglio.runtime.strategies.options import options_of
 
 
+def with_draft() -> list[str]:
+    """The strategies that take a draft model."""
+    return [name for name, kind in STRATEGIES.items() if kind.needs_draft is not False]
+
+
 def method_of(name: str, options: Mapping[str, object], drafting: str | None) -> Strategy:
     """Build the strategy with the user's options. Raises `UsageError` for options that it does not have.
 
@@ -18,9 +23,9 @@ def method_of(name: str, options: Mapping[str, object], drafting: str | None) ->
     kind = STRATEGIES[name]
     if kind.needs_draft not in (None, drafting is not None):
         needed = "needs a draft model: add --draft BUNDLE or --early-exit"
-        said = (
-            f"takes no {drafting}. Leave it out, or choose --strategy bild, speculative or auto" if drafting else needed
-        )
+        *others, last = with_draft()
+        others_said = f"choose --strategy {', '.join(others)} or {last}"
+        said = f"takes no {drafting}. Leave it out, or {others_said}" if drafting else needed
         raise UsageError(f"strategy {name!r} {said}.")
     given = {option: value for option, value in options.items() if value is not None}
     known = [option.name for option in options_of(kind)]

@@ -164,7 +164,7 @@ class DecoderSession(CachedRows):
         return [np.concatenate(parts) for parts in found]
 
     def _widest(self, counts: Sequence[int]) -> int:
-        """The most tokens of a step in which every row gets `counts`; those that get none give way."""
+        """The most tokens of a step in which every row gets `counts`; rows without tokens do not count."""
         return self._limits.widest(length for length, count in zip(self.lengths, counts, strict=True) if count)
 
     def tree_room(self, origins: int, row: int) -> int:

@@ -15,7 +15,6 @@ import pytest
 from intaglio.cli import VERBS, completion
 from intaglio.exporters.export import DTYPES
 from intaglio.graph_passes.recipes import RECIPES
-from intaglio.runtime.strategies import STRATEGIES
 from intaglio.validate.sides import PYTORCH, REFERENCE
 
 
@@ -78,7 +77,6 @@ def test_a_user_without_a_home_is_offered_directories(monkeypatch: pytest.Monkey
 
 def test_the_names_offered_are_those_that_exist() -> None:
     assert list(completion.RECIPES) == list(RECIPES)
-    assert list(completion.STRATEGIES) == list(STRATEGIES)
     assert completion.DTYPES == DTYPES
     assert completion.AGAINST == (PYTORCH, REFERENCE)
 

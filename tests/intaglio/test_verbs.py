@@ -22,6 +22,7 @@ from intaglio.runtime.agents.answer import open_agent
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
+from intaglio.targets import summary
 from intaglio.validate.bench.bench import NOT_TAKEN
 
 REQUIRED = inspect.Parameter.empty
@@ -142,6 +143,15 @@ def test_a_function_has_no_option_that_its_command_lacks(name: str) -> None:
     command = dict(commands())[name]
     known = parameters_of(name)
     assert set(known) == {python_name(each, known) for each in command.params} & set(known)
+
+
+def test_every_option_for_a_target_lists_the_targets() -> None:
+    context = click.Context(cli)
+    listed = [command for verb in NO_FUNCTION if (command := cli.get_command(context, verb))] + [
+        *dict(commands()).values()
+    ]
+    helps = [str(getattr(each, "help", None)) for command in listed for each in command.params if each.name == "target"]
+    assert len(helps) >= 8 and all(summary() in each for each in helps)
 
 
 def test_every_excuse_is_an_option_that_exists() -> None:

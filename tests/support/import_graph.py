@@ -35,6 +35,12 @@ def imports_of(source: str) -> Iterator[Import]:
     yield from _imports(ast.parse(source), at_top=True)
 
 
+def computed_imports(source: str) -> list[int]:
+    """The lines on which a module's source calls `import_module` with a name that it computes."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return [call.lineno for call in calls if _imports_by_name(call) and _imported_by_name(call) is None]
+
+
 def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
@@ -47,9 +53,12 @@ def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
         yield from _imports(child, at_top and not _is_later(child))
 
 
+def _imports_by_name(call: ast.Call) -> bool:
+    return ast.unparse(call.func).split(".")[-1] == "import_module"
+
+
 def _imported_by_name(call: ast.Call) -> str | None:
-    named = ast.unparse(call.func).split(".")[-1] == "import_module"
-    first = call.args[0] if named and call.args else None
+    first = call.args[0] if _imports_by_name(call) and call.args else None
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
 
 
@@ -63,14 +72,24 @@ def _is_later(node: ast.AST) -> bool:
 class ImportGraph:
     """The modules of the package, by their full names, and which of them import which."""
 
-    def __init__(self, root: Path, folders: Iterable[str]):
-        """`folders` of `root`: that of the package itself, and those that are installed below it."""
+    def __init__(self, root: Path, folders: Iterable[str], tables: Mapping[str, Iterable[str]] | None = None):
+        """`folders` of `root`: that of the package itself, and those that are installed below it.
+
+        `tables`: for a file that imports by a computed name, the modules that the table it reads names.
+        """
         self.files: dict[str, Path] = {}
         for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             full = parts if parts[0] == PACKAGE else (PACKAGE, *parts)
             self.files[".".join(full[:-1] if full[-1] == "__init__" else full)] = path.relative_to(root)
-        self.imports = {name: tuple(imports_of((root / path).read_text())) for name, path in self.files.items()}
+        sources = {name: (root / path).read_text() for name, path in self.files.items()}
+        self.imports = {name: tuple(imports_of(source)) for name, source in sources.items()}
+        self.computed = {name: lines for name, source in sources.items() if (lines := computed_imports(source))}
+        # Module -> what it imports by a table, which `put_off` does not list: such an import cannot stand at the top.
+        self.by_table = {
+            name: tuple(Import(each, line, at_top=False) for each in (tables or {}).get(str(self.files[name]), ()))
+            for name, (line, *_) in self.computed.items()
+        }
         self.heavy = self._heavy()
 
     def module(self, name: str) -> str | None:
@@ -83,8 +102,7 @@ class ImportGraph:
     def edges(self) -> dict[str, set[str]]:
         """Module -> the modules that it imports, wherever it does."""
         found = {
-            name: {module for each in imports if (module := self.module(each.name))}
-            for name, imports in self.imports.items()
+            name: {module for each in self._all(name) if (module := self.module(each.name))} for name in self.imports
         }
         return {name: modules - {name} for name, modules in found.items()}
 
@@ -93,7 +111,7 @@ class ImportGraph:
         lines = [
             f"  {self.files[name]}:{each.line} imports {self.files[module]}"
             for name in component
-            for each in self.imports[name]
+            for each in self._all(name)
             if (module := self.module(each.name)) in component and module != name
         ]
         return "\n".join(dict.fromkeys(lines))
@@ -105,6 +123,9 @@ class ImportGraph:
                 module = self.module(each.name)
                 if not each.at_top and module not in {None, name, *self.heavy}:
                     yield name, each
+
+    def _all(self, name: str) -> tuple[Import, ...]:
+        return self.imports[name] + self.by_table.get(name, ())
 
     def _heavy(self) -> set[str]:
         """The modules that load one of the heavy libraries when they are imported, themselves or by another."""

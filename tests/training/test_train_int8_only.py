@@ -31,7 +31,7 @@ FEW: dict[str, Any] = {"steps": 20, "batch_size": 4, "learning_rate": 1.0, "bias
 
 @pytest.fixture(scope="module")
 def rough_bundle(integer_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An integer-only bundle with much to mend: its weights lie 16 units apart."""
+    """An integer-only bundle with much to recover: its weights lie 16 units apart."""
     folder = tmp_path_factory.mktemp("rough")
     shutil.copytree(integer_bundle, folder / "rough")
     model = load(integer_bundle / "model.onnx")

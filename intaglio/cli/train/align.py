@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from intaglio.cli.output import force_option, json_option, print_json, print_table
-from intaglio.targets import DEFAULT
+from intaglio.targets import DEFAULT, summary
 
 EPILOG = """\b
 Examples:
@@ -40,7 +40,7 @@ Examples:
     "--dtype", type=click.Choice(["float32", "float16"]), help="Dtype of the written weights.  [default: unchanged]"
 )
 @click.option("--seed", default=0, show_default=True, help="Random seed of the order of the texts.")
-@click.option("--target", default=DEFAULT, show_default=True, help="Runtime for the large model.")
+@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime for the large model: {summary()}.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of the large model, for ort-cpu.  [default: all]")
 @force_option
 @json_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from intaglio.bundle import Bundle, Decoder
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import STEPS, pieces
+from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.model_file import load
 from intaglio.runtime import build, run
+from intaglio.runtime.sessions.step import STEP
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
@@ -39,6 +42,13 @@ def test_export_checks_the_logits_against_the_source(
     assert manifest.task == "generate" and manifest.dtype == dtype
     caches = {spec.dtype for spec in manifest.inputs if spec.name.startswith("past_")}
     assert caches == {dtype} and manifest.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("module", [DecoderModule, *DecoderModule.__subclasses__()])
+def test_the_reference_takes_the_inputs_of_a_step_by_their_names(module: type[DecoderModule]) -> None:
+    _, *named, rest = inspect.signature(module.forward).parameters.values()
+    assert [each.name for each in named] == [spec.name for spec in STEP]
+    assert rest.kind is inspect.Parameter.VAR_POSITIONAL
 
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=4))

@@ -6,9 +6,10 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data import topics
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,12 @@ import onnx_ir as ir
 import pytest
 
 from intaglio.bundle import Bundle
+from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
+from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.recipes import RECIPES
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import custom_operators, ort
 from intaglio.runtime import open_engine
@@ -167,7 +171,29 @@ def test_nan_weights_name_the_activation(tiny_bundle: Path, texts: Path, tmp_pat
 def test_allow_float_is_refused_where_it_means_nothing(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "o"), "--recipe", "canonical", "--allow-float"]
     code, _, error = intaglio(*command)
-    assert code == 2 and "is not integer-only" in error
+    assert code == 2
+    assert "--allow-float: no pass of recipe canonical has this option. Recipes that do: int8-only." in error
+
+
+def test_allow_float_reaches_every_pass_that_has_it(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    @dataclass(frozen=True)
+    class Other(Pass):
+        name: ClassVar[str] = "other"
+        effect: ClassVar[Effect] = Effect.EXACT
+        allow_float: bool = False
+
+        def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+            seen.append(self.allow_float)
+            return model, Counts()
+
+    monkeypatch.setitem(RECIPES, "other", [Other()])
+    compress(tiny_bundle, tmp_path / "strict", "other")
+    compress(tiny_bundle, tmp_path / "loose", "other", allow_float=True)
+    assert seen == [False, True]
 
 
 def paragraphs() -> list[str]:

@@ -13,11 +13,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from intaglio.bundle import Bundle
-from intaglio.errors import UsageError
+from intaglio.errors import EngineError, UsageError
 from intaglio.extras import EXTRA_OF
 from intaglio.runtime import TextGenerator, build, open_engine
 from intaglio.runtime.engines.engine import Array, Engine
-from intaglio.runtime.engines.opening import Opening, function_at
+from intaglio.runtime.engines.open_options import Opening
+from intaglio.runtime.engines.opening import function_at
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 from intaglio.targets import TARGETS, Target, find_target, summary
 from intaglio.validate import validate
@@ -27,8 +28,13 @@ from intaglio.validate import validate
 def test_what_a_row_names_is_there(target: Target) -> None:
     assert callable(function_at(target.opens))
     assert target.builds is None or callable(function_at(target.builds))
-    assert target.extra in EXTRA_OF.values()
     assert f"{target.name} ({target.summary})" in summary()
+
+
+def test_an_error_names_the_extra_that_the_row_names() -> None:
+    """That of ort-cuda is named by its own error: `import onnxruntime` fails for either package."""
+    extras = {target.name: EXTRA_OF[target.library] for target in TARGETS.values()}
+    assert extras == {target.name: target.extra for target in TARGETS.values()} | {"ort-cuda": "cpu"}
 
 
 def test_an_unknown_target_lists_those_that_are_known() -> None:
@@ -69,6 +75,12 @@ def test_the_documented_target_runs_a_decoder(tiny_decoder: Path) -> None:
         UsageError, match="target onnx-reference: it runs graphs as they are, there is nothing to build"
     ):
         build(tiny_decoder, "onnx-reference")
+
+
+@pytest.mark.usefixtures("documented", "no_cuda_device")
+def test_the_documented_target_is_offered_on_a_machine_without_a_gpu(tiny_bundle: Path) -> None:
+    with pytest.raises(EngineError, match=r"no CUDA device\. Use --target ort-cpu or onnx-reference, which needs none"):
+        open_engine(tiny_bundle, "tensorrt")
 
 
 @pytest.mark.usefixtures("documented")

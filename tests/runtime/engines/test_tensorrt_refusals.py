@@ -42,7 +42,7 @@ def test_many_refusals_are_counted_and_the_line_stays_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "mend"),
+    ("refusal", "fix"),
     [
         (Refusal("a", "MatMul", "Cuda Runtime (out of memory)"), "--batch MIN:OPT:MAX"),
         (Refusal("", "", "Failed to import initializer: w"), "Cast to float16"),
@@ -51,5 +51,5 @@ def test_many_refusals_are_counted_and_the_line_stays_short() -> None:
         (Refusal("a", "Anything", "for a reason unheard of"), "ort-cpu"),
     ],
 )
-def test_every_reason_comes_with_a_mend(refusal: Refusal, mend: str) -> None:
-    assert mend in refusal.advice("t4")
+def test_every_reason_comes_with_a_fix(refusal: Refusal, fix: str) -> None:
+    assert fix in refusal.advice("t4")

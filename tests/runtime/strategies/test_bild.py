@@ -1,4 +1,4 @@
-"""Big Little Decoder, against an implementation that reads the whole text anew for every decision."""
+"""Big Little Decoder, against an implementation that recomputes the whole sequence for every decision."""
 
 from __future__ import annotations
 

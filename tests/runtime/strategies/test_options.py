@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 import pytest
 
-from intaglio.cli import generation_options
+from intaglio.cli import completion, generation_options
+from intaglio.cli.tune_decoding import tune_decoding_command
 from intaglio.errors import UsageError
+from intaglio.runtime import strategies
 from intaglio.runtime.generation import request, strategy_choice
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.strategies import STRATEGIES, NGram, Strategy, contract
+from intaglio.runtime.strategies import STRATEGIES, BigLittleDecoder, NGram, Strategy, contract
 from intaglio.runtime.strategies.drafting import settle, verify
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
 
@@ -30,7 +32,7 @@ def documented() -> type[Strategy]:
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of strategies with the one line more that the page shows."""
     longer = {**STRATEGIES, "repeat": documented()}
-    for module in (generation_options, strategy_choice, request):
+    for module in (strategies, generation_options, strategy_choice, request):
         monkeypatch.setattr(module, "STRATEGIES", longer)
 
 
@@ -58,6 +60,28 @@ def test_an_option_of_another_strategy_lists_those_that_it_takes(tiny_decoder: P
         TextGenerator(tiny_decoder, strategy="repeat", window=3)
 
 
+@pytest.mark.usefixtures("table")
+def test_the_documented_strategy_is_offered_by_the_completion() -> None:
+    assert [each.value for each in completion.VALUES["strategy"]("re")] == ["repeat"]
+    assert [each.value for each in completion.VALUES["strategy"]("")] == [*STRATEGIES, "repeat"]
+
+
+def test_a_strategy_that_needs_a_draft_model_is_named_where_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Needy(NGram):
+        needs_draft = True
+
+    monkeypatch.setattr(strategy_choice, "STRATEGIES", {**STRATEGIES, "needy": Needy})
+    assert strategy_choice.with_draft() == ["bild", "speculative", "auto", "needy"]
+    with pytest.raises(UsageError, match=r"takes no --draft.*choose --strategy bild, speculative, auto or needy"):
+        strategy_choice.method_of("greedy", {}, "--draft")
+
+
+def test_tuning_has_the_options_of_the_strategy_that_it_tunes() -> None:
+    helps = {each.name: str(getattr(each, "help", None)).lower() for each in tune_decoding_command.params}
+    for each in options_of(BigLittleDecoder):
+        assert each.meaning in helps[each.name]
+
+
 @pytest.mark.parametrize("strategy", dict.fromkeys(STRATEGIES.values()))
 def test_every_option_is_a_number_and_says_what_it_means(strategy: type[Strategy]) -> None:
     for each in options_of(strategy):
@@ -67,8 +91,8 @@ def test_every_option_is_a_number_and_says_what_it_means(strategy: type[Strategy
 
 def test_options_of_one_name_are_of_one_kind() -> None:
     """The command line has one option for all of them."""
-    for strategies in options_by_name(STRATEGIES).values():
-        assert len({each.kind for each in strategies.values()}) == 1
+    for options in options_by_name(STRATEGIES).values():
+        assert len({each.kind for each in options.values()}) == 1
 
 
 def test_a_field_without_a_meaning_is_found() -> None:

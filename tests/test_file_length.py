@@ -1,0 +1,62 @@
+"""Files stay short: those of more than 300 lines are listed, each with the reason."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LINES = 300
+_CASES = "one subject, whose cases share their models and helpers"
+_TABLE = "a table of cases, one entry after another"
+_WHOLE = "an example or benchmark that is read and run as one file"
+LONGER = {
+    "plugins/integer_math.py": "the integer arithmetic of all operators, one function for each operation",
+    "plugins/function_body.py": "one method for each operation of the reference",
+    **dict.fromkeys(
+        [
+            "benchmarks/contestants.py",
+            "examples/planner/patterns.py",
+            "examples/train_language_models.py",
+            "examples/train_text_to_text.py",
+        ],
+        _WHOLE,
+    ),
+    **dict.fromkeys(["tests/support/mutations.py", "tests/support/operator_cases.py"], _TABLE),
+    **dict.fromkeys(
+        [
+            "tests/cli/test_agent.py",
+            "tests/cli/test_generate.py",
+            "tests/exporters/encoder_decoders/test_encoder_decoders.py",
+            "tests/exporters/test_export.py",
+            "tests/graph_passes/integer/test_int8_qdq.py",
+            "tests/graph_passes/test_calibrate.py",
+            "tests/graph_passes/weights/test_lut.py",
+            "tests/intaglio/test_bundle.py",
+            "tests/plugins/cuda/test_emulator.py",
+            "tests/runtime/agents/test_engine_model.py",
+            "tests/runtime/agents/test_executor.py",
+            "tests/runtime/agents/test_llm_compiler.py",
+            "tests/runtime/agents/test_mcp.py",
+            "tests/runtime/agents/test_page.py",
+            "tests/runtime/agents/test_plan_grammar.py",
+            "tests/runtime/agents/test_server_model.py",
+            "tests/runtime/agents/test_task_fetching.py",
+            "tests/runtime/generation/test_generate.py",
+            "tests/runtime/generation/test_grammar.py",
+            "tests/runtime/sessions/test_decoder.py",
+            "tests/runtime/strategies/test_draft_tree.py",
+            "tests/serve/test_encoder_worker.py",
+        ],
+        _CASES,
+    ),
+}
+
+
+def test_no_file_is_longer_unless_it_is_listed_with_a_reason() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lengths = {path: (ROOT / path).read_bytes().count(b"\n") for path in listed.stdout.split()}
+    assert len(lengths) > 500
+    longer = {path for path, lines in lengths.items() if lines > LINES}
+    assert not longer - LONGER.keys(), "longer than 300 lines: look for a second subject, or list it with the reason"
+    assert not LONGER.keys() - longer, "no longer needed: remove from the list"
