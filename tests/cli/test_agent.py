@@ -164,6 +164,11 @@ def test_the_question_is_read_from_standard_input(agent: Agent) -> None:
             "No answer: the run reached its limit of 0 replans. 2 of 2",
         ),
         (wrote(PLAN), ["--max-model-calls", 1], "No answer: the run reached its limit of 1 requests"),
+        (
+            wrote(PLAN, "Replan: more"),
+            ["--max-calls", 1],
+            "No answer: the run reached its limit of 1 tool calls. 1 of 1",
+        ),
         ([[STREAM, chunk("1."), SILENCE]], ["--max-seconds", 0.5], "No answer: the run reached its limit of 0.5 s"),
         ([error(400, "bad")], [], "No answer: "),
     ],
@@ -196,10 +201,18 @@ def test_other_planners_answer_too(agent: Agent) -> None:
         (["--tools", "calculate", "--target", "ort-cuda"], "target: only for a bundle"),
         (["--tools", "calculate", "--max-replans", "-1"], "replans -1: expected 0 or more"),
         (["--tools", "calculate", "--parallel", "0"], "parallel 0: expected at least 1"),
+        (["--tools", "calculate", "--max-calls", "0"], "tasks 0: expected at least 1"),
         (["--tools", "calculate", "--max-string-characters", "0"], "string characters 0: expected 1 to 100000"),
         (
             ["--tools", "calculate", "--planner", "react", "--no-streaming"],
             "no streaming: only for planner llmcompiler",
+        ),
+        *(
+            (
+                ["--tools", "calculate", "--planner", "function-calling", given],
+                "grammar: only for planners llmcompiler and react, got 'function-calling'",
+            )
+            for given in ("--grammar", "--no-grammar")
         ),
         (["--tools", "calculate", "--examples", "/no/file"], "--examples /no/file: No such file"),
         (["--tools", "calculate", "--timeline", "/no/folder/a.html"], "--timeline /no/folder/a.html: its folder"),
