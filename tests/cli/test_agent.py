@@ -138,6 +138,23 @@ def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Ag
     assert latency["measured"] + latency["answer_seconds"] == pytest.approx(found["seconds"])
 
 
+def test_only_plans_that_follow_are_further_plans(tmp_path: Path, agent: Agent) -> None:
+    """A joiner may answer after a broken plan, from the calls before the error."""
+    broken, options = '1. calculate("6 * 7")\n2. nope()\n', ("--tools", "calculate")
+    run, _ = agent(wrote(broken, "Answer: 42"), *options, "--timeline", tmp_path / "run.html")
+    assert " s  invalid  line 2: no tool is named 'nope'" in run.err and " replan " not in run.err
+    page = (tmp_path / "run.html").read_text()
+    assert "further plans</th><td>0<" in page and "invalid plans</th><td>1<" in page
+    run, _ = agent(wrote(broken, "Replan: no such tool", '2. calculate("$1")\n3. join()', "Answer: 42"), *options)
+    assert " s  invalid  line 2: " in run.err and " s  replan   no such tool" in run.err
+    for answers, replans in (
+        (wrote(broken, "Answer: 42"), []),
+        (wrote(broken, "Replan: so", "2. join()", "Answer: 42"), ["so"]),
+    ):
+        found = json.loads(agent(answers, *options, "--json")[0].out)
+        assert found["replans"] == replans and found["plan_errors"][0].startswith("line 2: no tool is named 'nope'")
+
+
 def test_the_function_answers_as_the_command_does(model: ScriptedServer) -> None:
     model.answers[:] = wrote(PLAN, "Answer: 43")
     found = answer("How much?", ["calculate"], model.url, model_name="lm", max_replans=0)
@@ -360,6 +377,6 @@ def test_a_bundle_writes_only_plans_that_can_be_run(
     assert code in (0, 1)  # the answer of a random model may be cut off
     assert found["usage"]["requests"] == 2 and found["usage"]["cached_tokens"] > 0
     assert found["answer"]
-    assert not any("expected a line such as" in reason for reason in found["replans"])
+    assert not any("expected a line such as" in reason for reason in found["plan_errors"])
     found = json.loads(intaglio(*options, "--no-grammar")[1])
-    assert "expected a line such as" in found["replans"][0]
+    assert "expected a line such as" in found["plan_errors"][0] and found["replans"] == []
