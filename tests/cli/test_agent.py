@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from mcp_servers import http_server
 from scripted_server import (
     SILENCE,
     STREAM,
@@ -153,6 +154,20 @@ def test_only_plans_that_follow_are_further_plans(tmp_path: Path, agent: Agent) 
     ):
         found = json.loads(agent(answers, *options, "--json")[0].out)
         assert found["replans"] == replans and found["plan_errors"][0].startswith("line 2: no tool is named 'nope'")
+
+
+def test_the_tools_of_a_server_over_http_are_called(tmp_path: Path, agent: Agent) -> None:
+    plan = '1. calculate("6 * 7")\n2. echo($1)\n3. fail()\n4. join()'
+    with http_server(tmp_path) as (url, _):
+        run, _ = agent(wrote(plan, "Answer: It is 42."), "--tools", url, "--json")
+    found = json.loads(run.out)
+    assert (run.code, found["answer"], found["complete"]) == (0, "It is 42.", True)
+    done, echoed, failed = found["tasks"]
+    assert [(each["tool"], each["status"], each["result"]) for each in (done, echoed)] == [
+        ("calculate", "done", "42"),
+        ("echo", "done", "42"),
+    ]
+    assert failed["status"] == "failed" and "the disk is full" in failed["result"]
 
 
 def test_the_function_answers_as_the_command_does(model: ScriptedServer) -> None:
