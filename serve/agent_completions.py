@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from intaglio.runtime.agents.answer_stream import AnswerStream
-from intaglio.runtime.agents.events import AnyEvent, Replanned, TaskEnded, TaskPlanned
+from intaglio.runtime.agents.events import AnyEvent, PlanFailed, Replanned, TaskEnded, TaskPlanned
 from intaglio.runtime.agents.run_record import RunRecord
 from intaglio.runtime.agents.run_report import encodable, usage_of
 from intaglio.runtime.generation.chat import Message
@@ -144,6 +144,8 @@ def _progress(event: AnyEvent) -> str:
             if len(result) > RESULT_CHARACTERS:
                 result = f"{result[:RESULT_CHARACTERS]}…"
             return f"${event.number} = {'' if event.status == 'done' else f'{event.status}: '}{result}\n"
+        case PlanFailed():
+            return f"The plan is not valid: {event.reason}\n"
         case Replanned():
             return f"Replan: {event.reason}\n"
         case _:

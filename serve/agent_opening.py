@@ -46,8 +46,7 @@ async def open_agents(
             tools = await stack.enter_async_context(open_tools(each.tools, each.limits.tool_seconds))
             examples = () if each.examples is None else read_examples(Path(each.examples), tools, f"agent {each.name}:")
             model = await stack.enter_async_context(_model(each, models))
-            grammar = each.grammar is not False
-            agent = agent_of(each.planner, model, tools, each.limits, examples, each.streaming, grammar)
+            agent = agent_of(each.planner, model, tools, each.limits, examples, each.streaming, each.grammar)
             opened[each.name] = ServedAgent(each, agent)
         yield opened
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from typing import TypedDict
 
 from agent_patterns.catalogue import Catalogue, Item
@@ -40,7 +39,7 @@ class Shop:
 
     def tools(self) -> dict[str, Tool]:
         """Return the tools."""
-        page = replace(tool(self.open_item), shown=0)
+        page = tool(shown=0)(self.open_item)
         return {each.name: each for each in (tool(self.search_items), page, tool(self.rank), tool(self.buy))}
 
     async def search_items(self, query: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agent_patterns.game_of_24 import TARGET, Numbers, checked_state, left_after, numbers_of, text_of
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, evaluator_prompt, proposer_prompt
@@ -31,7 +30,7 @@ class ThoughtTools:
 
     def tools(self) -> dict[str, Tool]:
         """Return the tools. What the proposer and the evaluator return is for other tools, not for the planner."""
-        silent = [replace(tool(each), shown=0) for each in (self.thought_proposer, self.state_evaluator)]
+        silent = [tool(shown=0)(each) for each in (self.thought_proposer, self.state_evaluator)]
         return {each.name: each for each in (*silent, tool(self.top_k_select))}
 
     async def thought_proposer(self, numbers: str, states: list[str] | None = None, place: int = 1) -> list[str]:

@@ -55,6 +55,7 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 )
 @click.option("--max-replans", default=3, show_default=True, help="Plans after the first one.")
 @click.option("--max-model-calls", default=16, show_default=True, help="Requests to the model.")
+@click.option("--max-calls", default=1000, show_default=True, help="Calls of tools, in all plans.")
 @click.option("--max-tokens", default=1 << 16, show_default=True, help="Tokens that the model writes, in all.")
 @click.option("--max-request-tokens", default=1024, show_default=True, help="Tokens that it writes for one request.")
 @click.option("--max-result-characters", default=4000, show_default=True, help="Characters of a result in prompts.")

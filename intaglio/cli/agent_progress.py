@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from intaglio.cli.printable import printable
-from intaglio.runtime.agents.events import AnyEvent, ModelEnded, Replanned, TaskEnded
+from intaglio.runtime.agents.events import AnyEvent, ModelEnded, PlanFailed, Replanned, TaskEnded
 from intaglio.runtime.agents.run_record import RequestSpan, RunRecord, TaskSpan
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class AgentProgress:
                 self._print(request_line(self.record.requests[event.request]))
             case TaskEnded() if event.number in self.record.tasks:
                 self._print(task_line(self.record.tasks[event.number]))
+            case PlanFailed():
+                self._print(_line(event.seconds, "invalid", _shown(event.reason, RESULT_CHARACTERS)))
             case Replanned():
                 self._print(_line(event.seconds, "replan", _shown(event.reason, RESULT_CHARACTERS)))
 

@@ -60,6 +60,7 @@ async def open_agent(
     examples: str | Path | None = None,
     max_replans: int = LIMITS.replans,
     max_model_calls: int = LIMITS.model_calls,
+    max_calls: int = LIMITS.tasks,
     max_tokens: int = LIMITS.tokens,
     max_request_tokens: int = LIMITS.request_tokens,
     max_result_characters: int = LIMITS.observation_characters,
@@ -85,6 +86,7 @@ async def open_agent(
     limits = AgentLimits(
         replans=max_replans,
         model_calls=max_model_calls,
+        tasks=max_calls,
         tokens=max_tokens,
         request_tokens=max_request_tokens,
         observation_characters=max_result_characters,
@@ -102,4 +104,4 @@ async def open_agent(
     async with open_tools(tools, call_seconds=tool_timeout) as opened:
         shown = read_examples(Path(examples), opened, "--examples") if examples is not None else ()
         async with open_model(model, model=model_name, **opening) as writing:
-            yield agent_of(planner, writing, opened, limits, shown, streaming, grammar is not False)
+            yield agent_of(planner, writing, opened, limits, shown, streaming, grammar)

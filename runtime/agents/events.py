@@ -67,10 +67,16 @@ class TaskEnded(Event, frozen=True, tag=True, kw_only=True):
     result: str  # text of the value, or the reason why there is none
 
 
-class Replanned(Event, frozen=True, tag=True, kw_only=True):
-    """The joiner asks for another plan, or a plan could not be read."""
+class PlanFailed(Event, frozen=True, tag=True, kw_only=True):
+    """A plan could not be read to its end. The calls before the error run, and the joiner gets the reason."""
 
     reason: str
+
+
+class Replanned(Event, frozen=True, tag=True, kw_only=True):
+    """Another plan follows."""
+
+    reason: str  # the joiner's
 
 
 class Ended(Event, frozen=True, tag=True, kw_only=True):
@@ -81,6 +87,6 @@ class Ended(Event, frozen=True, tag=True, kw_only=True):
 
 
 AnyEvent = (
-    ModelBegan | ModelWrote | ModelEnded | TaskPlanned | TaskStarted | TaskEnded | Replanned | Ended
+    ModelBegan | ModelWrote | ModelEnded | TaskPlanned | TaskStarted | TaskEnded | PlanFailed | Replanned | Ended
 )  # for reading a trace
 Observer = Callable[[AnyEvent], None]

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
-from intaglio.runtime.agents.events import Observer, Replanned
+from intaglio.runtime.agents.events import Observer, PlanFailed, Replanned
 from intaglio.runtime.agents.joiner import Decision, joiner_grammar, read_decision
 from intaglio.runtime.agents.model import Model, ModelRequest
 from intaglio.runtime.agents.plan import Call, PlanError
@@ -111,7 +111,7 @@ class LLMCompiler:
             except PlanError as error:
                 broken = broken or str(error)
             if broken is not None:
-                run.emit(Replanned, reason=broken)
+                run.emit(PlanFailed, reason=broken)
             await unit.wait()
         return broken
 

@@ -25,21 +25,23 @@ def agent_of(
     limits: AgentLimits,
     examples: Sequence[Example] = (),
     streaming: bool = True,
-    grammar: bool = True,
+    grammar: bool | None = None,
 ) -> Agent:
-    """Return the loop named `planner`; `grammar`: constrain its texts, if the model can.
+    """Return the loop named `planner`; `grammar`: constrain its texts, if the model can; None: True where it has one.
 
-    Raises `UsageError` for an unknown name, no tools, and for what another planner than LLMCompiler does not take.
+    Raises `UsageError` for an unknown name, no tools, and for options that the planner does not have.
     """
     if planner not in PLANNERS:
         raise UsageError(f"planner {planner!r:.80}: expected one of {', '.join(PLANNERS)}.")
     if not tools:
         raise UsageError("an agent has no tools, expected at least one.")
     if planner == "llmcompiler":
-        return LLMCompiler(model, tools, limits, examples, streaming=streaming, constrained=grammar)
+        return LLMCompiler(model, tools, limits, examples, streaming=streaming, constrained=grammar is not False)
     for name, given in (("examples", bool(examples)), ("no streaming", not streaming)):
         if given:
             raise UsageError(f"{name}: only for planner llmcompiler, got {planner!r}. Leave it out.")
     if planner == "react":
-        return ReAct(model, tools, limits, constrained=grammar)
+        return ReAct(model, tools, limits, constrained=grammar is not False)
+    if grammar is not None:
+        raise UsageError(f"grammar: only for planners llmcompiler and react, got {planner!r}. Leave it out.")
     return FunctionCalling(model, tools, limits)

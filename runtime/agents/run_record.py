@@ -12,6 +12,7 @@ from intaglio.runtime.agents.events import (
     ModelBegan,
     ModelEnded,
     ModelWrote,
+    PlanFailed,
     Replanned,
     Role,
     Status,
@@ -62,7 +63,8 @@ class RunRecord:
 
     requests: dict[int, RequestSpan] = field(default_factory=dict)  # by number, in order
     tasks: dict[int, TaskSpan] = field(default_factory=dict)
-    replans: list[tuple[float, str]] = field(default_factory=list)  # when, and why
+    plan_errors: list[str] = field(default_factory=list)  # of plans that could not be read to their end
+    replans: list[str] = field(default_factory=list)  # the reasons for further plans
     answer: str | None = None  # None: the run has not ended
     complete: bool = False
     seconds: float = 0.0  # of the run; until it ends, of its last event
@@ -88,8 +90,10 @@ class RunRecord:
                 )
             case TaskStarted() | TaskEnded() if event.number in self.tasks:
                 _add_to_task(self.tasks[event.number], event)
+            case PlanFailed():
+                self.plan_errors.append(event.reason)
             case Replanned():
-                self.replans.append((event.seconds, event.reason))
+                self.replans.append(event.reason)
             case Ended():
                 self.answer, self.complete = event.answer, event.complete
 

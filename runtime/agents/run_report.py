@@ -47,7 +47,8 @@ class AgentRun(msgspec.Struct, frozen=True):
     planner: Planner
     usage: UsageReport
     tasks: list[TaskReport]
-    replans: list[str]  # the reasons
+    plan_errors: list[str]  # of plans that could not be read to their end
+    replans: list[str]  # the reasons for further plans
     latency: Latency
 
 
@@ -90,7 +91,8 @@ def run_report(question: str, planner: Planner, events: Sequence[AnyEvent]) -> A
             )
             for task in record.tasks.values()
         ],
-        replans=[encodable(reason) for _, reason in record.replans],
+        plan_errors=[encodable(reason) for reason in record.plan_errors],
+        replans=[encodable(reason) for reason in record.replans],
         latency=latency_of(events),
     )
 

@@ -173,6 +173,7 @@ def _totals(record: RunRecord, path: list[Step]) -> Markup:
         ("seconds that calls waited", f"{waited:.3f}"),
         ("critical path", f"{on_path['request']:.3f} s in requests, {on_path['task']:.3f} s in tools"),
         ("further plans", str(len(record.replans))),
+        ("invalid plans", str(len(record.plan_errors))),
     ]
     return join([fill(ROW, name=name, value=value) for name, value in rows])
 

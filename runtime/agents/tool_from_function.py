@@ -25,7 +25,12 @@ def tool(function: Callable[..., Any], /) -> Tool: ...
 
 @overload
 def tool(
-    *, name: str | None = None, timeout: float | None = None, limit: int | None = None, attempts: int = 1
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    limit: int | None = None,
+    attempts: int = 1,
+    shown: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -37,6 +42,7 @@ def tool(
     timeout: float | None = None,
     limit: int | None = None,
     attempts: int = 1,
+    shown: int | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a `Tool` of a function, sync or async: as `@tool`, or as `@tool(name="...", timeout=10)`.
 
@@ -53,9 +59,8 @@ def tool(
         title = name or str(getattr(function, "__name__", type(function).__name__))
         description, about = _documentation(function)
         arguments = _arguments(function, title, about)
-        return Tool(
-            title, description, _schema(arguments, title), _converting(function, arguments), timeout, limit, attempts
-        )
+        schema, converting = _schema(arguments, title), _converting(function, arguments)
+        return Tool(title, description, schema, converting, timeout, limit, attempts, shown)
 
     return decorate if function is None else decorate(function)
 

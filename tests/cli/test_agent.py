@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from mcp_servers import http_server
 from scripted_server import (
     SILENCE,
     STREAM,
@@ -138,6 +139,37 @@ def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Ag
     assert latency["measured"] + latency["answer_seconds"] == pytest.approx(found["seconds"])
 
 
+def test_only_plans_that_follow_are_further_plans(tmp_path: Path, agent: Agent) -> None:
+    """A joiner may answer after a broken plan, from the calls before the error."""
+    broken, options = '1. calculate("6 * 7")\n2. nope()\n', ("--tools", "calculate")
+    run, _ = agent(wrote(broken, "Answer: 42"), *options, "--timeline", tmp_path / "run.html")
+    assert " s  invalid  line 2: no tool is named 'nope'" in run.err and " replan " not in run.err
+    page = (tmp_path / "run.html").read_text()
+    assert "further plans</th><td>0<" in page and "invalid plans</th><td>1<" in page
+    run, _ = agent(wrote(broken, "Replan: no such tool", '2. calculate("$1")\n3. join()', "Answer: 42"), *options)
+    assert " s  invalid  line 2: " in run.err and " s  replan   no such tool" in run.err
+    for answers, replans in (
+        (wrote(broken, "Answer: 42"), []),
+        (wrote(broken, "Replan: so", "2. join()", "Answer: 42"), ["so"]),
+    ):
+        found = json.loads(agent(answers, *options, "--json")[0].out)
+        assert found["replans"] == replans and found["plan_errors"][0].startswith("line 2: no tool is named 'nope'")
+
+
+def test_the_tools_of_a_server_over_http_are_called(tmp_path: Path, agent: Agent) -> None:
+    plan = '1. calculate("6 * 7")\n2. echo($1)\n3. fail()\n4. join()'
+    with http_server(tmp_path) as (url, _):
+        run, _ = agent(wrote(plan, "Answer: It is 42."), "--tools", url, "--json")
+    found = json.loads(run.out)
+    assert (run.code, found["answer"], found["complete"]) == (0, "It is 42.", True)
+    done, echoed, failed = found["tasks"]
+    assert [(each["tool"], each["status"], each["result"]) for each in (done, echoed)] == [
+        ("calculate", "done", "42"),
+        ("echo", "done", "42"),
+    ]
+    assert failed["status"] == "failed" and "the disk is full" in failed["result"]
+
+
 def test_the_function_answers_as_the_command_does(model: ScriptedServer) -> None:
     model.answers[:] = wrote(PLAN, "Answer: 43")
     found = answer("How much?", ["calculate"], model.url, model_name="lm", max_replans=0)
@@ -164,6 +196,11 @@ def test_the_question_is_read_from_standard_input(agent: Agent) -> None:
             "No answer: the run reached its limit of 0 replans. 2 of 2",
         ),
         (wrote(PLAN), ["--max-model-calls", 1], "No answer: the run reached its limit of 1 requests"),
+        (
+            wrote(PLAN, "Replan: more"),
+            ["--max-calls", 1],
+            "No answer: the run reached its limit of 1 tool calls. 1 of 1",
+        ),
         ([[STREAM, chunk("1."), SILENCE]], ["--max-seconds", 0.5], "No answer: the run reached its limit of 0.5 s"),
         ([error(400, "bad")], [], "No answer: "),
     ],
@@ -196,10 +233,18 @@ def test_other_planners_answer_too(agent: Agent) -> None:
         (["--tools", "calculate", "--target", "ort-cuda"], "target: only for a bundle"),
         (["--tools", "calculate", "--max-replans", "-1"], "replans -1: expected 0 or more"),
         (["--tools", "calculate", "--parallel", "0"], "parallel 0: expected at least 1"),
+        (["--tools", "calculate", "--max-calls", "0"], "tasks 0: expected at least 1"),
         (["--tools", "calculate", "--max-string-characters", "0"], "string characters 0: expected 1 to 100000"),
         (
             ["--tools", "calculate", "--planner", "react", "--no-streaming"],
             "no streaming: only for planner llmcompiler",
+        ),
+        *(
+            (
+                ["--tools", "calculate", "--planner", "function-calling", given],
+                "grammar: only for planners llmcompiler and react, got 'function-calling'",
+            )
+            for given in ("--grammar", "--no-grammar")
         ),
         (["--tools", "calculate", "--examples", "/no/file"], "--examples /no/file: No such file"),
         (["--tools", "calculate", "--timeline", "/no/folder/a.html"], "--timeline /no/folder/a.html: its folder"),
@@ -347,6 +392,6 @@ def test_a_bundle_writes_only_plans_that_can_be_run(
     assert code in (0, 1)  # the answer of a random model may be cut off
     assert found["usage"]["requests"] == 2 and found["usage"]["cached_tokens"] > 0
     assert found["answer"]
-    assert not any("expected a line such as" in reason for reason in found["replans"])
+    assert not any("expected a line such as" in reason for reason in found["plan_errors"])
     found = json.loads(intaglio(*options, "--no-grammar")[1])
-    assert "expected a line such as" in found["replans"][0]
+    assert "expected a line such as" in found["plan_errors"][0] and found["replans"] == []

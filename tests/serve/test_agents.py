@@ -14,6 +14,7 @@ import openai
 import pytest
 from scripted_server import SILENCE, STREAM, ScriptedServer, Step, chunk, scripted_in_a_thread, stream
 from served import Served, served
+from time_limit import time_limit
 from tiny_decoders import CHAT
 
 from intaglio.errors import UsageError
@@ -23,6 +24,12 @@ from intaglio.serve.agent_opening import check_descriptions
 PLAN = 'Thought: count\n1. calculate("6 * 7")\n2. calculate("$1 + 1")\n3. join()\n'
 ANSWERED = [stream(chunk(PLAN, "stop")), stream(chunk("Answer: It is"), chunk(" 43."), chunk(reason="stop"))]
 QUESTION: list[Any] = [{"role": "user", "content": "How much?"}]
+
+
+@pytest.fixture(autouse=True)
+def limited() -> Iterator[None]:
+    with time_limit(120):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scripted_model import Changed
+
 from intaglio.runtime.agents.agent import Agent, AgentResult
 from intaglio.runtime.agents.events import AnyEvent
+from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.tool import Tool, ToolError
 
 Kind = TypeVar("Kind")
@@ -46,6 +49,24 @@ def tools(seconds: float = 0.2) -> dict[str, Tool]:
         tool_of(add, left=number, right=number),
         tool_of(fail),
         tool_of(echo, value={}),
+    ]
+    return {tool.name: tool for tool in made}
+
+
+def small_tools() -> dict[str, Tool]:
+    """Tools whose calls a random model ends soon."""
+
+    async def returns(**arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return arguments
+
+    def named(name: str, **properties: Any) -> Tool:
+        return tool_of(returns, name, **properties)
+
+    word, place = {"type": "string", "maxLength": 6}, {"type": "integer", "minimum": 0, "maximum": 99}
+    made = [
+        *(named("now"), named("look", word=word), named("pick", which={"enum": ["first", "last", 3]}, place=place)),
+        named("both", values={"type": "array", "items": word, "maxItems": 2}),
     ]
     return {tool.name: tool for tool in made}
 
@@ -97,3 +118,15 @@ def nothing_left(processes: bool = True) -> Iterator[None]:
 def statuses(result: AgentResult) -> Mapping[int, str]:
     """How each call of a run ended."""
     return {number: each.status for number, each in sorted(result.observations.items())}
+
+
+def check_plans(result: AgentResult, model: Changed, known: Mapping[str, Tool]) -> None:
+    """Every plan reads without an error, and to its end unless a limit cut it off."""
+    numbers: list[int] = []
+    for plan, end in zip(result.plans, model.ends[::2], strict=True):
+        parser = PlanParser(known, numbers)
+        calls = [call for char in plan for call in parser.push(char)]
+        if end.finish_reason != "length":
+            assert parser.finish() == [] and parser.join is not None
+        numbers += [call.number for call in calls]
+    assert sorted(result.observations) == numbers

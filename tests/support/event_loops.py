@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import selectors
-import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from time_limit import backstop
 
 Result = TypeVar("Result")
 SECONDS = 20.0
@@ -32,12 +32,8 @@ def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _guarded(runner: asyncio.Runner, main: Coroutine[Any, Any, Result], seconds: float) -> Result:
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
-    try:
-        with runner:
-            return runner.run(main)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    with backstop(seconds), runner:
+        return runner.run(main)
 
 
 class _JumpingSelector(selectors.DefaultSelector):

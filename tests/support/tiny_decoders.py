@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from intaglio.exporters import export
+
+Change = Callable[[dict[str, Any]], None]  # of weights by name, in place
 
 END = 256  # the token <|end|>, after one for every byte
 VOCABULARY = 272  # wider than the tokenizer, as many models' are
@@ -72,3 +78,26 @@ def write_byte_tokenizer(folder: Path, template: str | None = None) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     configuration = {"eos_token": "<|end|>"} | ({"chat_template": template} if template else {})
     (folder / "tokenizer_config.json").write_text(json.dumps(configuration))
+
+
+def altered(checkpoint: Path, change: Change, folder: Path) -> Path:
+    """Export a copy of `checkpoint`, its weights changed in place, to a bundle in `folder`, and return that."""
+    from safetensors.torch import load_file, save_file
+
+    copy = folder / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    weights = load_file(copy / "model.safetensors")
+    change(weights)
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    export(str(copy), folder / "bundle", check=False)
+    return folder / "bundle"
+
+
+def add_noise(weights: dict[str, Any]) -> None:
+    """A tenth of their spread to matrices."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    for weight in weights.values():
+        if weight.ndim > 1:
+            weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=generator)

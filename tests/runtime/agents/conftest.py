@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from types import FrameType
 
 import pytest
-
-SECONDS = 120
+from time_limit import time_limit
 
 
 @pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    """Fail a test that takes longer than `SECONDS`."""
-
-    def over(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"the test took more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(SECONDS)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+def limited() -> Iterator[None]:
+    """Fail a test that takes longer than 120 s."""
+    with time_limit(120):
+        yield

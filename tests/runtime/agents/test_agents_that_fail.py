@@ -187,14 +187,16 @@ REAL_PLAN = [chunk(each) for each in ("Thought: a\n1. sea", 'rch("Asia")\n2. sea
 USED = event({"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 5}})
 
 
-def on_server(*answers: Any, seconds: float = 20.0, **options: Any) -> tuple[AgentResult, Events]:
-    """Run LLMCompiler against a server with these answers."""
+def on_server(
+    *answers: Any, seconds: float = 20.0, kind: Callable[..., Agent] = LLMCompiler, **options: Any
+) -> tuple[AgentResult, Events]:
+    """Run an agent against a server with these answers."""
     events = Events()
 
     async def main() -> AgentResult:
         async with scripted(*answers) as running:
             async with ServerModel(running.url, "m", timeout=2.0, retries=0) as model:
-                agent = LLMCompiler(model, tools(0.05), AgentLimits(seconds=seconds), **options)
+                agent = kind(model, tools(0.05), AgentLimits(seconds=seconds), **options)
                 result = await agent.run("Why?", events)
             for _ in range(100):
                 if not running.open and asyncio.all_tasks() == {asyncio.current_task()}:
@@ -237,6 +239,22 @@ def test_a_server_that_does_not_answer(answer: Any, place: int) -> None:
     assert result.answer.startswith("No answer: model server http://127.0.0.1") and not result.complete
     assert "\n" not in result.answer
     assert statuses(result) == ({1: "done", 2: "done"} if place else {})
+
+
+SEARCH = {"index": 0, "id": "a", "type": "function", "function": {"name": "search", "arguments": '{"text": "Asia"}'}}
+TURNS: dict[Callable[..., Agent], Any] = {
+    ReAct: stream(chunk('1. search("Asia")', "stop")),
+    FunctionCalling: stream(chunk(tool_calls=[SEARCH]), chunk(reason="tool_calls")),
+}
+
+
+@pytest.mark.parametrize("kind", TURNS)
+@pytest.mark.parametrize("answer", [[STREAM, chunk("1. sea"), 0.3, CUT], [STREAM, chunk("1. sea"), SILENCE], [SILENCE]])
+def test_a_server_that_goes_away_ends_the_other_agents_too(kind: Callable[..., Agent], answer: Any) -> None:
+    result, events = on_server(TURNS[kind], answer, kind=kind)
+    assert result.answer.startswith("No answer: model server http://127.0.0.1") and not result.complete
+    assert statuses(result) == {1: "done"} and len(events.of(TaskStarted)) == 1
+    assert result.answer.endswith("1 of 1 tool calls have a result.") and result.seconds < 10
 
 
 def test_a_server_that_streams_without_end_is_stopped_after_the_plan_or_by_time() -> None:

@@ -13,10 +13,20 @@ from scripted_model import SILENCE, Answer, ScriptedModel, Step, cut
 
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
-from intaglio.runtime.agents.events import Ended, ModelBegan, ModelEnded, Replanned, TaskEnded, TaskPlanned, TaskStarted
+from intaglio.runtime.agents.events import (
+    Ended,
+    ModelBegan,
+    ModelEnded,
+    PlanFailed,
+    Replanned,
+    TaskEnded,
+    TaskPlanned,
+    TaskStarted,
+)
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
 from intaglio.runtime.agents.model import End, ModelError, Usage
 from intaglio.runtime.agents.prompts import Example
+from intaglio.runtime.agents.run_record import record_of
 
 PLAN = 'Thought: both\n1. search("Asia")\n2. search("Africa")\n3. echo("$1, $2")\n4. join()'
 FOUND = {1: "found Asia", 2: "found Africa", 3: "found Asia, found Africa"}
@@ -135,14 +145,16 @@ def test_the_calls_before_an_error_in_a_plan_are_run_and_the_error_is_told(
     result, model, events = ran(cut(plan, size) or "", "Answer: as far as I know", streaming=streaming)
     assert values(result) == done
     assert "The plan is not valid: " in model.asked(2) and cause in model.asked(2)
-    assert cause in events.one(Replanned).reason
+    assert cause in events.one(PlanFailed).reason
+    assert events.of(Replanned) == []  # no plan follows
     assert (result.answer, result.complete) == ("as far as I know", True)
 
 
 def test_a_broken_plan_can_be_planned_again() -> None:
     result, _, events = ran("1. search('a')\n2. nope()", "Replan: no such tool", "2. echo($1)\n3. join()", "Answer: a")
     assert values(result) == {1: "found a", 2: "found a"}
-    assert [each.reason[:6] for each in events.of(Replanned)] == ["line 2", "no suc"]
+    assert events.one(PlanFailed).reason.startswith("line 2") and events.one(Replanned).reason == "no such tool"
+    assert len(record_of(events.all).replans) == 1
 
 
 def test_a_plan_without_calls_goes_to_the_joiner() -> None:
@@ -166,7 +178,7 @@ def test_what_follows_the_end_of_a_plan_means_nothing(plan: Answer, streaming: b
     result, _, events = ran(plan, "Answer: 7", streaming=streaming, request_tokens=10_000)
     assert (result.answer, result.complete) == ("7", True)
     assert values(result) == FOUND
-    assert events.of(Replanned) == []
+    assert events.of(PlanFailed) == []
     assert events.one(ModelEnded, request=1).completion_tokens < 50
     assert result.seconds < 2
 
@@ -190,7 +202,7 @@ def test_the_tokens_of_a_planner_that_ends_with_its_plan_are_known() -> None:
 )
 def test_an_answer_is_read_from_what_the_joiner_writes(text: str, answer: str) -> None:
     result, _, events = ran(PLAN, cut(text, 3))
-    assert (result.answer, result.complete, events.of(Replanned)) == (answer, True, [])
+    assert (result.answer, result.complete, events.of(PlanFailed)) == (answer, True, [])
 
 
 @pytest.mark.parametrize("text", ["", " \n", "Answer:", "Answer:  \n"])
@@ -208,7 +220,7 @@ def test_a_result_is_never_read_as_a_plan_or_an_answer() -> None:
     given = {**tools(), "odd": tool_of(_async(MARKERS), "odd")}
     result, model, events = ran(plan, "Answer: fine", tools=given)
     assert values(result) == {1: "x", 2: MARKERS, 3: MARKERS, 4: f"<{MARKERS}>"}
-    assert (result.answer, result.complete, events.of(Replanned)) == ("fine", True, [])
+    assert (result.answer, result.complete, events.of(PlanFailed)) == ("fine", True, [])
     assert f"$2 = {MARKERS}\n" in model.asked(2)
 
 
@@ -272,7 +284,7 @@ def test_the_calls_of_a_plan_that_is_cut_off_are_run() -> None:
     result, model, events = ran(cut(PLAN, 1), "Answer: 1", request_tokens=52)
     assert values(result) == {1: FOUND[1], 2: FOUND[2]}
     assert "The plan is not valid: the model reached its limit of 52 tokens" in model.asked(2)
-    assert events.one(ModelEnded, request=1).error == events.one(Replanned).reason
+    assert events.one(ModelEnded, request=1).error == events.one(PlanFailed).reason
 
 
 def test_the_calls_of_a_plan_with_too_many_are_run_up_to_the_limit() -> None:

@@ -149,11 +149,18 @@ def test_importing_agents_loads_no_library_of_an_extra() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_tool_in_the_documentation_works(tmp_path: Path) -> None:
+def test_the_tools_in_the_documentation_work(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "agent_tools.md"
-    (code,) = re.findall(r"```python\n(.*?Tool\(.*?)```", page.read_text().split("## Your own tools")[1], re.DOTALL)
-    (tmp_path / "tools.py").write_text(code)
-    tools, _ = opened(f"{tmp_path}/tools.py")
+    section = page.read_text().split("## Your own tools")[1].split("\n## ")[0]
+    decorated, described = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "decorated.py").write_text(decorated)
+    (tmp_path / "described.py").write_text(described)
+    tools, _ = opened(f"{tmp_path}/decorated.py", f"{tmp_path}/described.py")
+    assert list(tools) == ["population", "area"]
+    assert tools["population"].description == "Return the number of inhabitants of a city."
+    assert tools["population"].properties == {"city": {"type": "string", "description": "its name in English"}}
+    assert [each.timeout for each in tools.values()] == [10, 10]
+    assert tools["area"].function(city="Graz") == 127.6
     assert tools["population"].function(city="Graz") == 302749
     with pytest.raises(ToolError, match="unknown city 'Rome', expected one of Vienna, Graz"):
         tools["population"].function(city="Rome")

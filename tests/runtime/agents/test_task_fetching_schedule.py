@@ -1,16 +1,17 @@
-"""Random graphs of tasks in simulated time: what runs, when, and how much of it at a time."""
+"""Random graphs of tasks: in simulated time what runs, when, and how much at a time; in real time, with threads."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from event_loops import run_in_virtual_time
+from event_loops import run, run_in_virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,3 +163,33 @@ def test_limits_hold_and_leave_no_place_empty(size: int, seed: int, parallel: in
             began = seen.observations[task.number].began
             if began is not None and ready(task, seen) <= moment and following <= began:  # it waits
                 assert len(running) == parallel or (task.tool == "narrow" and running.count("narrow") == narrow)
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=st.integers(1, 30), seed=st.integers(0, 2**32))
+def test_blocking_tools_run_exactly_once_and_never_before_their_inputs(size: int, seed: int) -> None:
+    generator, numbers = random.Random(seed), range(1, size + 1)
+    needs = {number: generator.sample(range(1, number), generator.randint(0, min(3, number - 1))) for number in numbers}
+    seconds = {number: generator.choice([0.0, generator.uniform(0, 0.005)]) for number in numbers}
+    called, ended, early = list[int](), set[int](), list[int]()
+
+    def function(number: int, inputs: list[int]) -> int:
+        called.append(number)
+        if inputs != needs[number] or not ended.issuperset(inputs):
+            early.append(number)
+        time.sleep(seconds[number])
+        ended.add(number)
+        return number
+
+    async def main() -> Mapping[int, Observation]:
+        tools = {"wait": Tool("wait", "", PARAMETERS, function)}
+        limits = AgentLimits(parallel=generator.choice([1, 4, 64]))
+        async with TaskFetchingUnit(tools, limits, None, asyncio.get_running_loop().time) as unit:
+            for number in numbers:
+                unit.add(Call(number, "wait", (number, [Reference(each) for each in needs[number]])))
+                await asyncio.sleep(0)
+            return dict(await unit.wait())
+
+    found = run(main(), 60)
+    assert sorted(called) == list(numbers) and early == []
+    assert {number: each.value for number, each in found.items()} == {number: number for number in numbers}

@@ -65,7 +65,7 @@ def test_a_function_becomes_a_tool_with_its_documentation() -> None:
     assert (search.name, search.description) == ("search", "Search the web.\n\nReturns titles,\nbest first.")
     assert search.properties["query"] == {"type": "string", "description": "what to look for, in a few words"}
     assert search.properties["limit"] == {"type": "integer", "description": "most results: at least 1", "default": 3}
-    assert (search.timeout, search.limit, search.attempts) == (None, None, 1)
+    assert (search.timeout, search.limit, search.attempts, search.shown) == (None, None, 1, None)
 
 
 def test_the_schema_has_all_types_in_the_order_of_the_parameters() -> None:
@@ -109,7 +109,7 @@ def test_arguments_arrive_as_the_types_of_the_function_and_defaults_are_not_shar
 
 
 def test_an_async_function_stays_async_and_options_are_kept() -> None:
-    @tool(name="clock.now", timeout=2, limit=1, attempts=3)
+    @tool(name="clock.now", timeout=2, limit=1, attempts=3, shown=0)
     async def now(zone: str) -> str:
         """The time.
 
@@ -120,7 +120,8 @@ def test_an_async_function_stays_async_and_options_are_kept() -> None:
 
     assert asyncio.iscoroutinefunction(now.function)
     assert asyncio.run(now.function(zone="UTC")) == "noon UTC"
-    assert (now.name, now.timeout, now.limit, now.attempts, now.description) == ("clock.now", 2, 1, 3, "The time.")
+    assert (now.name, now.timeout, now.limit, now.attempts, now.shown) == ("clock.now", 2, 1, 3, 0)
+    assert now.description == "The time."
     assert now.properties["zone"]["description"] == "such as UTC"
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drafts import save_drafts
+from tiny_decoders import Change, add_noise, altered
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -62,28 +62,11 @@ def trained_drafting(language_models: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def export_altered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that makes a bundle of a checkpoint, its weights changed in place: (checkpoint, change) -> bundle."""
-    from safetensors.torch import load_file, save_file
 
-    def make(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-        folder = tmp_path_factory.mktemp("altered")
-        shutil.copytree(checkpoint, folder / "checkpoint")
-        weights = load_file(folder / "checkpoint" / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "checkpoint" / "model.safetensors", {"format": "pt"})
-        export(str(folder / "checkpoint"), folder / "bundle", check=False)
-        return folder / "bundle"
+    def make(checkpoint: Path, change: Change) -> Path:
+        return altered(checkpoint, change, tmp_path_factory.mktemp("altered"))
 
     return make
-
-
-def add_noise(weights: dict[str, Any]) -> None:
-    """A tenth of their spread to matrices."""
-    import torch
-
-    generator = torch.Generator().manual_seed(1)
-    for weight in weights.values():
-        if weight.ndim > 1:
-            weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=generator)
 
 
 def raise_voice(weights: dict[str, Any]) -> None:
