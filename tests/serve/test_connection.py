@@ -75,7 +75,7 @@ def test_bodies_that_stop_halfway_are_limited_in_number(chat_models: tuple[Path,
         stopped = [running.connect() for _ in range(MOST)]
         for connection in stopped:
             connection.sendall(head("/v1/completions", 100) + b'{"model"')
-        status, error = _until(running, body, 429)
+        _, error = _until(running, body, 429)
         assert error["error"]["message"] == f"{MOST} requests are arriving, the maximum. Try again later."
         with running.connect() as connection:
             connection.sendall(head("/v1/completions", 100))
