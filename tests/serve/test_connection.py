@@ -109,7 +109,7 @@ def test_a_client_that_reads_nothing_is_disconnected_and_its_texts_end(limited: 
         limited.wait_for(RUNNING, 0)
         if stream:
             limited.wait_for(CANCELLED, cancelled + 1)
-            assert limited.metric(ABORTED) == aborted + 2
+            assert limited.metric(ABORTED) > aborted  # the first text may have been sent before the buffers were full
         else:
             time.sleep(2 * SEND_TIMEOUT)
         received = _all(connection)
