@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import string
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 LONGEST_WORD = 1 << 20  # characters
+SHORT_TEXT = 1 << 16  # characters that are tokenized in some milliseconds
 TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
@@ -154,6 +156,27 @@ def check_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"text that is not Unicode: {text[:40]!a}. Give it as UTF-8.") from error
+
+
+def longest_token(backend: Backend) -> int:
+    """The number of characters of the longest token in the vocabulary."""
+    return max(map(len, backend.get_vocab()), default=1)
+
+
+def check_characters(text: str, tokens: int, longest: int) -> None:
+    """Raise `UsageError` for a text that cannot fit into `tokens` tokens of at most `longest` characters each.
+
+    It takes little time, unlike tokenization, which returns the exact number for short texts. Spaces are not counted,
+    as some tokenizers drop them.
+    """
+    if len(text) <= max(tokens * longest, SHORT_TEXT):
+        return
+    characters = len(text) - sum(map(text.count, string.whitespace))
+    if characters > tokens * longest:
+        raise UsageError(
+            f"prompt of {characters} characters without spaces: the model takes at most {tokens} tokens of at most "
+            f"{longest} characters. Shorten the prompt."
+        )
 
 
 def check_words(text: str) -> None:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from intaglio.errors import BusyError
 from intaglio.serve.agent_completions import AgentFormatter
+from intaglio.serve.arrivals import Arrivals
 from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
 from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
@@ -76,6 +77,8 @@ class Api:
     def __init__(self, models: Models, options: ServerOptions):
         self.models, self.options = models, options
         self.metrics = ServerMetrics()
+        # Each of them may get a row or a place in a queue.
+        self._arrivals = Arrivals((options.rows + options.max_waiting) * len(models.by_name))
         for model in models.by_name.values():
             self.metrics.gauges(model.name, model.worker.state)
 
@@ -94,7 +97,7 @@ class Api:
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
         ]
-        gate = Middleware(Gate, api_keys=self.options.api_keys)
+        gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self._arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
         if self.options.cors_origins:
             cors = Middleware(
@@ -165,6 +168,7 @@ class Api:
         model = self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
+        self._arrivals.leave(record)  # the worker counts its texts before it tokenizes them
         seconds = self.options.request_timeout
         began = time.perf_counter()
         work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
@@ -192,6 +196,7 @@ class Api:
         except Exception as error:
             raise api_error(error) from error
         stream = await start(model.worker, formatted, self.options.request_timeout)
+        self._arrivals.leave(record)
         if not formatted.streams:
             return _json(await _unless_disconnected(request, whole(stream, formatted, observation)))
         return self._events(streamed(stream, formatted, observation))
@@ -204,12 +209,13 @@ class Api:
             stream = agent.start(formatted.question, self.options.request_timeout)
         except BusyError as error:
             raise api_error(error) from error
+        self._arrivals.leave(record)
         if not formatted.streams:
             return _json(await _unless_disconnected(request, formatted.whole(stream)))
         return self._events(formatted.streamed(stream))
 
     def _events(self, chunks: AsyncIterator[bytes]) -> Response:
-        return EventSourceResponse(chunks, ping=PING, sep="\n", send_timeout=self.options.send_timeout)
+        return EventSourceResponse(chunks, ping=PING, sep="\n")
 
     async def _fields(self, request: Request, kind: type[Body]) -> Body:
         return await _decoded(await read_body(request, self.options), kind)

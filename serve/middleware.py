@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from intaglio.serve.arrivals import Arrivals
 from intaglio.serve.errors import ApiError
 from intaglio.serve.logs import Access, log_access, request
 from intaglio.serve.metrics import ServerMetrics
@@ -75,21 +76,34 @@ class Observed:
 
 
 class Gate:
-    """Asks for an API key. /health is open to all."""
+    """Asks for an API key, and refuses requests while too many arrive. /health is open to all."""
 
-    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...]):
-        self._app = app
+    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...], arrivals: Arrivals):
+        self._app, self._arrivals = app, arrivals
         self._keys = [key.encode() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with an error."""
-        closed = scope["type"] == "http" and not scope["path"].startswith("/health")
-        if not closed or not self._keys or self._has_key(scope):
-            await self._app(scope, receive, send)
+        try:
+            if scope["type"] == "http" and not scope["path"].startswith("/health"):
+                self._admit(scope)
+        except ApiError as error:
+            body = msgspec.json.encode(error.body)
+            await Response(body, error.status, error.headers, "application/json")(scope, receive, send)
             return
-        error = ApiError(401, "no valid API key. Send the header Authorization: Bearer KEY.", code="invalid_api_key")
-        body = msgspec.json.encode(error.body)
-        await Response(body, error.status, error.headers, "application/json")(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if scope["type"] == "http":
+                self._arrivals.leave(scope["state"][KEY])
+
+    def _admit(self, scope: Scope) -> None:
+        """Raise `ApiError` for a request that is refused."""
+        if self._keys and not self._has_key(scope):
+            missing = "no valid API key. Send the header Authorization: Bearer KEY."
+            raise ApiError(401, missing, code="invalid_api_key")
+        if scope["method"] == "POST":
+            self._arrivals.enter(scope["state"][KEY])
 
     def _has_key(self, scope: Scope) -> bool:
         """Compare with every key, in a time that does not depend on them."""

@@ -19,9 +19,10 @@ class ServerOptions:
     max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
     max_body_bytes: int = 8 << 20  # of a request; beyond: status 413
     max_choices: int = 32  # texts per HTTP request: prompts x n
-    body_timeout: float = 30.0  # seconds until the whole body of a request has arrived; beyond: status 408
+    # Seconds until the headers of a request have arrived (beyond: disconnected), then its body (beyond: status 408)
+    body_timeout: float = 30.0
     request_timeout: float = 600.0  # seconds until the whole response is generated; beyond: status 504
-    send_timeout: float = 60.0  # seconds that a client may take to read what was sent, before the stream is ended
+    send_timeout: float = 60.0  # seconds in which a client reads nothing of a response; beyond: disconnected
     grace: float = 30.0  # seconds for running requests to finish after SIGTERM
 
     def __post_init__(self) -> None:

@@ -48,11 +48,19 @@ Examples:
 @click.option(
     "--max-waiting-tokens", default=1 << 18, show_default=True, help="Tokens of their prompts; beyond: status 429."
 )
-@click.option("--max-sequence-tokens", type=int, help="Tokens of a prompt and its text.  [default: the model's limit]")
+@click.option(
+    "--max-sequence-tokens",
+    type=int,
+    help="Tokens of a prompt and its text; of an encoder-decoder, of each.  [default: the model's limit; 4096 for "
+    "the prompt of an encoder-decoder]",
+)
 @click.option("--max-body-bytes", default=8 << 20, show_default=True, help="Bytes of a request; beyond: status 413.")
 @click.option("--max-choices", default=32, show_default=True, help="Texts per request: prompts x n.")
-@click.option("--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive.")
+@click.option(
+    "--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive: headers, then body."
+)
 @click.option("--request-timeout", default=600.0, show_default=True, help="Seconds for a response to be generated.")
+@click.option("--send-timeout", default=60.0, show_default=True, help="Seconds that a client may read nothing.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
 @drafting_options
 @click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")

@@ -17,7 +17,6 @@ from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import check_prompt
 from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
@@ -185,6 +184,11 @@ class TextGenerator:
         self.scheduler.limit = min(self.limit, limit)
         self._model.vocabulary = min(self._model.vocabulary, vocabulary)
 
+    def narrow_source(self, limit: int) -> None:
+        """Restrict further prompts of an encoder-decoder to `limit` tokens; of a decoder, `narrow` does."""
+        if self.scheduler.source_limit is not None:
+            self.scheduler.source_limit = min(self.scheduler.source_limit, limit)
+
     def write(self, prompt: Prompt) -> TextRun:
         """Start the text after `prompt`: iterate over its pieces, or take it `whole`. It ends the previous text.
 
@@ -274,6 +278,4 @@ class TextGenerator:
 
     def checked(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
         """Encode a prompt. Raises `UsageError` if it is empty or too long."""
-        encoded = self.scheduler.prompts.encode(prompt)
-        check_prompt(encoded.tokens, len(encoded.tokens) + 1 if self.has_source else self.limit)
-        return encoded
+        return self.scheduler.encode(prompt)

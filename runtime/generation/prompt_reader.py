@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from intaglio.bundle import Bundle
+from intaglio.errors import UsageError
 from intaglio.runtime.generation.chat import ChatPrompt, ChatTemplate, Message
-from intaglio.runtime.tokenizer import check_unicode, check_words, read_backend
+from intaglio.runtime.tokenizer import check_characters, check_unicode, check_words, longest_token, read_backend
 
 Prompt = str | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer
 
@@ -21,6 +22,20 @@ class EncodedPrompt(NamedTuple):
     tokens: list[int]
 
 
+class PromptLimit(NamedTuple):
+    """The maximum length of a prompt."""
+
+    tokens: int
+    said: str  # the limit as errors state it, after "prompt of 64 tokens: "
+
+    def check(self, tokens: int) -> None:
+        """Raise `UsageError` for a prompt that is empty or too long."""
+        if not tokens:
+            raise UsageError("the prompt is empty, expected at least one token. Add text to it.")
+        if tokens > self.tokens:
+            raise UsageError(f"prompt of {tokens} tokens: {self.said}. Shorten the prompt.")
+
+
 class PromptReader:
     """The tokenizer and the chat template of a bundle; thread-safe."""
 
@@ -29,38 +44,51 @@ class PromptReader:
         self._bundle = bundle
         self._lock = threading.RLock()  # the template's process answers one at a time
         self.tokenizer = read_backend(bundle)
+        self._longest_token = longest_token(self.tokenizer)
 
     @cached_property
     def template(self) -> ChatTemplate:
         """The chat template of the bundle. Raises `BundleError` where it has none."""
         return ChatTemplate.open(self._bundle)
 
-    def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
+    def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt, limit: PromptLimit | None = None) -> EncodedPrompt:
         """Encode a text (with the tokenizer's special tokens) or a conversation (with its template); keep token ids.
 
-        Raises `UsageError` for invalid text, and for messages or tools that the template rejects.
+        With a `limit`, a prompt must have a token and fit into it; a text that is far too long is not even tokenized.
+        Raises `UsageError` otherwise, for invalid text, and for messages or tools that the template rejects.
         """
         if isinstance(prompt, EncodedPrompt):
-            return prompt
+            return _checked(prompt, limit)
         if isinstance(prompt, str):
-            return self._encoded(prompt, special=True)
+            return self._encoded(prompt, limit, special=True)
         if isinstance(prompt, ChatPrompt):
-            return self._rendered(prompt)
+            return self._rendered(prompt, limit)
         if messages := [each for each in prompt if isinstance(each, Message)]:
-            return self._rendered(ChatPrompt(messages))
+            return self._rendered(ChatPrompt(messages), limit)
         tokens = [each for each in prompt if isinstance(each, int)]
+        if limit is not None:
+            limit.check(len(tokens))
         return EncodedPrompt(self.tokenizer.decode(tokens, skip_special_tokens=False), tokens)
 
-    def _rendered(self, prompt: ChatPrompt) -> EncodedPrompt:
+    def _rendered(self, prompt: ChatPrompt, limit: PromptLimit | None) -> EncodedPrompt:
         with self._lock:
             text = self.template.render(prompt.messages, prompt.tools, prompt.options)
-        return self._encoded(text, special=False)
+        return self._encoded(text, limit, special=False)
 
-    def _encoded(self, text: str, special: bool) -> EncodedPrompt:
+    def _encoded(self, text: str, limit: PromptLimit | None, special: bool) -> EncodedPrompt:
         """Encode a text. `special`: add the tokenizer's special tokens, which a chat template writes itself."""
+        if limit is not None:
+            check_characters(text, limit.tokens, self._longest_token)
         check_unicode(text)
         check_words(text)
         if not text:
-            return EncodedPrompt(text, [])
+            return _checked(EncodedPrompt(text, []), limit)
         # Unlike `encode`, `encode_batch` lets other threads run meanwhile.
-        return EncodedPrompt(text, list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids))
+        tokens = list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids)
+        return _checked(EncodedPrompt(text, tokens), limit)
+
+
+def _checked(prompt: EncodedPrompt, limit: PromptLimit | None) -> EncodedPrompt:
+    if limit is not None:
+        limit.check(len(prompt.tokens))
+    return prompt

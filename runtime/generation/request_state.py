@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from intaglio.errors import UsageError
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import LogprobRecorder, TokenLogprobs
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt
@@ -202,17 +201,6 @@ class RequestState:
             prompt_seconds=reading,
             seconds=total,
             logprobs=None if self._recorder is None else list(self._logprobs),
-        )
-
-
-def check_prompt(tokens: Sequence[int], limit: int) -> None:
-    """Raise `UsageError` for a prompt that is empty, or leaves no room for a new token within `limit`."""
-    if not tokens:
-        raise UsageError("the prompt is empty, expected at least one token. Add text to it.")
-    if len(tokens) >= limit:
-        raise UsageError(
-            f"prompt of {len(tokens)} tokens: the model takes at most {limit}, including at least one new token. "
-            "Shorten the prompt."
         )
 
 

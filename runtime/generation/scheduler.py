@@ -16,9 +16,9 @@ from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
 from intaglio.runtime.generation.observer import Kind, Observer, Pass
 from intaglio.runtime.generation.passes import Part, part_of, run, that_fit
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt, PromptReader
+from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt, PromptLimit, PromptReader
 from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState, check_prompt
+from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.generation.rows import Row, Rows, is_reading
 from intaglio.runtime.generation.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.waiting import WaitingRequests
@@ -55,6 +55,8 @@ class Scheduler:
         self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
         self._large, self._draft, self._chunk = large, draft, options.chunk
         self._start = large.encoder.decoder_start_token_id if isinstance(large, EncoderDecoderSession) else None
+        sources = [each.source_limit for each in (large, draft) if isinstance(each, EncoderDecoderSession)]
+        self.source_limit = min(sources, default=None)  # tokens that an encoder reads; None: there is no encoder
         self._waiting = WaitingRequests(options.max_waiting, options.max_waiting_tokens)
         self._rows = Rows(large, draft)
         self._running: list[tuple[Row, RequestState]] = []  # in the order in which they started
@@ -86,8 +88,7 @@ class Scheduler:
         """
         try:
             request.sampling.check_vocabulary(self._large.vocabulary)
-            prompt = self.prompts.encode(request.prompt)
-            check_prompt(prompt.tokens, self.limit if self._start is None else len(prompt.tokens) + 1)
+            prompt = self.encode(request.prompt)
         except IntaglioError as error:
             state = RequestState(request, EncodedPrompt("", []), self.prompts.tokenizer, self._start)
             state.error = error
@@ -96,6 +97,15 @@ class Scheduler:
         state = RequestState(request, prompt, self.prompts.tokenizer, self._start)
         self._waiting.add(state)
         return state
+
+    def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
+        """Encode a prompt. Raises `UsageError` if it is invalid, empty or too long; may be called from any thread."""
+        if self.source_limit is not None:
+            limit = PromptLimit(self.source_limit, f"the encoder takes at most {self.source_limit}")
+        else:
+            said = f"the model takes at most {self.limit}, including at least one new token"
+            limit = PromptLimit(self.limit - 1, said)
+        return self.prompts.encode(prompt, limit)
 
     def cancel(self, state: RequestState) -> None:
         """End a request before the next pass and keep its text so far; its row is free for that pass."""

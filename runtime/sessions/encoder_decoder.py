@@ -43,6 +43,12 @@ class EncoderDecoderSession(DecoderSession):
         self._source_lengths = [0] * batch
         self.read([[encoder.pad_token_id]])  # so that steps can run before there is a source
 
+    @property
+    def source_limit(self) -> int:
+        """Maximum number of tokens of a source: of both engines, and for relative positions that of the decoder."""
+        axes = [engine.axes.get(SOURCE, Axis()).maximum for engine in (self.engine, self.reader)]
+        return min([self.decoder.max_positions, *filter(None, axes)])
+
     @classmethod
     def open(
         cls,

@@ -145,9 +145,8 @@ def test_a_text_among_others_that_are_cancelled_is_the_same(server: Served) -> N
 
 
 def test_a_client_that_reads_nothing_does_not_stop_others(server: Served) -> None:
-    with server.connect() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        connection.sendall(request("/v1/completions", completion(stream=True, n=3)))
+    with server.connect_with_small_buffers() as connection:
+        connection.sendall(request("/v1/completions", completion(stream=True, n=3, logprobs=20)))
         assert server.post("/v1/completions", json.loads(completion(max_tokens=5)))[0] == 200
         server.wait_for(RUNNING, 0)
 

@@ -49,6 +49,15 @@ class Served:
         """A raw connection."""
         return socket.create_connection((self.host, self.port), timeout=60)
 
+    def connect_with_small_buffers(self) -> socket.socket:
+        """A raw connection whose two kernels hold some 100 kB; of the usual ones, some megabytes."""
+        connection = socket.socket()
+        connection.settimeout(60)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # bytes; the server's buffer depends on it
+        connection.connect((self.host, self.port))
+        return connection
+
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
