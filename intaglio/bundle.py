@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.errors import GraphError, storage_errors
+from intaglio.external_data import external_data_files
 from intaglio.files import atomic_directory, atomic_file, atomic_write, copy_file, inside, locked, restore, sha256
 from intaglio.manifest import (
     FORMAT,
@@ -40,7 +41,7 @@ from intaglio.manifest_reading import (
     verify_files,
     verify_graph,
 )
-from intaglio.model_file import external_data_files, outline
+from intaglio.model_file import outline
 
 if TYPE_CHECKING:
     import onnx_ir as ir

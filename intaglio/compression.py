@@ -14,6 +14,7 @@ import msgspec
 
 from intaglio.bundle import Bundle, PassRecord, create
 from intaglio.errors import UsageError
+from intaglio.external_data import external_data_files
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibration import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration import CalibrationData
@@ -23,7 +24,7 @@ from intaglio.graph_passes.recipes import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
 from intaglio.graph_passes.user_code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight
-from intaglio.model_file import external_data_files, load, outline, save
+from intaglio.model_file import load, outline, save
 from intaglio.progress import step
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities

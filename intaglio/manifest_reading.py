@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from intaglio.errors import BundleError, one_line
+from intaglio.external_data import external_data_files
 from intaglio.files import inside, sha256
 from intaglio.manifest import (
     DTYPES,
@@ -21,7 +22,7 @@ from intaglio.manifest import (
     Graph,
     Manifest,
 )
-from intaglio.model_file import external_data_files, outline
+from intaglio.model_file import outline
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from intaglio.file_outline import parse_without_weights
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
-    from google.protobuf.message import Message
 
 EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf message cannot exceed 2 GiB
 STREAMED_ABOVE = 4096  # bytes of one tensor; smaller ones stay in the message
@@ -30,8 +29,6 @@ TYPED_DATA = (
     "double_data",
     "uint64_data",
 )  # all fields but raw_data
-IN_MEMORY = "*/_ORT_"  # begins the locations by which ONNX Runtime refers to memory of its own process
-TENSORLESS = ("TypeProto", "ValueInfoProto", "StringStringEntryProto", "OperatorSetIdProto", "TensorAnnotation")
 ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can be mapped into memory
 
 
@@ -119,40 +116,6 @@ def count_weights(model: ir.Model) -> int:
         for tensor in constants(model)
         if tensor.dtype.is_floating_point() or (tensor.dtype.is_integer() and tensor.dtype.bitwidth <= 8)
     )
-
-
-def external_data_files(model: onnx.ModelProto) -> list[str]:
-    """The distinct locations of external data in a parsed ONNX file, in order of appearance.
-
-    Raises `BundleError` for a location that ONNX Runtime reads as an address in memory.
-    """
-    from onnx.external_data_helper import uses_external_data
-
-    locations: dict[str, None] = {}
-    for tensor in _tensors(model):
-        if uses_external_data(tensor):
-            locations.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
-    for location in locations:
-        if location.startswith(IN_MEMORY):
-            raise BundleError(
-                f"external data at {location[:60]!r}: an address in memory, expected a file. Do not use this model; "
-                "re-export it from a source that you trust."
-            )
-    return list(locations)
-
-
-def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """Every tensor anywhere in a message: of sparse tensors, subgraphs and functions too."""
-    import onnx
-
-    for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.name in TENSORLESS:
-            continue
-        for inner in [value] if hasattr(value, "ListFields") else value:
-            if isinstance(inner, onnx.TensorProto):
-                yield inner
-            else:
-                yield from _tensors(inner)
 
 
 def save(

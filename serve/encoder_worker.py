@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -18,48 +17,11 @@ from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.run_texts import Ran, TextRunner
 from intaglio.runtime.tokenizer import TokenSequence
 from intaglio.serve.batch_plan import BatchLimits, next_batch
+from intaglio.serve.encoder_call import EncoderCall, WaitingText, end_calls
 from intaglio.targets import DEFAULT
 
 Text = str | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
 CLOSED = "the server is shutting down. Try again later."
-
-
-class _Call:
-    """The texts of one caller, and their results so far."""
-
-    def __init__(self, count: int):
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine runs in a task"
-        self.task = task
-        self.failure: Exception | None = None
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
-        self.results: list[Ran | None] = [None] * count
-        self.missing = count
-
-    def fail(self, error: Exception) -> None:
-        """Let the caller continue with `error`, wherever it waits; called in its event loop."""
-        self.failure = error
-        self.task.cancel()
-
-    def end(self, error: IntaglioError | None) -> None:
-        """Let the caller continue; called in its event loop."""
-        if self.future.done():  # it was cancelled
-            return
-        if error is None:
-            self.future.set_result(None)
-        else:
-            own = type(error)(str(error))  # a raised exception collects the traceback of its caller
-            own.__cause__ = error
-            self.future.set_exception(own)
-
-
-class _Waiting:
-    """A text in the queue."""
-
-    def __init__(self, call: _Call, place: int, text: str, tokens: TokenSequence):
-        self.call, self.place, self.text, self.tokens = call, place, text, tokens
-        self.arrived = time.monotonic()
 
 
 class EncoderWorker:
@@ -100,9 +62,9 @@ class EncoderWorker:
         self._limits = replace(limits, texts=min(limits.texts, (batch and batch.maximum) or limits.texts))
         self._vocabulary = self._runner.tokenizer.backend.get_vocab_size()
         self._max_waiting, self._max_tokens, self._linger = max_waiting, max_waiting_tokens, linger_seconds
-        self._calls: set[_Call] = set()  # those that have not ended; of the event loop
+        self._calls: set[EncoderCall] = set()  # those that have not ended; of the event loop
         self._changed = threading.Condition()  # guards all that follows
-        self._queue: list[_Waiting] = []  # oldest first
+        self._queue: list[WaitingText] = []  # oldest first
         self._tokens = 0  # in the queue
         self._count = 0  # texts in the queue, or being tokenized
         self._running = 0  # texts in the engine
@@ -127,7 +89,7 @@ class EncoderWorker:
         """
         if not texts:
             return []
-        call = _Call(len(texts))
+        call = EncoderCall(len(texts))
         self._calls.add(call)
         try:
             return await self._run_call(call, texts)
@@ -139,7 +101,7 @@ class EncoderWorker:
         finally:
             self._calls.discard(call)
 
-    async def _run_call(self, call: _Call, texts: Sequence[Text]) -> list[Ran]:
+    async def _run_call(self, call: EncoderCall, texts: Sequence[Text]) -> list[Ran]:
         with self._changed:
             self._check_room(len(texts))
             tokenized = self._tokenizing.submit(self._tokenize, texts)
@@ -215,7 +177,7 @@ class EncoderWorker:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary:
             raise UsageError(f"token ids {min(ids)} to {max(ids)}, expected 0 to {self._vocabulary - 1}.")
 
-    def _enter(self, call: _Call, texts: Sequence[Text], sequences: Sequence[TokenSequence]) -> None:
+    def _enter(self, call: EncoderCall, texts: Sequence[Text], sequences: Sequence[TokenSequence]) -> None:
         """Queue tokenized texts, which are in the count already. Raises `BusyError` if they are too many tokens."""
         tokens = sum(len(sequence.ids) for sequence in sequences)
         with self._changed:
@@ -226,7 +188,7 @@ class EncoderWorker:
                 raise
             idle = not self._queue
             for place, (text, sequence) in enumerate(zip(texts, sequences, strict=True)):
-                self._queue.append(_Waiting(call, place, text if isinstance(text, str) else "", sequence))
+                self._queue.append(WaitingText(call, place, text if isinstance(text, str) else "", sequence))
             self._tokens += tokens
             if idle or self._is_full():  # else the thread wakes when the oldest has waited long enough
                 self._changed.notify_all()
@@ -239,14 +201,14 @@ class EncoderWorker:
         if self._tokens + tokens > self._max_tokens:
             raise BusyError(f"{self._tokens} tokens are waiting, the maximum is {self._max_tokens}. Try again later.")
 
-    def _drop(self, calls: Collection[_Call]) -> None:
+    def _drop(self, calls: Collection[EncoderCall]) -> None:
         """Take the texts of `calls` out of the queue."""
         with self._changed:
             dropped = [waiting for waiting in self._queue if waiting.call in calls]
             self._queue = [waiting for waiting in self._queue if waiting.call not in calls]
             self._leave(dropped)
 
-    def _leave(self, texts: Sequence[_Waiting]) -> None:
+    def _leave(self, texts: Sequence[WaitingText]) -> None:
         """Update the counts for texts that left the queue."""
         self._count -= len(texts)
         self._tokens -= sum(len(waiting.tokens.ids) for waiting in texts)
@@ -263,9 +225,9 @@ class EncoderWorker:
                 self._drop(calls)
             with self._changed:
                 self._running = 0
-            _end([call for call in calls if error is not None or not call.missing], error)
+            end_calls([call for call in calls if error is not None or not call.missing], error)
 
-    def _run_batch(self, batch: Sequence[_Waiting]) -> IntaglioError | None:
+    def _run_batch(self, batch: Sequence[WaitingText]) -> IntaglioError | None:
         """Run a batch and hand out the results, or return the error."""
         try:
             texts, sequences = [each.text for each in batch], [each.tokens for each in batch]
@@ -277,7 +239,7 @@ class EncoderWorker:
             waiting.call.missing -= 1
         return None
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[WaitingText]:
         """Wait for texts and take those of the next batch; none after `close`."""
         with self._changed:
             while not self._queue or (left := self._linger_left()) > 0:
@@ -300,16 +262,3 @@ class EncoderWorker:
         if self._closed or self._is_full():
             return 0.0
         return self._queue[0].arrived + self._linger - time.monotonic()
-
-
-def _end(calls: Collection[_Call], error: IntaglioError | None) -> None:
-    """Let callers continue, in their event loops."""
-    for loop in {call.loop for call in calls}:
-        ended = [call for call in calls if call.loop is loop]
-        with suppress(RuntimeError):  # the loop is closed, and its callers with it
-            loop.call_soon_threadsafe(_end_in_loop, ended, error)
-
-
-def _end_in_loop(calls: Collection[_Call], error: IntaglioError | None) -> None:
-    for call in calls:
-        call.end(error)

@@ -15,6 +15,7 @@ LONGER = {
     "plugins/function_body.py": "one method for each operation of the reference",
     **dict.fromkeys(
         [
+            "benchmarks/agent_speed.py",
             "benchmarks/contestants.py",
             "examples/planner/patterns.py",
             "examples/train_language_models.py",
@@ -46,6 +47,7 @@ LONGER = {
             "tests/runtime/generation/test_grammar.py",
             "tests/runtime/sessions/test_decoder.py",
             "tests/runtime/strategies/test_draft_tree.py",
+            "tests/serve/test_agents.py",
             "tests/serve/test_encoder_worker.py",
         ],
         _CASES,

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from intaglio.errors import UsageError, storage_errors
+from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside
-from intaglio.model_file import external_data_files, parse
+from intaglio.model_file import parse
 from intaglio.temporary import scratch_directory
 
 

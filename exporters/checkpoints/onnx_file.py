@@ -7,8 +7,9 @@ from pathlib import Path
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
+from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside, sha256
-from intaglio.model_file import count_weights, external_data_files, load, parse, save
+from intaglio.model_file import count_weights, load, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.runtime.tokenizer import TOKENIZER
 from intaglio.version import __version__

@@ -7,8 +7,9 @@ from pathlib import Path
 from intaglio import progress
 from intaglio.bundle import Bundle, EngineRecord
 from intaglio.errors import BuildError, UsageError, one_line
+from intaglio.external_data import external_data_files
 from intaglio.extras import load
-from intaglio.model_file import external_data_files, parse
+from intaglio.model_file import parse
 from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, missing_provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
@@ -27,6 +27,13 @@ class PromptLimit(NamedTuple):
 
     tokens: int
     said: str  # the limit as errors state it, after "prompt of 64 tokens: "
+
+    @classmethod
+    def of(cls, positions: int, source: int | None) -> Self:
+        """The limit of a model with so many positions; `source`: tokens that its encoder reads, if it has one."""
+        if source is not None:
+            return cls(source, f"the encoder takes at most {source}")
+        return cls(positions - 1, f"the model takes at most {positions}, including at least one new token")
 
     def check(self, tokens: int) -> None:
         """Raise `UsageError` for a prompt that is empty or too long."""

@@ -1,8 +1,7 @@
-"""The scheduler: runs many requests at a time in the rows of one batch.
+"""The scheduler: runs many requests at a time in the rows of one batch, each with the text that it has alone.
 
-Requests enter and leave rows between forward passes (continuous batching), so no row waits for another to finish. Long
-prompts are prefilled in chunks, and the other rows continue between chunks. A prompt prefix that one row has read is
-copied to rows whose prompt begins with the same tokens. The text of a request is the same as if it ran alone.
+Requests enter and leave rows between forward passes (continuous batching); long prompts are prefilled in chunks, between
+which the other rows continue. A prefix that one row has read is copied to rows whose prompt begins with it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ class Scheduler:
 
     state = scheduler.submit(GenerationRequest("Once upon a time"))
     while not state.ended:
-        for event in scheduler.step():
-            ...
+        events = scheduler.step()
 
     One thread calls `step`; `submit`, `cancel`, `wait` and `wake` may be called from any. Each submitted request ends
     with one `Finished` or `Failed`.
@@ -61,8 +59,7 @@ class Scheduler:
         self._rows = Rows(large, draft)
         self._running: list[tuple[Row, RequestState]] = []  # in the order in which they started
         self._prepared: dict[tuple[object, ...], Strategy] = {}
-        self._passes = 0
-        self._read_last = False  # whether a prompt was read since the last decode step
+        self._passes, self._read_last = 0, False  # and whether a prompt was read since the last decode step
         self._events: list[Event] = []
         self.observer: Observer | None = None
 
@@ -100,12 +97,7 @@ class Scheduler:
 
     def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
         """Encode a prompt. Raises `UsageError` if it is invalid, empty or too long; may be called from any thread."""
-        if self.source_limit is not None:
-            limit = PromptLimit(self.source_limit, f"the encoder takes at most {self.source_limit}")
-        else:
-            said = f"the model takes at most {self.limit}, including at least one new token"
-            limit = PromptLimit(self.limit - 1, said)
-        return self.prompts.encode(prompt, limit)
+        return self.prompts.encode(prompt, PromptLimit.of(self.limit, self.source_limit))
 
     def cancel(self, state: RequestState) -> None:
         """End a request before the next pass and keep its text so far; its row is free for that pass."""

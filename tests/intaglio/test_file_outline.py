@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intaglio.errors import BundleError
-from intaglio.model_file import STREAMED_ABOVE, external_data_files, load, outline, parse, save
+from intaglio.external_data import external_data_files
+from intaglio.model_file import STREAMED_ABOVE, load, outline, parse, save
 
 LARGE, SMALL = np.arange(3000, dtype=np.float32), np.arange(5, dtype=np.int64)
 

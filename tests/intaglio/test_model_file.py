@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from intaglio import model_file
 from intaglio.errors import BundleError
+from intaglio.external_data import external_data_files
 
 ARRAYS = hnp.arrays(
     dtype=st.sampled_from([np.float32, np.float16, np.int64, np.int8, np.bool_, np.float64]),
@@ -55,7 +56,7 @@ def test_every_weight_comes_back(
 def test_weights_above_the_limit_go_beside_the_file(tmp_path: Path) -> None:
     model = model_of({"a": np.ones((64, 64), np.float32), "b": np.arange(5000.0)})
     model_file.save(model, tmp_path / "m.onnx", external_above=1000)
-    assert model_file.external_data_files(model_file.parse(tmp_path / "m.onnx")) == ["m.onnx.data"]
+    assert external_data_files(model_file.parse(tmp_path / "m.onnx")) == ["m.onnx.data"]
     assert (tmp_path / "m.onnx").stat().st_size < 2000
     offsets = [
         int(entry.value)
