@@ -35,7 +35,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # `pause_writing` as soon as the kernel takes no more
+        # `pause_writing` as soon as the kernel takes no more; with 0, TLS would pause without unsent bytes.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._expect_headers(self.body_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
