@@ -1,7 +1,7 @@
 """The scheduler: runs many requests at a time in the rows of one batch, each with the text that it has alone.
 
-Requests enter and leave rows between forward passes (continuous batching); long prompts are prefilled in chunks, and the
-other rows continue between them. A prefix that one row has read is copied to rows whose prompt begins with it.
+Requests enter and leave rows between forward passes (continuous batching); long prompts are prefilled in chunks, and
+the other rows continue between them. A prefix that one row has read is copied to rows whose prompt begins with it.
 """
 
 from __future__ import annotations
