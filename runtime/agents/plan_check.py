@@ -183,6 +183,8 @@ class _Check:
         return f"{path}is {shown(value)}, expected {' or '.join(shown(each) for each in choices[:20])}"
 
     def _bound(self, value: Value, schema: Mapping[str, Any], path: str) -> str | None:
+        if BOUNDS.keys().isdisjoint(schema):
+            return None
         for keyword, (kind, holds) in BOUNDS.items():
             bound = schema.get(keyword)
             if TYPES["number"](bound) and TYPES[kind](value) and not holds(value, bound):

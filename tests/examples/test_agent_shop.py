@@ -11,7 +11,7 @@ from random import Random
 import llguidance
 import pytest
 from agent_patterns.catalogue import SHOWN, Catalogue, Item
-from agent_patterns.models import SHOPPER, is_trained, open_trained
+from agent_patterns.models import SHOPPER, open_trained
 from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_conversations import shop_conversations
 from agent_patterns.shop_tools import Page, Shop
@@ -136,7 +136,6 @@ def test_no_wish_of_the_benchmark_is_trained_on() -> None:
     assert not trained & {goal.instruction for goal in WISHES}
 
 
-@pytest.mark.skipif(not is_trained(SHOPPER), reason="its models are not trained yet")
 def test_trips_end_to_end_in_the_engine_buy_the_same_and_the_planned_one_opens_all_pages_at_a_time() -> None:
     async def buy() -> list[tuple[AgentResult, Shop, float]]:
         done = []
