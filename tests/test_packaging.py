@@ -58,7 +58,7 @@ def test_every_text_of_others_is_in_the_notice() -> None:
 
 def test_weights_say_under_which_terms_they_are() -> None:
     folders = {path.relative_to(ROOT / "examples").parts[0] for path in (ROOT / "examples").rglob("*.safetensors")}
-    assert folders == {"chat_model_drafts", "language_models", "planner", "text_to_text"}
+    assert folders == {"agent_patterns", "chat_model_drafts", "language_models", "planner", "text_to_text"}
     for folder in folders:
         assert "Apache License 2.0" in terms_of(folder)
     assert terms_of("language_models") in (ROOT / "examples" / "train_language_models.py").read_text()  # writes it

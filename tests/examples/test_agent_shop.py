@@ -150,7 +150,7 @@ def test_trips_end_to_end_in_the_engine_buy_the_same_and_the_planned_one_opens_a
     assert shop.bought == visited.bought is not None
     assert reward(WISHES[0], shop.bought) > 0.5
     assert planned.answer == acted.answer
-    assert (len(planned.plans), len(acted.plans)) == (2, SHOWN + 3)
+    assert (len(planned.plans), len(acted.plans)) == (2, SHOWN + 4)
     opened = [each for each in planned.observations.values() if each.tool == "open_item"]
     assert len(opened) == SHOWN
     assert max(each.began or 0 for each in opened) - min(each.began or 0 for each in opened) < 0.1 * (SHOWN - 1)

@@ -75,5 +75,5 @@ def test_a_file_of_one_giant_word_ends_soon(
     }[verb]
     start = time.process_time()
     code, _, said = intaglio(verb, *arguments)
-    assert code == 2 and "of 20000000 characters, expected" in said
+    assert code == 2 and "of 20000000 characters" in said
     assert time.process_time() - start < 10
