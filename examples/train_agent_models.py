@@ -33,7 +33,7 @@ PATTERNS = r' \(left:|\. [a-z_]+\("?| ?\d{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z\d]+\n?|\
 RECIPES = {
     "qa-planner": Recipe(parallel_qa, QUESTIONS, vocabulary=1280, context=2048, steps=3000, shape=Shape()),
     "game-planner": Recipe(
-        game_conversations, PATTERNS, vocabulary=640, context=1536, steps=500, shape=Shape(layers=2), pool=400
+        game_conversations, PATTERNS, vocabulary=640, context=1536, steps=500, shape=Shape(layers=3), pool=1500
     ),
     "thinker": Recipe(thought_conversations, PATTERNS, vocabulary=640, context=512, steps=5000, shape=Shape(layers=3)),
     "shopper": Recipe(

@@ -16,7 +16,12 @@ def check(model: ir.Model, what: str, way_out: str = "Re-export it.", shapes: bo
     """
     try:
         CheckerPass(full_check=shapes)(model)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ir.passes.PassError) as error:
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ir.passes.PassError,
+        ir.serde.SerdeError,  # such as of a name that is not UTF-8
+    ) as error:
         cause = error.__cause__ or error
         reason = one_line(cause, 300).rstrip(".")
         raise GraphError(f"{what} a graph that ONNX's checker rejects: {reason}. {way_out}") from error

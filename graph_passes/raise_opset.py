@@ -40,7 +40,9 @@ class RaiseOpset(Pass):
         counts = Counts()
         if not OLDEST <= self.version <= NEWEST:
             raise GraphError(f"raise_opset: got version {self.version}, expected {OLDEST} to {NEWEST}.")
-        start = opset(model)
+        start, newest = opset(model), onnx.defs.onnx_opset_version()
+        if start > newest:
+            raise GraphError(f"raise_opset: the graph has opset {start}, expected at most {newest}. Re-export it.")
         if start >= self.version:
             counts.leave(f"the graph has opset {start} already, {self.version} was asked for")
         elif start == 0:

@@ -132,6 +132,7 @@ def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
     ("text", "opset", "said"),
     [
         ("(float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", 10, "the graph has opset 10, expected 11 or later"),
+        ("(float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", 1000, "the graph has opset 1000, expected at most"),
         (
             "(float[1, 4, 2] x, float[2] s, float[2] b) => (float[1, 4, 2] y)"
             "{ y = GroupNormalization <num_groups = 2> (x, s, b) }",
