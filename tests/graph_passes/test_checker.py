@@ -14,6 +14,6 @@ def test_a_name_that_is_no_text_is_one_line(parse: Any) -> None:
     """A damaged file has names that are not UTF-8, which are read as bytes and cannot be written."""
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }")
     model.graph.inputs[0].name = b"attentio\xdf"  # type: ignore[assignment]  # as the library reads it
-    with pytest.raises(GraphError, match="^the file contains a graph that ONNX's checker rejects: ") as error:
+    with pytest.raises(GraphError, match=r"^the file contains a graph that ONNX's checker rejects: ") as error:
         check(model, "the file contains")
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
