@@ -183,7 +183,7 @@ def test_an_answer_can_be_sent_back_with_all_its_empty_fields(client: openai.Ope
     again = client.responses.create(
         model="lm", input=[*output, {"role": "user", "content": "Go on"}], max_output_tokens=4
     )
-    assert again.output_text
+    assert again.output  # its text may be empty: it is sampled
 
 
 def test_a_tiny_temperature_is_greedy(client: openai.OpenAI) -> None:
