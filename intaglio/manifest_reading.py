@@ -94,7 +94,7 @@ def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
         if [spec.name for spec in named] != found:
             raise BundleError(
                 f"{path / MANIFEST}: lists the {what} {', '.join(spec.name for spec in named)}, {file} has "
-                f"{', '.join(found)}. Re-create the bundle."
+                f"{', '.join(map(str, found))}. Re-create the bundle."  # a damaged name is bytes
             )
     _verify_data(path, manifest, file, model)
 
@@ -149,6 +149,9 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
     for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
         check(name, getattr(decoder, name), 1, LONGEST)
     check("drafts", decoder.drafts, 0, MAX_DRAFTS)
+    drafts = next((each.shape[-2] for each in manifest.outputs if each.name == "draft_logits" and each.shape[1:]), 0)
+    if isinstance(drafts, int):
+        check("drafts", decoder.drafts, drafts, drafts)
     check("exit_layer", decoder.exit_layer, 0, decoder.layers)
     encoder = manifest.encoder
     ends = {f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)}

@@ -146,6 +146,7 @@ def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factor
         ({"eos_token_ids": [256, -1]}, "eos_token_ids[1] is -1, expected 0 to 271"),
         ({"bos_token_id": 272}, "bos_token_id is 272, expected 0 to 271"),
         ({"drafts": 10**9}, "drafts is 1000000000, expected 0 to"),
+        ({"drafts": 2}, "drafts is 2, expected 0 to 0"),  # its graph has no logits of drafts
         ({"exit_layer": 3}, "exit_layer is 3, expected 0 to 2"),
     ],
 )
