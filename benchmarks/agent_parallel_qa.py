@@ -35,29 +35,28 @@ from typing import Any
 import click
 import msgspec
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.append(str(EXAMPLES))
+sys.path.append(str(Path(__file__).parent.parent / "examples"))
 
-from planner.scoring import is_right  # noqa: E402
-from planner.tools import TOOLS  # noqa: E402
-from planner.unseen import UnseenQuestion, read_unseen  # noqa: E402
-from serving import verdict  # noqa: E402
+from planner.scoring import is_right
+from planner.tools import TOOLS
+from planner.unseen import UnseenQuestion, read_unseen
+from serving import verdict
 
-from intaglio.exporters import export  # noqa: E402
-from intaglio.progress import step  # noqa: E402
-from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult  # noqa: E402
-from intaglio.runtime.agents.function_calling import FunctionCalling  # noqa: E402
-from intaglio.runtime.agents.joiner import read_decision  # noqa: E402
-from intaglio.runtime.agents.llm_compiler import LLMCompiler  # noqa: E402
-from intaglio.runtime.agents.model import Model, ModelPiece, ModelRequest  # noqa: E402
-from intaglio.runtime.agents.open_model import open_model  # noqa: E402
-from intaglio.runtime.agents.plan import PlanError  # noqa: E402
-from intaglio.runtime.agents.plan_parser import PlanParser  # noqa: E402
-from intaglio.runtime.agents.react import ReAct  # noqa: E402
-from intaglio.runtime.agents.tool import Tool  # noqa: E402
-from intaglio.validate.report import processor  # noqa: E402
+from intaglio.exporters import export
+from intaglio.progress import step
+from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
+from intaglio.runtime.agents.function_calling import FunctionCalling
+from intaglio.runtime.agents.joiner import read_decision
+from intaglio.runtime.agents.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.model import Model, ModelPiece, ModelRequest
+from intaglio.runtime.agents.open_model import open_model
+from intaglio.runtime.agents.plan import PlanError
+from intaglio.runtime.agents.plan_parser import PlanParser
+from intaglio.runtime.agents.react import ReAct
+from intaglio.runtime.agents.tool import Tool
+from intaglio.validate.report import processor
 
-MODEL = EXAMPLES / "planner" / "model"
+MODEL = Path(__file__).parent.parent / "examples" / "planner" / "model"
 RIGHT, VALID = 0.9, 1.0  # goals
 WARM_UP = 2  # questions before those that are measured: the first ones compile grammars
 REACT = "ReAct"
