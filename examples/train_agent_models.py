@@ -29,13 +29,23 @@ from train_language_models import check_output, run_command
 QUESTIONS = r" ?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+(?: [^\s\p{L}\p{N}]+)*(?: (?=\p{N})|\n)?|\s"
 # The name of a call, a number and a word are one token each where they are frequent, so that plans are short.
 PATTERNS = r' \(left:|\. [a-z_]+\("?| ?\d{1,3}| ?[A-Za-z]+| ?[^\sA-Za-z\d]+\n?|\s+'
+# The same with signs as in `QUESTIONS`: a step reads alike in a list of states, where a quote is before it, and in the
+# answer, so that it can be copied.
+STEPS = r'\. [a-z_]+\("?| ?\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+(?: [^\s\p{L}\p{N}]+)*(?: (?=\p{N})|\n)?|\s+'
 
 RECIPES = {
     "qa-planner": Recipe(parallel_qa, QUESTIONS, vocabulary=1280, context=2048, steps=3000, shape=Shape()),
     "game-planner": Recipe(
-        game_conversations, PATTERNS, vocabulary=640, context=1536, steps=500, shape=Shape(layers=3), pool=1500
+        game_conversations, STEPS, vocabulary=640, context=1536, steps=2500, shape=Shape(layers=3), pool=4000
     ),
-    "thinker": Recipe(thought_conversations, PATTERNS, vocabulary=640, context=512, steps=5000, shape=Shape(layers=3)),
+    "thinker": Recipe(
+        thought_conversations,
+        PATTERNS,
+        vocabulary=640,
+        context=512,
+        steps=2500,
+        shape=Shape(width=256, inner=640, learning_rate=3e-3),
+    ),
     "shopper": Recipe(
         shop_conversations, PATTERNS, vocabulary=1000, context=1536, steps=1000, shape=Shape(layers=2), pool=1500
     ),
@@ -48,9 +58,7 @@ RECIPES = {
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train for; default: by the model.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead.")
 @click.option("--start", type=click.Path(exists=True, path_type=Path), help="Go on from this checkpoint.")
-@click.option(
-    "--learning-rate", type=click.FloatRange(min=0), default=Shape.learning_rate, show_default=True, help="Highest."
-)
+@click.option("--learning-rate", type=click.FloatRange(min=0), help="The highest; default: by the model.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and conversations.")
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Each trains on its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
@@ -60,7 +68,7 @@ def command(
     steps: int | None,
     minutes: float | None,
     start: Path | None,
-    learning_rate: float,
+    learning_rate: float | None,
     seed: int,
     processes: int,
     as_json: bool,
@@ -68,7 +76,8 @@ def command(
     """Train, judge, write and print."""
     check_output(out)
     recipe = RECIPES[name]
-    recipe = replace(recipe, shape=replace(recipe.shape, learning_rate=learning_rate))
+    if learning_rate is not None:
+        recipe = replace(recipe, shape=replace(recipe.shape, learning_rate=learning_rate))
     figures = train(out, recipe, Length(steps or recipe.steps, minutes and minutes * 60), seed, processes, start)
     click.echo(msgspec.json.encode(figures).decode() if as_json else report(figures))
 

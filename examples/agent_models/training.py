@@ -24,7 +24,7 @@ from agent_models.conversation import IGNORED, SORTED_TOGETHER, Conversation, Ro
 from agent_models.network import Shape, new_model
 from intaglio.files import atomic_directory
 
-TOKENIZED = 6000  # conversations that the tokenizer is made for, unless there is a pool
+TOKENIZED = 1500  # conversations that the tokenizer is made for
 REPORTS = 20  # of the progress
 FIGURES = "figures.json"
 JUDGED_TOKENS = 4096  # at a time
@@ -67,7 +67,7 @@ def train(
     """
     with atomic_directory(out) as directory:
         if start is None:
-            examples = itertools.islice(recipe.conversations(Random(f"tokenizer {seed}")), recipe.pool or TOKENIZED)  # noqa: S311
+            examples = itertools.islice(recipe.conversations(Random(f"tokenizer {seed}")), TOKENIZED)  # noqa: S311
             tokenizer = chat_tokenizer(list(examples), recipe.pieces, recipe.vocabulary, recipe.context)
         else:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(start)
