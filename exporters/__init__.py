@@ -1,6 +1,23 @@
-"""Checkpoint -> ONNX bundle: one file per model family, one place that traces."""
+"""Checkpoint -> ONNX bundle: one file per model family, one place that traces.
 
-from intaglio.exporters.export import Exported, export
-from intaglio.exporters.source import load_module
+Names are imported on first use, so that the process that checks a graph runs it without what has made it.
+"""
+
+from intaglio.lazy_names import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from intaglio.exporters.export_model import Exported, export
+    from intaglio.exporters.source import load_module
 
 __all__ = ["Exported", "export", "load_module"]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
+    __getattr__ = lazy_names(
+        __name__, {"Exported": ".export_model", "export": ".export_model", "load_module": ".source"}
+    )
+
+
+def __dir__() -> list[str]:
+    """The names of this module, including those not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -13,12 +13,13 @@ torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a ve
 
 from pathlib import Path
 
+from intaglio.lazy_names import lazy_names
 from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
     from intaglio.compression import compress
-    from intaglio.exporters.export import export
+    from intaglio.exporters.export_model import export
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
     from intaglio.runtime.agents.answer import agent
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from intaglio.validate.bench.bench import bench
     from intaglio.validate.roofline import roofline
     from intaglio.validate.tune_decoding import tune_decoding
-    from intaglio.validate.validate import validate
+    from intaglio.validate.validate_bundle import validate
 
 __all__ = [
     "__version__",
@@ -74,17 +75,9 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
     __path__.append(str(_checkout))
 
+# Importing the package `validate` sets `intaglio.validate` to it, and it stays: the package is callable too.
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
-
-    def __getattr__(name):
-        """Return a verb, importing its module on first access."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        function = getattr(import_module(_MODULES[name]), name)
-        # Importing the package `validate` has set `intaglio.validate` to it, and it stays: the package is callable too.
-        return globals().setdefault(name, function)
+    __getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

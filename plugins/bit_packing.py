@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
-from intaglio.plugins.body_arithmetic import BodyArithmetic
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.body_arithmetic import BodyArithmetic
 
 WORD = 32  # bits
 

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import GraphError
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Given, Shape, check_inputs, given
 from intaglio.plugins.signature import Attribute, By, Group, Input, Like, Output, Signature
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 T = TypeVar("T")
 

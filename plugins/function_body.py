@@ -274,33 +274,31 @@ class FunctionBody(BodyArithmetic):
         if words is None:
             return None
         unpacked = bit_packing.unpack(words.view(np.int32), bits)
-        return self.stored(unpacked.T.astype(small_integer(bits)))
+        return self.stored(unpacked.T.astype(self.small_integer(bits)))
 
+    @staticmethod
+    def small_integer(bits: int) -> type[np.generic]:
+        """The smallest unsigned dtype of opset 21 for this many bits."""
+        return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
 
-def small_integer(bits: int) -> type[np.generic]:
-    """The smallest unsigned dtype of opset 21 for this many bits."""
-    return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
+    def split_heads(self, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
+        """[batch, length, heads·depth] as [batch, length, heads, depth], its axes then put in `order`."""
+        width = None if x.shape is None else x.shape[2]
+        if isinstance(width, int):
+            shape = self.constant(np.array([0, 0, num_heads, width // num_heads]))
+        else:
+            depth = self.op("Div", self.op("Shape", x, start=2, end=3), self.constant(num_heads))
+            shape = self.op("Concat", self.constant(np.array([0, 0, num_heads])), depth, axis=0)
+        output: ir.Value = self.op("Transpose", self.op("Reshape", x, shape), perm=list(order))
+        if x.shape is not None and isinstance(width, int):
+            axes = [x.shape[0], x.shape[1], num_heads, width // num_heads]
+            output.shape = ir.Shape([axes[axis] for axis in order])
+        return output
 
-
-def split_heads(graph: FunctionBody, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
-    """[batch, length, heads·depth] as [batch, length, heads, depth], its axes then put in `order`."""
-    width = None if x.shape is None else x.shape[2]
-    if isinstance(width, int):
-        shape = graph.constant(np.array([0, 0, num_heads, width // num_heads]))
-    else:
-        depth = graph.op("Div", graph.op("Shape", x, start=2, end=3), graph.constant(num_heads))
-        shape = graph.op("Concat", graph.constant(np.array([0, 0, num_heads])), depth, axis=0)
-    output: ir.Value = graph.op("Transpose", graph.op("Reshape", x, shape), perm=list(order))
-    if x.shape is not None and isinstance(width, int):
-        axes = [x.shape[0], x.shape[1], num_heads, width // num_heads]
-        output.shape = ir.Shape([axes[axis] for axis in order])
-    return output
-
-
-def split_channels(graph: FunctionBody, x: ir.Value, parts: int) -> tuple[ir.Value, ...]:
-    """Equal parts of the last axis."""
-    outputs: tuple[ir.Value, ...] = graph.op("Split", x, outputs=parts, axis=-1, num_outputs=parts)
-    if x.shape is not None and isinstance(width := x.shape[-1], int):
-        for output in outputs:
-            output.shape = ir.Shape([*x.shape[:-1], width // parts])
-    return outputs
+    def split_channels(self, x: ir.Value, parts: int) -> tuple[ir.Value, ...]:
+        """Equal parts of the last axis."""
+        outputs: tuple[ir.Value, ...] = self.op("Split", x, outputs=parts, axis=-1, num_outputs=parts)
+        if x.shape is not None and isinstance(width := x.shape[-1], int):
+            for output in outputs:
+                output.shape = ir.Shape([*x.shape[:-1], width // parts])
+        return outputs

@@ -3,6 +3,8 @@
 Names are imported on first use, so that help texts can read the strategies without ONNX.
 """
 
+from intaglio.lazy_names import lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from intaglio.runtime.engines.build import build
@@ -16,24 +18,17 @@ __all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run",
 
 # Name -> the module that has it.
 _MODULES = {
-    "Engine": "engines.engine",
-    "TextGenerator": "generation.generate",
-    "build": "engines.build",
-    "generate": "generation.generate",
-    "open_engine": "engines.opening",
-    "run": "run_texts",
-    "similarity": "similarities",
+    "Engine": ".engines.engine",
+    "TextGenerator": ".generation.generate",
+    "build": ".engines.build",
+    "generate": ".generation.generate",
+    "open_engine": ".engines.opening",
+    "run": ".run_texts",
+    "similarity": ".similarities",
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
-
-    def __getattr__(name):
-        """One of `__all__`, whose module is imported when it is first asked for."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return globals().setdefault(name, getattr(import_module(f"{__name__}.{_MODULES[name]}"), name))
+    __getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,6 @@ FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "serve
 PUT_OFF = {
     "intaglio/__init__.py": "`import intaglio` is immediate: a verb's stage is imported when the verb is asked for",
     "runtime/__init__.py": "help texts read the strategies, without what engines are opened and built with",
-    "graph_passes/__init__.py": "its verb `compress` stands a stage above, as sensitivities are made in training",
     "intaglio/cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
 }
 # Files that import modules by a table -> the modules that the table names, of which some may not exist.
@@ -37,8 +36,7 @@ TABLES = {
 }
 # Files that compute the name of an import of no such table.
 UNFOLLOWED = {
-    "intaglio/__init__.py": "the same modules stand under TYPE_CHECKING",
-    "runtime/__init__.py": "the same modules stand under TYPE_CHECKING",
+    "intaglio/lazy_names.py": "for packages, in which the same modules stand under TYPE_CHECKING",
     "intaglio/extras.py": "libraries",
     "graph_passes/user_code.py": "the user's own modules",
     "plugins/ort/build.py": "signatures and generated headers, before anything is installed",

@@ -54,3 +54,22 @@ def test_importing_a_stage_loads_no_heavy_library(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+RUNNING = (
+    "intaglio.runtime.generation.generate",
+    "intaglio.runtime.run_texts",
+    "intaglio.serve.server",
+    "intaglio.exporters.check",
+    "intaglio.exporters.decoders.check",
+    "intaglio.exporters.encoder_decoders.check",
+    "intaglio.validate.bench.worker",
+)
+
+
+@pytest.mark.parametrize("module", RUNNING)
+def test_what_only_runs_models_does_not_load_what_changes_graphs(module: str) -> None:
+    """It would take longer than all the rest, and its memory would count as the model's in `bench`."""
+    code = f"import sys, {module}; print([name for name in ('onnx_ir', 'sympy', 'torch') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

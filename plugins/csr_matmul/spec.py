@@ -17,11 +17,12 @@ from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.csr_matmul.signature import SIGNATURE
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 class CsrMatMul(Operator):

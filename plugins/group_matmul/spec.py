@@ -19,13 +19,14 @@ from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.function_body import FunctionBody, small_integer
 from intaglio.plugins.group_matmul.signature import SIGNATURE
 from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 BLOCKS = (
@@ -116,7 +117,7 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
         return None
     middle = graph.fixed(zero_points)
     middles = np.full(factors.shape, 2 ** (bits - 1)) if middle is None else middle
-    blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, small_integer(bits))
+    blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, graph.small_integer(bits))
     weight: ir.Value = graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
     return weight
 

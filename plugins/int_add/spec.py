@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Operator, broadcast, integers, with_bits
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_add.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntAdd(Operator):

@@ -18,12 +18,13 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
 from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.function_body import FunctionBody, split_channels, split_heads
 from intaglio.plugins.int_attention.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 Integers = integer_math.Integers
 
@@ -94,9 +95,9 @@ class IntAttention(Operator):
         if attributes["packed"]:
             query, key, value = _thirds(graph, [query, key, value])
         graph.last_axis = 3  # of the scores
-        q = split_heads(graph, query, heads, (0, 2, 1, 3))
-        k = split_heads(graph, key, heads, (0, 2, 3, 1))
-        v = split_heads(graph, value, heads, (0, 2, 1, 3))
+        q = graph.split_heads(query, heads, (0, 2, 1, 3))
+        k = graph.split_heads(key, heads, (0, 2, 3, 1))
+        v = graph.split_heads(value, heads, (0, 2, 1, 3))
         p = graph.masked_exp(graph.matmul(q, k), mask, integer_math.exp_constants(attributes["scale"]))
         average = graph.weighted_average(p, v)
         joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
@@ -120,5 +121,5 @@ def _third(x: Integers, index: int) -> Integers:
 
 def _thirds(graph: FunctionBody, packed: Sequence[ir.Value]) -> list[ir.Value]:
     """The same in the body; what is given more than once is split once."""
-    thirds = {x: split_channels(graph, x, PACKED) for x in dict.fromkeys(packed)}
+    thirds = {x: graph.split_channels(x, PACKED) for x in dict.fromkeys(packed)}
     return [thirds[x][index] for index, x in enumerate(packed)]

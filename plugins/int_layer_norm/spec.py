@@ -19,7 +19,6 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_add.spec import IntAdd
 from intaglio.plugins.int_layer_norm.signature import SIGNATURE
 from intaglio.plugins.integer_math import LayerNormConstants
@@ -27,6 +26,8 @@ from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 SUM = IntAdd()

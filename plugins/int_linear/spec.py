@@ -20,13 +20,14 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
 from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_linear.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 from intaglio.plugins.requantize.spec import LIMITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntLinear(Operator):

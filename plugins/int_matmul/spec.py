@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import operation_counts
 from intaglio.plugins.contract import Operator, broadcast, integers
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.int_linear.spec import check_factors, finish
 from intaglio.plugins.int_matmul.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntMatMul(Operator):

@@ -21,12 +21,13 @@ from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.lut_matmul.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 LARGEST_K = 1 << 30  # limit of the kernels, whose sizes in bytes have 64 bits
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.plugins import integer_math
 from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Shape
 from intaglio.plugins.requantize.signature import SIGNATURE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 LIMITS = {8: integer_math.INT8, 16: integer_math.INT16}
 

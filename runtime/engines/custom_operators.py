@@ -12,7 +12,6 @@ from intaglio.errors import BundleError, EngineError
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
-from intaglio.plugins.inlining import inline
 from intaglio.temporary import scratch_directory
 
 
@@ -44,6 +43,8 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
     if not missing:
         yield path
         return
+    from intaglio.plugins.inlining import inline  # loads what changes graphs, which takes long and is rarely needed
+
     warnings.warn(_message(missing, bool(available)), MissingKernels, stacklevel=4)
     with scratch_directory("inlined") as directory:
         model = load(path)

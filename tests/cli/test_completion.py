@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from intaglio.cli import VERBS, completion
-from intaglio.exporters.export import DTYPES
+from intaglio.exporters.export_model import DTYPES
 from intaglio.graph_passes.recipes import RECIPES
 from intaglio.validate.sides import PYTORCH, REFERENCE
 

@@ -213,7 +213,8 @@ def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
     command = [sys.executable, "-P", "-S", "-c", code]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(found.stdout)
-    assert [name for name in loaded if name.startswith("intaglio")] == ["intaglio", "intaglio.version"]
+    expected = ["intaglio", "intaglio.lazy_names", "intaglio.version"]
+    assert [name for name in loaded if name.startswith("intaglio")] == expected
     assert not {"numpy", "msgspec", "typing", "importlib.metadata"} & set(loaded)
 
 

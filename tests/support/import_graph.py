@@ -17,6 +17,7 @@ HEAVY = (
     "tensorrt_rtx",
     "cuda",
     "onnxscript",
+    "onnx_ir",
     "huggingface_hub",
 )
 

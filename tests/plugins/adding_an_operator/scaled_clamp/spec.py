@@ -10,12 +10,13 @@ import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.operator_inputs import Array, Shape
 from intaglio.plugins.scaled_clamp.signature import SIGNATURE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
 
 
 class ScaledClamp(Operator):
