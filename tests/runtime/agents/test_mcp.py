@@ -26,6 +26,14 @@ from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 Use = Callable[[dict[str, Tool]], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not end is waited for, told and killed as ever, but not seconds later."""
+    for limit in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
+        monkeypatch.setattr(f"mcp.client.stdio.{limit}", 0.3)
+    monkeypatch.setattr(mcp_client, "CLOSE_SECONDS", 2.0)
+
+
 def use(source: str, body: Use, start: float = 30.0, call: float = 30.0) -> None:
     """Open the tools of a server for `body`, and see that no process and no task are left."""
 
@@ -131,9 +139,7 @@ def test_a_server_that_stopped_reading_is_left_in_time(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), body, call=0.5)
 
 
-def test_an_http_server_that_hangs_is_left_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_client, "CLOSE_SECONDS", 1.0)
-
+def test_an_http_server_that_hangs_is_left_in_time(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(ToolError, match=r"echo: no result within 0\.5 s"):
