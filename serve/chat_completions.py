@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from tokenizers import Tokenizer
 
 from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.runtime.generation.parts import Part
+from intaglio.runtime.generation.token_bytes import TokenBytes
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
     CallEnded,
@@ -174,7 +174,7 @@ class ChatFormatter(Formatter):
         )
         self.streams = fields.stream
         self._usage = fields.reports_usage
-        self._tokenizer = model.worker.prompts.tokenizer
+        self._bytes_of = TokenBytes(model.worker.prompts.tokenizer)
         self._head = (f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model.name)
         self._answers = answers_for(fields.n, calling)
 
@@ -190,7 +190,7 @@ class ChatFormatter(Formatter):
             return []
         chunks = [self._chunk(part.choice, delta) for delta in deltas]
         if part.logprobs:
-            logprobs = ChatLogprobs(_logprobs(part.logprobs, self._tokenizer))
+            logprobs = ChatLogprobs(_logprobs(part.logprobs, self._bytes_of))
             first = deltas[0] if deltas else Delta(content="")
             chunks[:1] = [self._chunk(part.choice, first, logprobs)]
         if part.result is not None:
@@ -206,7 +206,7 @@ class ChatFormatter(Formatter):
         choices = []
         for index, answer in enumerate(self._answers):
             tokens = (answer.result.logprobs if answer.result else None) or []
-            logprobs = ChatLogprobs(_logprobs(tokens, self._tokenizer)) if self._logprobs else None
+            logprobs = ChatLogprobs(_logprobs(tokens, self._bytes_of)) if self._logprobs else None
             calls = [
                 ToolCallDelta(FunctionDelta(call.name, call.arguments), call.id, "function") for call in answer.calls
             ]
@@ -236,10 +236,10 @@ def _delta(event: ToolEvent) -> Delta:
             return Delta()
 
 
-def _logprobs(tokens: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[TokenLogprob]:
+def _logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> list[TokenLogprob]:
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        text = tokenizer.decode([token], skip_special_tokens=False)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        found = bytes_of(token)
+        return {"token": found.decode(errors="replace"), "logprob": logprob, "bytes": list(found)}
 
     return [
         TokenLogprob(

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from tokenizers import Tokenizer
 
 from intaglio.runtime.generation.answer import finish_reason
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import TokenLogprobs
 from intaglio.runtime.generation.parts import Part
+from intaglio.runtime.generation.token_bytes import TokenBytes
 from intaglio.serve.constraints import constraints_for
 from intaglio.serve.errors import invalid
 from intaglio.serve.formatter import Chunk, Formatter
@@ -76,7 +76,7 @@ class CompletionFormatter(Formatter):
         self.requests = generation_requests(fields, model, prompts, fields.max_tokens, fields.logprobs, constraints)
         self.streams = fields.stream
         self._usage, self._choices = fields.reports_usage, fields.n
-        self._tokenizer = model.worker.prompts.tokenizer
+        self._bytes_of = TokenBytes(model.worker.prompts.tokenizer)
         self._head = (f"cmpl-{uuid.uuid4().hex}", int(time.time()), model.name)
         self._results: dict[int, Generated] = {}
         self._logprobs = fields.logprobs is not None
@@ -89,7 +89,7 @@ class CompletionFormatter(Formatter):
             reason = finish_reason(part.result)
         if not (part.text or part.logprobs or reason):
             return []
-        logprobs = _logprobs(part.logprobs, self._tokenizer) if self._logprobs else None
+        logprobs = _logprobs(part.logprobs, self._bytes_of) if self._logprobs else None
         return [Chunk(Completion(*self._head, [CompletionChoice(part.choice, part.text, logprobs, reason)]))]
 
     def end(self) -> list[Chunk]:
@@ -100,7 +100,7 @@ class CompletionFormatter(Formatter):
         """See `Formatter`."""
         choices = []
         for index, result in sorted(self._results.items()):
-            logprobs = _logprobs(result.logprobs or [], self._tokenizer) if self._logprobs else None
+            logprobs = _logprobs(result.logprobs or [], self._bytes_of) if self._logprobs else None
             choices.append(CompletionChoice(index, result.text, logprobs, finish_reason(result)))
         return Completion(*self._head, choices, usage=self._total())
 
@@ -122,9 +122,13 @@ def _prompts(fields: CompletionRequest, vocabulary: int) -> Sequence[str | list[
     return prompts
 
 
-def _logprobs(tokens: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> CompletionLogprobs:
+def _logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> CompletionLogprobs:
     def text(token: int) -> str:
-        return tokenizer.decode([token], skip_special_tokens=False)
+        found = bytes_of(token)
+        try:
+            return found.decode()
+        except UnicodeDecodeError:  # a part of a character: alternatives may not all be the replacement character
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
 
     return CompletionLogprobs(
         [text(each.token) for each in tokens],

@@ -118,6 +118,15 @@ def test_log_probabilities_are_those_of_the_model(client: openai.OpenAI) -> None
     assert [entry.token for entry in parts] == [entry.token for entry in found.logprobs.content]
 
 
+def test_a_part_of_a_character_has_its_own_bytes(client: openai.OpenAI, generator: TextGenerator) -> None:
+    part = generator.tokenizer.token_to_id("â")  # the byte E2, with which "€" begins
+    bias = {str(part): 100}
+    entry = ask(client, max_tokens=1, logprobs=True, logit_bias=bias).choices[0].logprobs.content[0]
+    assert (entry.token, entry.bytes) == ("\N{REPLACEMENT CHARACTER}", [0xE2])
+    found = client.completions.create(model="lm", prompt="A", max_tokens=1, logprobs=2, logit_bias=bias)
+    assert found.choices[0].logprobs.tokens == ["bytes:\\xe2"]
+
+
 def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, generator: TextGenerator) -> None:
     forced = generator.tokenizer.encode("import", add_special_tokens=False).ids[0]
     found = client.completions.create(

@@ -5,34 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from small_tokenizers import BYTES, byte_tokenizer, word_tokenizer
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.text_stream import TextStream
-
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-BYTES = {chr_: index for index, chr_ in enumerate(ALPHABET)}
-
-
-def byte_tokenizer() -> Tokenizer:
-    """Byte-level BPE with a token for every byte and a few longer ones, which cut through characters."""
-    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "w"), ("â", "Ĥ"), ("ð", "Ł")]
-    vocabulary = {**BYTES, **{left + right: 256 + index for index, (left, right) in enumerate(merges)}}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>"])
-    return tokenizer
-
-
-def word_tokenizer() -> Tokenizer:
-    """Words with their spaces, as sentencepiece has them: the decoder takes the first one's space away."""
-    words = ["▁the", "▁cat", "s", "▁", "<0xE2>", "<0x82>", "<0xAC>", "▁sat", "<unk>"]
-    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, [], unk_token="<unk>"))  # noqa: S106
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(steps)
-    return tokenizer
-
 
 BYTE, WORD = byte_tokenizer(), word_tokenizer()
 TEXTS = st.text(st.sampled_from("hello w€é😀�\n"), max_size=30)
