@@ -1,15 +1,12 @@
-"""Checks of a draft model against its target model, and its number of threads."""
+"""Checks of a draft model against its target model."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.tokenizer import read_backend
-
-THREAD_BYTES = 8 << 20  # weights per CPU thread: reading fewer bytes takes less time than waking a thread
 
 
 def check_draft(small: Bundle, large: Bundle) -> None:
@@ -40,13 +37,3 @@ def check_vocabulary(what: str, vocabulary: Mapping[str, int], large: Bundle) ->
             f"{what}: its vocabulary is not that of {large.path} ({len(vocabulary)} and {len(expected)} tokens, "
             f"{differing} differ). Use a draft model of the same family, with the same tokenizer."
         )
-
-
-def draft_threads(bundle: Bundle, threads: int | None, part: float = 1.0) -> int:
-    """Return the CPU threads for a draft model, at most `threads`: one per `THREAD_BYTES` of its weights.
-
-    `part`: fraction of the weights in `bundle` that belong to the draft model. More threads would slow down both
-    models: idle threads spin, and take the CPU from the other model.
-    """
-    size = sum(record.bytes for name, record in bundle.manifest.files.items() if not name.startswith("engines/"))
-    return min(threads or len(os.sched_getaffinity(0)), 1 + int(part * size) // THREAD_BYTES)

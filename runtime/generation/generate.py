@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.chat import ChatTemplate
-from intaglio.runtime.generation.draft_model import check_draft, draft_threads
+from intaglio.runtime.generation.draft_model import check_draft
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
@@ -22,6 +22,7 @@ from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
 from intaglio.runtime.generation.text_run import BatchRun, RequestsRun, TextRun
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.draft_threads import draft_threads
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sessions.step import decoder_of
