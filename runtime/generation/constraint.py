@@ -12,6 +12,7 @@ import numpy.typing as npt
 from intaglio.errors import UsageError
 
 Booleans = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]  # a mask as bits, eight tokens in each byte, the first token in the lowest bit
 Logits = npt.NDArray[np.floating]
 
 BITS = 8  # of a byte of a mask
@@ -31,16 +32,23 @@ class LogitConstraint(ABC):
         Tokens beyond the end of the mask are not allowed. The text may end here if an end token is allowed.
         """
 
+    def octets(self, written: Sequence[int]) -> Octets | None:
+        """Return `allowed` as bits; those beyond the end of the mask are 0."""
+        mask = self.allowed(written)
+        return None if mask is None else np.packbits(mask, bitorder="little")
+
     def finished(self, written: Sequence[int]) -> bool:
         """Whether the text is complete with `written`: it ends here without an end token."""
         return False
 
     def forced(self, written: Sequence[int]) -> int | None:
         """Return the only token that may follow `written`; None if there are several, or none."""
-        mask = self.allowed(written)
-        if mask is None or np.count_nonzero(mask) != 1:
+        octets = self.octets(written)
+        if octets is None or np.count_nonzero(octets) != 1:
             return None
-        return int(mask.argmax())
+        place = int(octets.argmax())
+        octet = int(octets[place])
+        return BITS * place + octet.bit_length() - 1 if octet.bit_count() == 1 else None
 
     def count_allowed(self, written: Sequence[int], draft: Sequence[int]) -> int:
         """Return how many tokens of `draft`, from its first, may follow `written` one after another."""
@@ -58,11 +66,11 @@ def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[i
     `memory`: [vocab, rounded up to a multiple of 8] of the dtype of `logits`, which the result is written to. A
     complete text is not constrained, as what follows it is not written. Raises `UsageError` where no token is allowed.
     """
-    mask = constraint.allowed(written)
-    if mask is None:
+    octets = constraint.octets(written)
+    if octets is None:
         return logits
-    within = mask[: len(logits)]
-    if not within.any():
+    octets = octets[: -(-len(logits) // BITS)]
+    if not _any_within(octets, len(logits)):
         if constraint.finished(written):
             return logits
         raise UsageError(
@@ -70,13 +78,18 @@ def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[i
         )
     # Adding 0 or minus infinity, eight at a time from a table, takes the same time for all masks: choosing between
     # logits token by token takes twenty times as long where allowed and other tokens alternate.
-    octets = np.packbits(within, bitorder="little")
     covered = BITS * len(octets)
     np.take(_addends(logits.dtype), octets, axis=0, out=memory[:covered].reshape(-1, BITS), mode="clip")
     memory[covered:] = -np.inf
     masked = memory[: len(logits)]
     with np.errstate(invalid="ignore"):  # an infinite logit becomes NaN, which the sampler reports as an overflow
         return np.add(masked, logits, out=masked)
+
+
+def _any_within(octets: Octets, size: int) -> bool:
+    """Whether one of the first `size` bits is set."""
+    whole, rest = divmod(size, BITS)
+    return bool(octets[:whole].any() or (octets[whole:] & (1 << rest) - 1).any())
 
 
 def masking_memory(logits: Logits) -> Logits:

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
-from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
+from intaglio.runtime.generation.constraint import BITS, Booleans, LogitConstraint, Octets
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
 from intaglio.runtime.tokenizer import check_unicode
 
@@ -47,7 +46,7 @@ class Grammar:
         limits = library.LLParserLimits(verbose_errors=False)
         self._matcher: LLMatcher = library.LLMatcher(self.tokenizer.library, text, limits=limits, log_level=0)
         self.check(self._matcher)
-        if not GrammarConstraint(self, ()).allowed(()).any():
+        if not GrammarConstraint(self, ()).octets(()).any():
             raise UsageError(f"the {kind} matches no text that the tokenizer can write, except the empty one. Fix it.")
 
     @classmethod
@@ -123,9 +122,15 @@ class Grammar:
             raise UsageError(f"the {self._kind} cannot be used: {cause}. Fix or simplify it.")
 
 
-class _Mask(NamedTuple):
-    allowed: Booleans  # [vocab]
+class Mask(NamedTuple):
+    """What may follow a text."""
+
+    octets: Octets  # the allowed tokens
     finished: bool  # whether nothing but an end may follow
+
+    def allows(self, token: int) -> bool:
+        """Whether a token of the vocabulary is allowed."""
+        return bool(self.octets[token // BITS] & 1 << token % BITS)
 
 
 class GrammarConstraint(LogitConstraint):
@@ -141,15 +146,18 @@ class GrammarConstraint(LogitConstraint):
         self._grammar = grammar
         self._matcher = grammar.matcher()
         self._size = grammar.tokenizer.size
-        self._ends = np.array(sorted(end_tokens), np.intp)
-        self._end_tokens = frozenset(end_tokens)
+        self._ends = frozenset(end_tokens)
         self._width = max(self._size, *(end + 1 for end in end_tokens), 0)
         self._written: list[int] = []  # the tokens that the matcher has consumed
-        self._masks: dict[int, _Mask] = {}  # number of the first tokens of `_written` -> the mask after them
+        self._masks: dict[int, Mask] = {}  # number of the first tokens of `_written` -> the mask after them
 
     def allowed(self, written: Sequence[int]) -> Booleans:
         """See `LogitConstraint`. A text that does not match the grammar allows no token."""
-        return self._mask(list(written)).allowed
+        return np.unpackbits(self.octets(written), count=self._width, bitorder="little").view(np.bool_)
+
+    def octets(self, written: Sequence[int]) -> Octets:
+        """See `LogitConstraint`."""
+        return self._mask(list(written)).octets
 
     def finished(self, written: Sequence[int]) -> bool:
         """See `LogitConstraint`."""
@@ -169,12 +177,12 @@ class GrammarConstraint(LogitConstraint):
             return 0
         tokens = self._readable(draft)
         count = self._matcher.validate_tokens(tokens)
-        if count < len(draft) and draft[count] in self._end_tokens:
+        if count < len(draft) and draft[count] in self._ends:
             before = self._mask([*written, *draft[:count]])
-            count += bool(before.allowed[draft[count]])
+            count += before.allows(draft[count])
         return count
 
-    def _mask(self, written: list[int]) -> _Mask:
+    def _mask(self, written: list[int]) -> Mask:
         count = len(written)
         if count in self._masks and self._written[:count] == written:
             return self._masks[count]
@@ -182,25 +190,16 @@ class GrammarConstraint(LogitConstraint):
             return self._after_the_end(written)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._grammar.check(self._matcher)
-        allowed = unpacked(bits, max(self._width, self._size + 1))
-        may_end = bool(allowed[self._size])
-        allowed = allowed[: self._width]
-        allowed[self._size :] = False
-        allowed[self._ends] = False
-        finished = may_end and not allowed.any()
-        allowed[self._ends] = may_end
         if len(self._masks) >= MASKS:
             del self._masks[min(self._masks)]
-        self._masks[count] = mask = _Mask(allowed, finished)
+        self._masks[count] = mask = read_mask(bits, self._size, self._width, self._ends)
         return mask
 
-    def _after_the_end(self, written: list[int]) -> _Mask:
+    def _after_the_end(self, written: list[int]) -> Mask:
         """Return the mask after a text that the matcher could not follow: with an end token, or one that breaks it."""
         place = len(self._written)
-        ended = written[place] in self._end_tokens and bool(self._mask(written[:place]).allowed[written[place]])
-        allowed = np.zeros(self._width, np.bool_)
-        allowed[self._ends] = ended
-        return _Mask(allowed, ended)
+        ended = written[place] in self._ends and self._mask(written[:place]).allows(written[place])
+        return Mask(_with_ends(np.zeros(-(-self._width // BITS), np.uint8), self._ends, ended), ended)
 
     def _follow(self, written: list[int]) -> bool:
         """Move the matcher to the end of `written`, or of its longest prefix that the grammar allows.
@@ -226,9 +225,26 @@ class GrammarConstraint(LogitConstraint):
         return list(tokens[: next(beyond, len(tokens))])
 
 
-def unpacked(bits: npt.NDArray[np.uint8], size: int) -> Booleans:
-    """Return the first `size` bits of a mask, lowest first in each byte, as booleans, False beyond its end."""
-    return np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
+def read_mask(bits: Octets, size: int, width: int, ends: Collection[int]) -> Mask:
+    """Return the mask of `width` tokens that the library's `bits` stand for.
+
+    `size`: the number of the library's end token; what stands for it are the tokens `ends`.
+    """
+    may_end = bool(bits[size // BITS] & 1 << size % BITS)
+    octets = np.zeros(-(-width // BITS), np.uint8)
+    octets[: size // BITS] = bits[: size // BITS]
+    if rest := size % BITS:
+        octets[size // BITS] = bits[size // BITS] & (1 << rest) - 1
+    finished = may_end and not _with_ends(octets, ends, False).any()
+    return Mask(_with_ends(octets, ends, may_end), finished)
+
+
+def _with_ends(octets: Octets, ends: Collection[int], allowed: bool) -> Octets:
+    """Allow or forbid the tokens `ends` in place; return `octets`."""
+    for end in ends:
+        bit = 1 << end % BITS
+        octets[end // BITS] = int(octets[end // BITS]) & ~bit | bit * allowed
+    return octets
 
 
 def grammar_of(

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scheduled_models import Models
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.constraint import LogitConstraint
+from intaglio.runtime.generation.constraint import LogitConstraint, constrained, masking_memory
 from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
@@ -134,3 +136,31 @@ def test_a_constraint_decides_whether_the_text_may_end(models: dict[str, Models]
 
     state = write(models["float"], GenerationRequest(PROMPT, constraint=Two()))
     assert (state.tokens[2:], state.result().stopped) == ([end], "eos")
+
+
+@dataclass(frozen=True)
+class Fixed(LogitConstraint):
+    """The same mask after every text."""
+
+    mask: npt.NDArray[np.bool_]
+
+    def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        """See `LogitConstraint`."""
+        return self.mask
+
+
+@given(masks=st.lists(st.booleans(), max_size=70), size=st.integers(1, 70), only=st.integers(0, 69))
+def test_masks_of_any_length_beside_any_number_of_logits(masks: list[bool], size: int, only: int) -> None:
+    mask = np.array(masks, np.bool_)
+    logits = np.arange(1.0, size + 1, dtype=np.float32)
+    within = np.zeros(size, np.bool_)
+    within[: len(mask)] = mask[:size]
+    memory = masking_memory(logits)
+    if within.any():
+        found = constrained(logits, Fixed(mask), [], memory)
+        np.testing.assert_array_equal(found, np.where(within, logits, -np.inf))
+    else:
+        with pytest.raises(UsageError, match="allows no token after 0 tokens"):
+            constrained(logits, Fixed(mask), [], memory)
+    assert Fixed(mask).forced([]) == (int(mask.argmax()) if np.count_nonzero(mask) == 1 else None)
+    assert Fixed(np.arange(70) == only).forced([]) == only

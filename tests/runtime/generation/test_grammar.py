@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from intaglio.errors import MissingExtraError, UsageError
 from intaglio.runtime.generation import grammar_check, grammar_tokenizer
 from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.grammar import MASKS, MAX_CHARACTERS, Grammar, GrammarConstraint, grammar_of
+from intaglio.runtime.generation.grammar import MASKS, MAX_CHARACTERS, Grammar, GrammarConstraint, grammar_of, read_mask
 from intaglio.runtime.generation.tool_calls.hermes import HERMES
 from intaglio.runtime.generation.tool_calls.tool_grammar import tool_grammar
 from intaglio.runtime.generation.tool_calls.tools import Mode, Tool, ToolChoice
@@ -87,6 +87,28 @@ def test_masks_stay_right_after_more_tokens_than_are_remembered() -> None:
     for size in [*range(len(written)), *range(len(written), 0, -7)]:
         fresh = GrammarConstraint(grammar, {END}).allowed(written[:size])
         assert np.array_equal(constraint.allowed(written[:size]), fresh)
+
+
+@given(
+    bits=st.binary(min_size=12, max_size=12),
+    size=st.integers(1, 90),
+    beyond=st.integers(0, 9),
+    ends=st.frozensets(st.integers(0, 89), max_size=3),
+)
+def test_a_mask_has_the_end_tokens_in_place_of_the_librarys_own(
+    bits: bytes, size: int, beyond: int, ends: frozenset[int]
+) -> None:
+    width = max(size + beyond, *(end + 1 for end in ends), 0)
+    given_bits = np.frombuffer(bits, np.uint8)
+    booleans = np.unpackbits(given_bits, bitorder="little").astype(bool)
+    expected = np.zeros(width, bool)
+    expected[:size] = booleans[:size]
+    expected[list(ends)] = False
+    found = read_mask(given_bits, size, width, ends)
+    assert found.finished == (booleans[size] and not expected.any())
+    expected[list(ends)] = booleans[size]
+    assert found.octets.tobytes() == np.packbits(expected, bitorder="little").tobytes()
+    assert [found.allows(token) for token in range(width)] == expected.tolist()
 
 
 def test_a_complete_document_allows_only_end_tokens() -> None:
