@@ -47,7 +47,7 @@ RECIPES = {
         shape=Shape(width=256, inner=640, learning_rate=3e-3),
     ),
     "shopper": Recipe(
-        shop_conversations, PATTERNS, vocabulary=1000, context=1536, steps=1000, shape=Shape(layers=2), pool=1500
+        shop_conversations, PATTERNS, vocabulary=1000, context=1536, steps=2500, shape=Shape(layers=2), pool=4000
     ),
 }
 
