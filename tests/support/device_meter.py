@@ -106,16 +106,30 @@ def _after(patch: pytest.MonkeyPatch, owner: Any, name: str, count: Callable[...
 
 
 def _meter_cuda(patch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+    runtime = load("cuda.bindings.runtime")
+
+    def done(result: Any) -> bool:
+        return bool(result[0] == runtime.cudaError_t.cudaSuccess)
+
+    def allocated(result: Any, size: int) -> None:
+        if done(result):
+            ledger.allocate(int(result[1]), size)
+
+    def freed(result: Any, address: int) -> None:
+        if done(result):
+            ledger.free(int(address))
+
     def copied(result: Any, target: int, source: int, size: int, kind: Any, stream: Any) -> None:
-        ledger.copy(size, kind.name)
+        if done(result):
+            ledger.copy(size, kind.name)
 
     def copied_rows(result: Any, to: int, pitch: int, start: int, from_pitch: int, *rest: Any) -> None:
         width, rows, kind, _ = rest
-        ledger.copy(width * rows, kind.name)
+        if done(result):
+            ledger.copy(width * rows, kind.name)
 
-    runtime = load("cuda.bindings.runtime")
-    _after(patch, runtime, "cudaMalloc", lambda result, size: ledger.allocate(int(result[1]), size))
-    _after(patch, runtime, "cudaFree", lambda result, address: ledger.free(int(address)))
+    _after(patch, runtime, "cudaMalloc", allocated)
+    _after(patch, runtime, "cudaFree", freed)
     _after(patch, runtime, "cudaMemcpyAsync", copied)
     _after(patch, runtime, "cudaMemcpy2DAsync", copied_rows)
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from cuda_ledger import gpu
-from device_meter import metered
 
 from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_memory import DeviceMemory
@@ -16,17 +15,6 @@ from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 
 FLOAT = onnx.TensorProto.FLOAT
 SIZE = 4 * 2 * 3  # bytes of an array of these tests
-
-
-@pytest.fixture(scope="module")
-def adder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """y = a + b over float32 [batch, 3]."""
-    values = [onnx.helper.make_tensor_value_info(name, FLOAT, ["batch", 3]) for name in "aby"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["a", "b"], ["y"])], "g", values[:2], values[2:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
-    path = tmp_path_factory.mktemp("adder") / "adder.onnx"
-    onnx.save(model, path)
-    return path
 
 
 def ones() -> np.ndarray:
@@ -65,13 +53,13 @@ def test_a_buffer_that_is_not_the_devices_is_found(adder: Path) -> None:
     with gpu(), OnnxRuntimeEngine(adder, "ort-cuda") as engine:
         held = engine.memory.zeros((64, 3), "float32")
         beyond = held[63:]
-        binding = engine.bind({name: held for name in "aby"})
+        binding = engine.bind(dict.fromkeys("aby", held))
         binding.run()
         engine.memory.release(held)
         with pytest.raises(EngineError, match=r"are not the device's"):
             binding.run()
         with pytest.raises(AssertionError, match=r"are not the device's"):
-            engine.bind({name: beyond for name in "aby"})
+            engine.bind(dict.fromkeys("aby", beyond))
 
 
 def test_engines_that_share_a_device_leave_its_memory_to_its_owner(adder: Path) -> None:
@@ -85,11 +73,3 @@ def test_engines_that_share_a_device_leave_its_memory_to_its_owner(adder: Path) 
         assert list(ledger.allocated) == [held.address]
         owner.bind({"a": held, "b": held, "y": held}).run()
     assert not ledger.allocated
-
-
-def test_the_meter_counts_what_is_not_bound_too(adder: Path) -> None:
-    with gpu() as ledger, metered() as meter:
-        with OnnxRuntimeEngine(adder, "ort-cuda") as engine:
-            np.testing.assert_array_equal(engine.run({"a": ones(), "b": ones()})["y"], 2 * ones())
-        assert [(step.up, step.down) for step in meter.steps] == [(2 * SIZE, SIZE)]
-        assert meter.steps == ledger.steps

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from device_meter import metered
-from gpu_engines import build_for_this_gpu
+from devices import build_for_this_gpu
 
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError
