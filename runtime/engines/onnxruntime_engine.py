@@ -135,24 +135,36 @@ def missing_provider(target: str) -> str | None:
 
 
 class _OnnxRuntimeBinding(Binding):
-    """ONNX Runtime's own binding."""
+    """ONNX Runtime's own binding.
+
+    Inputs that it needs in other memory than their buffer's are copied when they are bound, not when it runs; so with
+    a GPU every run binds all of them. Arrays in host memory are among them, and so is what a node on the CPU reads.
+    """
 
     def __init__(self, engine: OnnxRuntimeEngine, buffers: Mapping[str, Buffer]):
         check_buffers(engine, buffers)
         self._session = engine._session
         self._buffers = dict(buffers)  # keeps the memory alive as long as the binding
         self._binding = self._session.io_binding()
-        for spec in engine.inputs:
-            self._binding.bind_input(spec.name, *_place(buffers[spec.name]))
+        self._inputs = [(spec.name, *_place(buffers[spec.name])) for spec in engine.inputs]
+        self._copies = engine._device is not None
         for spec in engine.outputs:
             self._binding.bind_output(spec.name, *_place(buffers[spec.name]))
+        if not self._copies:
+            self._bind_inputs()
 
     def run(self) -> None:
         """See `Binding`."""
         try:
+            if self._copies:
+                self._bind_inputs()
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
             raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error
+
+    def _bind_inputs(self) -> None:
+        for place in self._inputs:
+            self._binding.bind_input(*place)
 
 
 def _place(buffer: Buffer) -> tuple[str, int, Any, tuple[int, ...], int]:

@@ -58,6 +58,17 @@ def encoder(dtype: str, after: NodesAfter = (), output_dtype: str | None = None)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+@pytest.fixture(scope="session")
+def adder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = a + b over float32 [batch, 3]."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "aby"]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "g", values[:2], values[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    path = tmp_path_factory.mktemp("adder") / "adder.onnx"
+    onnx.save(model, path)
+    return path
+
+
 @pytest.fixture
 def make_encoder(tmp_path: Path) -> Callable[..., Path]:
     """Write a small encoder as a bundle: (dtype, after, output_dtype, external weights or not) -> its path."""

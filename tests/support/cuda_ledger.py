@@ -1,7 +1,8 @@
-"""A stand-in for a GPU: CUDA's memory calls and TensorRT's engines, which count every byte that crosses.
+"""A stand-in for a GPU: CUDA's memory calls, TensorRT's engines and ONNX Runtime's provider for it.
 
 Device memory is memory of this process, so that addresses and strides are real; what lies outside of an allocation may
-not be touched. An engine is an ONNX file, which `onnx.reference` runs; nothing reaches it but by the calls.
+not be touched. An engine of TensorRT is an ONNX file, which `onnx.reference` runs; nothing reaches it but by the calls.
+ONNX Runtime runs on the CPU, see `cuda_provider`. A `Ledger` counts every byte that crosses.
 """
 
 from __future__ import annotations
@@ -11,50 +12,17 @@ import enum
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import cuda_provider
 import numpy as np
 import onnx
 import pytest
+from device_meter import Ledger
 from onnx.reference import ReferenceEvaluator
 
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
-
-
-@dataclass
-class Step:
-    """What crossed for one run of an engine, in bytes."""
-
-    up: int = 0
-    down: int = 0
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the inputs
-
-    @property
-    def crossed(self) -> int:
-        return self.up + self.down
-
-
-@dataclass
-class Ledger:
-    """What crossed between host and device. Copies before an engine runs count to that run, downloads to the last."""
-
-    steps: list[Step] = field(default_factory=list)
-    allocated: dict[int, int] = field(default_factory=dict)  # address -> bytes
-    most: int = 0  # bytes allocated at a time
-    _next: Step = field(default_factory=Step)
-
-    def upload(self, size: int) -> None:
-        self._next.up += size
-
-    def download(self, size: int) -> None:
-        self.steps[-1].down += size
-
-    def ran(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self._next.shapes = dict(shapes)
-        self.steps.append(self._next)
-        self._next = Step()
 
 
 class _Status(enum.Enum):
@@ -79,7 +47,7 @@ class _Runtime:
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
         self._arrays: dict[int, Any] = {}
-        self._streams: set[int] = set()
+        self.streams: set[int] = set()
 
     def cudaGetDevice(self) -> tuple[_Status, int]:  # noqa: N802
         return _Status.cudaSuccess, 0
@@ -91,26 +59,26 @@ class _Runtime:
         return _Status.cudaSuccess, status.name.encode()
 
     def cudaStreamCreate(self) -> tuple[_Status, int]:  # noqa: N802
-        self._streams.add(number := len(self._streams) + 1)
+        self.streams.add(number := len(self.streams) + 1)
         return _Status.cudaSuccess, number
 
     def cudaStreamDestroy(self, stream: int) -> tuple[_Status]:  # noqa: N802
-        self._streams.remove(stream)
+        self.streams.remove(stream)
         return (_Status.cudaSuccess,)
 
     def cudaStreamSynchronize(self, stream: int) -> tuple[_Status]:  # noqa: N802
-        assert stream in self._streams
+        assert stream in self.streams
         return (_Status.cudaSuccess,)
 
     def cudaMalloc(self, size: int) -> tuple[_Status, int]:  # noqa: N802
         array = np.full(size, 0xA5, np.uint8)  # what nobody wrote is nothing to rely on
         self._arrays[array.ctypes.data] = array
-        self.ledger.allocated[array.ctypes.data] = size
-        self.ledger.most = max(self.ledger.most, sum(self.ledger.allocated.values()))
+        self.ledger.allocate(array.ctypes.data, size)
         return _Status.cudaSuccess, array.ctypes.data
 
     def cudaFree(self, address: int) -> tuple[_Status]:  # noqa: N802
-        del self._arrays[address], self.ledger.allocated[address]
+        del self._arrays[address]
+        self.ledger.free(address)
         return (_Status.cudaSuccess,)
 
     def cudaMemsetAsync(self, address: int, value: int, size: int, stream: int) -> tuple[_Status]:  # noqa: N802
@@ -121,7 +89,8 @@ class _Runtime:
     def cudaMemcpyAsync(  # noqa: N802
         self, target: int, source: int, size: int, kind: _Kind, stream: int
     ) -> tuple[_Status]:
-        return self.cudaMemcpy2DAsync(target, size, source, size, size, 1, kind, stream)
+        self._copy(target, size, source, size, size, 1, kind, stream)
+        return (_Status.cudaSuccess,)
 
     def cudaMemcpy2DAsync(  # noqa: N802
         self,
@@ -134,7 +103,21 @@ class _Runtime:
         kind: _Kind,
         stream: int,
     ) -> tuple[_Status]:
-        assert stream in self._streams and min(target_pitch, source_pitch) >= width
+        self._copy(target, target_pitch, source, source_pitch, width, rows, kind, stream)
+        return (_Status.cudaSuccess,)
+
+    def _copy(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        kind: _Kind,
+        stream: int,
+    ) -> None:
+        assert stream in self.streams and min(target_pitch, source_pitch) >= width
         for row in range(rows):
             to, start = target + row * target_pitch, source + row * source_pitch
             if kind is not _Kind.cudaMemcpyDeviceToHost:
@@ -143,11 +126,7 @@ class _Runtime:
                 self.check(start, width)
             assert abs(to - start) >= width, "the two sides of a copy overlap"
             ctypes.memmove(to, start, width)
-        if kind is _Kind.cudaMemcpyHostToDevice:
-            self.ledger.upload(width * rows)
-        elif kind is _Kind.cudaMemcpyDeviceToHost:
-            self.ledger.download(width * rows)
-        return (_Status.cudaSuccess,)
+        self.ledger.copy(width * rows, kind.name)
 
     def check(self, address: int, size: int) -> None:
         """Only what was allocated may be touched."""
@@ -245,10 +224,11 @@ def _tensorrt(runtime: _Runtime) -> Any:
 
 @contextmanager
 def gpu() -> Iterator[Ledger]:
-    """A machine with a GPU and TensorRT-RTX, inside of the block."""
+    """A machine with a GPU, TensorRT-RTX and ONNX Runtime for GPUs, inside of the block."""
     ledger = Ledger()
     runtime = _Runtime(ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
         patch.setitem(sys.modules, "tensorrt_rtx", _tensorrt(runtime))
+        cuda_provider.install(patch, runtime)
         yield ledger

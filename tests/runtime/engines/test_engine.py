@@ -19,17 +19,6 @@ from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 FLOAT = onnx.TensorProto.FLOAT
 
 
-@pytest.fixture(scope="module")
-def adder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """y = a + b over float32 [batch, 3]."""
-    values = [onnx.helper.make_tensor_value_info(name, FLOAT, ["batch", 3]) for name in "aby"]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["a", "b"], ["y"])], "g", values[:2], values[2:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
-    path = tmp_path_factory.mktemp("adder") / "adder.onnx"
-    onnx.save(model, path)
-    return path
-
-
 def ones(*shape: int, dtype: str = "float32") -> np.ndarray:
     return np.ones(shape, dtype)
 

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from device_meter import metered
+from devices import build_for_this_gpu
 
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError
 from intaglio.exporters import export
 from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.engines import gpus
-from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.device_array import DeviceArray
-from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.targets import TARGETS
@@ -26,18 +24,6 @@ pytestmark = pytest.mark.usefixtures("cuda_device")
 MakeEncoder = Callable[..., Path]
 
 
-def built(path: Path, target: str, axes: dict[str, str] | None = None) -> None:
-    trt = pytest.importorskip(TARGETS[target].library)
-    device = gpus.present()
-    assert device is not None
-    if target == "tensorrt":
-        build(path, target, axes=axes)
-        return
-    if device.name not in gpus.SM or f"SM{device.sm}" not in trt.ComputeCapability.__members__:
-        pytest.skip(f"TensorRT-RTX does not compile for {device.name}")
-    build(path, target, gpus=[device.name], axes=axes)
-
-
 @pytest.mark.parametrize("target", ENGINES)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_engine_agrees_with_onnxruntime_at_changing_shapes(
@@ -47,7 +33,7 @@ def test_engine_agrees_with_onnxruntime_at_changing_shapes(
     if dtype == "float32" and device is not None and device.sm == 75:
         pytest.skip("TensorRT-RTX has no float32 products on SM75")
     path = make_encoder(dtype)
-    built(path, target)
+    build_for_this_gpu(path, target)
     short = {name: array[:1, :3] for name, array in feeds.items()}  # not contiguous
     long = {name: np.tile(array, (4, 8)) for name, array in feeds.items()}
     with open_engine(path) as cpu, open_engine(path, target) as gpu:
@@ -65,7 +51,7 @@ def test_lengths_outside_the_profile_are_refused(
     make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str
 ) -> None:
     path = make_encoder()
-    built(path, target)
+    build_for_this_gpu(path, target)
     with open_engine(path, target) as engine, pytest.raises(EngineError, match="batch is 33, expected 1 to 32"):
         engine.run({name: np.tile(array, (11, 1)) for name, array in feeds.items()})
 
@@ -73,7 +59,7 @@ def test_lengths_outside_the_profile_are_refused(
 @pytest.mark.parametrize("target", ENGINES)
 def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> None:
     path = make_encoder()
-    built(path, target)
+    build_for_this_gpu(path, target)
     bundle = Bundle.open(path)
     [record] = bundle.manifest.engines
     bundle.add_files({record.path: b"not an engine"}, [record])
@@ -87,7 +73,7 @@ def test_a_decoders_cache_is_written_where_it_lies(
 ) -> None:
     checkpoint, _ = make_decoder("llama")
     export(str(checkpoint), tmp_path / "bundle", dtype="float16", check=False)
-    built(tmp_path / "bundle", target)
+    build_for_this_gpu(tmp_path / "bundle", target)
     found = []
     for where in ("ort-cpu", target):
         with DecoderSession.open(tmp_path / "bundle", where, batch=2) as session:
@@ -102,32 +88,21 @@ def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(
     make_decoder: Callable[..., tuple[Path, Path]],
     tmp_path: Path,
     target: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As `tests/runtime/sessions/test_device_traffic.py` has it with a stand-in for the GPU."""
-    crossed: list[int] = []
-    copy = DeviceMemory.copy
-
-    def counted(memory: DeviceMemory, to: Buffer, source: Buffer) -> None:
-        if not (isinstance(to, DeviceArray) and isinstance(source, DeviceArray)):
-            crossed.append(to.nbytes)
-        copy(memory, to, source)
-
-    monkeypatch.setattr(DeviceMemory, "copy", counted)
     checkpoint, _ = make_decoder("llama", max_position_embeddings=1024)
     found = []
     for capacity in ("64", "640"):
         path = tmp_path / capacity
         export(str(checkpoint), path, dtype="float16", check=False)
-        built(path, target, {"capacity": capacity})
-        with DecoderSession.open(path, target, batch=2) as session:
+        build_for_this_gpu(path, target, {"capacity": capacity})
+        with metered() as traffic, DecoderSession.open(path, target, batch=2) as session:
             session.prefill([[1, 2, 3, 4, 5], [6, 7]])
-            crossed.clear()
             for token in range(8, 16):
                 session.step([[token], [token + 1]])
             session.append([[], [1, 2, 3]], [0, 3], trees=[(), (-1, 0, 0)])
             session.keep(1, 10, [0, 2])
             session.copy(1, 0, 11)
             session.step([[1], [2]])
-        found.append(list(crossed))
+        found.append([(step.up, step.down) for step in traffic.steps])
     assert found[0] == found[1]

@@ -1,12 +1,11 @@
 """What crosses between host and device in a step: ids, positions, trees and wanted logits, and never a cache.
 
-Where there is no GPU, `cuda_ledger` stands in for one and counts every byte. What a step took when caches were copied
-to the device and back is printed beside (`pytest -s`).
+`cuda_ledger` stands in for a GPU, and `device_meter` counts every byte; where there is a GPU, it counts there too. What
+a step took when caches were copied to the device and back is printed beside (`pytest -s`).
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,26 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from cuda_ledger import Step, gpu
+from cuda_ledger import gpu
+from device_meter import Step
+from devices import Device, built
 from drafts import save_drafts
+from early_exits import save_early_exit
 from tiny_decoders import VOCABULARY
 
-from intaglio.bundle import Axis, Bundle, Decoder, EngineRecord
+from intaglio.bundle import Axis, Bundle, Decoder
 from intaglio.errors import EngineError
 from intaglio.exporters import export
 from intaglio.runtime.engines import profiles
+from intaglio.runtime.engines.onnxruntime_engine import missing_provider
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.engines.profiles import Range
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import decoder as module
 from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_inputs import drafted
-from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
+from intaglio.runtime.sessions.step import SOURCE_IDS, decoder_of, empty_caches, step_feeds
+from intaglio.targets import TARGETS
 
 PROMPT = "the cache stays"
+SOURCE = "A source text that is much longer than what one step of a decoder needs. " * 3
 STRATEGIES: dict[str, dict[str, Any]] = {
     "greedy": {"strategy": "greedy"},
     "speculative": {"strategy": "speculative", "window": 3},
@@ -51,6 +54,7 @@ class Models:
     large: Path
     small: Path
     drafting: Mapping[str, Path]
+    exiting: Path
 
     def options(self, strategy: str) -> dict[str, Any]:
         """What `TextGenerator` is opened with, but for the engines."""
@@ -70,23 +74,20 @@ def models(make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pyt
     for kind in ("hidden-transfer", "medusa"):
         export(str(save_drafts(checkpoint, folder / kind, kind)), folder / f"{kind}-bundle", check=False)
         drafting[kind] = folder / f"{kind}-bundle"
-    return Models(large, small, drafting)
+    export(str(save_early_exit(checkpoint, folder / "exiting")), folder / "exiting-bundle", check=False)
+    return Models(large, small, drafting, folder / "exiting-bundle")
 
 
-def built(path: Path, folder: Path, capacity: int) -> Path:
-    """A copy of a bundle with an engine, which is the graph itself, for caches of `capacity` slots."""
-    copy = folder / f"{path.parent.name}-{path.name}-{capacity}"
-    if not copy.exists():
-        shutil.copytree(path, copy)
-        bundle = Bundle.open(copy)
-        manifest = bundle.manifest
-        assert manifest.decoder is not None
-        asked = profiles.decoding(manifest.decoder, {"capacity": Range(capacity, capacity, capacity)})
-        shapes = profiles.shapes(manifest.inputs, profiles.ranges(manifest.inputs, manifest.axes, asked))
-        model = onnx.load(bundle.model_path).SerializeToString()
-        record = EngineRecord("engines/a.engine", "tensorrt-rtx", "tensorrt_rtx 0.0", len(model), "a100", 80, shapes)
-        bundle.add_files({record.path: model}, [record])
-    return copy
+@pytest.fixture(params=["stand-in tensorrt-rtx", "stand-in ort-cuda", "ort-cuda", "tensorrt-rtx", "tensorrt"])
+def device(request: pytest.FixtureRequest) -> Device:
+    *stand_in, target = request.param.split()
+    if stand_in:
+        return Device(target, real=False)
+    request.getfixturevalue("cuda_device")
+    pytest.importorskip(TARGETS[target].library)
+    if TARGETS[target].runs_files and (missing := missing_provider(target)):
+        pytest.skip(missing)
+    return Device(target, real=True)
 
 
 def bound(step: Step, decoder: Decoder) -> tuple[int, int]:
@@ -134,6 +135,78 @@ def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(strategy: str, m
     most = max(up + down for up, down in crossed[640])
     sys.stdout.write(f"\n{strategy}: at most {most:,} bytes a step; copied whole, they were {before:,}\n")
     assert most < before / 10
+
+
+def check_growth(device: Device, bundle: Path, folder: Path, options: dict[str, Any], name: str) -> None:
+    """Write a text on the device in caches that grow by few slots at a time: the text, and what crossed for it."""
+    options = {**options, "max_new_tokens": 32, "ignore_eos": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CAPACITY_STEP", 8)
+        with TextGenerator(bundle, **options) as generator:
+            expected = generator.write(PROMPT).whole().tokens
+        if "draft" in options:
+            options["draft"] = device.prepared(options["draft"], folder, 96)
+        prepared = device.prepared(bundle, folder, 96)
+        if device.grows:
+            patch.setattr(profiles, "limits", lambda inputs, profile: {})  # of an engine's axes
+        with device.running() as traffic, TextGenerator(prepared, target=device.target, **options) as generator:
+            found = generator.write(PROMPT).whole().tokens
+    assert not traffic.allocated, "closing frees everything"
+    assert len(found) == len(expected)
+    assert device.real or found == expected  # a GPU rounds otherwise, and a random model's best two tokens may be close
+    for step in traffic.steps:
+        up, down = bound(step, decoder_of(Bundle.open(bundle)))
+        assert step.up <= up and step.down == down
+    capacities = {step.shapes["attention_mask"][2] for step in traffic.steps}
+    assert len(capacities) >= 4 if device.grows else capacities == {96}
+    most = max(step.up + step.down for step in traffic.steps)
+    sys.stdout.write(f"\n{name} on {device.target}: {len(capacities)} capacities, at most {most:,} bytes a step\n")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_cache_that_grows_within_a_text_stays_on_the_device(
+    strategy: str, device: Device, models: Models, tmp_path: Path
+) -> None:
+    """Where engines have caches of one length, the same without growth."""
+    options = {**STRATEGIES[strategy], **models.options(strategy)}
+    check_growth(device, models.bundle(strategy), tmp_path, options, strategy)
+
+
+@pytest.mark.parametrize("device", ["stand-in ort-cuda", "ort-cuda"], indirect=True)
+def test_a_cache_of_two_engines_grows_on_the_device(device: Device, models: Models, tmp_path: Path) -> None:
+    """The whole model and its first blocks; TensorRT's engines compute the whole model only."""
+    check_growth(device, models.exiting, tmp_path, {**STRATEGIES["bild"], "early_exit": True}, "early exit")
+
+
+def test_what_an_encoder_returns_crosses_once_for_a_source(
+    device: Device, make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """It comes down from the encoder's engine and goes up for the decoder's, before the first step."""
+    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
+    bundle = make_encoder_decoder("t5")[1]
+    with TextGenerator(bundle, **options) as generator:
+        expected = generator.write(SOURCE).whole().tokens
+    prepared = device.prepared(bundle, tmp_path, 64)
+    decoder = Bundle.open(prepared).manifest.decoder
+    assert decoder is not None
+    with device.running() as traffic:
+        with TextGenerator(prepared, target=device.target, **options) as generator:
+            found = generator.write(SOURCE).whole().tokens
+        assert not traffic.allocated
+    assert len(found) == len(expected)
+    assert device.real or found == expected
+    _, encoder, *steps = traffic.steps  # the first encodes padding, for steps before there is a source
+    tokens = encoder.shapes[SOURCE_IDS.name][1]
+    crossed = 2 * decoder.layers * decoder.kv_heads * tokens * decoder.head_dim * 4  # keys and values, float32
+    assert encoder.down == crossed
+    assert len(steps) == len(found)
+    for index, step in enumerate(steps):
+        up, down = bound(step, decoder)
+        assert step.up <= up + (crossed + tokens if index == 0 else 0)  # with a mask of its tokens
+        assert step.down == down
+    most = max(step.up + step.down for step in steps[1:])
+    sys.stdout.write(f"\nt5 on {device.target}: at most {most:,} bytes a step; its source took {crossed:,} once\n")
+    assert most < crossed / 10
 
 
 def test_a_growing_cache_is_copied_on_the_device(

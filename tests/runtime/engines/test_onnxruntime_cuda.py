@@ -1,0 +1,75 @@
+"""Buffers bound to ONNX Runtime on a GPU: `cuda_ledger` stands in for the GPU, ONNX Runtime computes on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cuda_ledger import gpu
+
+from intaglio.errors import EngineError
+from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+
+FLOAT = onnx.TensorProto.FLOAT
+SIZE = 4 * 2 * 3  # bytes of an array of these tests
+
+
+def ones() -> np.ndarray:
+    return np.ones((2, 3), np.float32)
+
+
+def test_what_changes_in_a_bound_array_between_runs_reaches_the_device(adder: Path) -> None:
+    with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as engine:
+        buffers = {"a": ones(), "b": engine.memory.zeros((2, 3), "float32"), "y": np.zeros((2, 3), np.float32)}
+        binding = engine.bind(buffers)
+        for value in (5, 6, 7):
+            buffers["a"][:] = value
+            binding.run()
+            np.testing.assert_array_equal(buffers["y"], value * ones())
+        assert [(step.up, step.down) for step in ledger.steps] == [(SIZE, SIZE)] * 3
+    assert not ledger.allocated
+
+
+def test_a_buffer_of_the_device_is_updated_where_it_lies(adder: Path) -> None:
+    """As a cache is: one buffer is input and output, and nothing of it crosses between the runs."""
+    with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as engine:
+        total = engine.memory.zeros((2, 3), "float32")
+        step = engine.memory.zeros((2, 3), "float32")
+        engine.memory.copy(step, 2 * ones())
+        binding = engine.bind({"a": total, "b": step, "y": total})
+        for _ in range(3):
+            binding.run()
+        assert [(each.up, each.down) for each in ledger.steps] == [(SIZE, 0), (0, 0), (0, 0)]
+        found = np.zeros((2, 3), np.float32)
+        engine.memory.copy(found, total)
+        np.testing.assert_array_equal(found, 6 * ones())
+
+
+def test_a_buffer_that_is_not_the_devices_is_found(adder: Path) -> None:
+    """The stand-in itself: an address that `cudaMalloc` did not return is refused, as is one beyond its buffer."""
+    with gpu(), OnnxRuntimeEngine(adder, "ort-cuda") as engine:
+        held = engine.memory.zeros((64, 3), "float32")
+        beyond = held[63:]
+        binding = engine.bind(dict.fromkeys("aby", held))
+        binding.run()
+        engine.memory.release(held)
+        with pytest.raises(EngineError, match=r"are not the device's"):
+            binding.run()
+        with pytest.raises(AssertionError, match=r"are not the device's"):
+            engine.bind(dict.fromkeys("aby", beyond))
+
+
+def test_engines_that_share_a_device_leave_its_memory_to_its_owner(adder: Path) -> None:
+    with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as owner:
+        shared = owner.memory
+        assert isinstance(shared, DeviceMemory)
+        held = shared.zeros((2, 3), "float32")
+        with OnnxRuntimeEngine(adder, "ort-cuda", memory=shared) as other:
+            assert other.memory is shared
+            other.bind({"a": held, "b": held, "y": held}).run()
+        assert list(ledger.allocated) == [held.address]
+        owner.bind({"a": held, "b": held, "y": held}).run()
+    assert not ledger.allocated

@@ -1,0 +1,90 @@
+"""The GPUs that sessions are tested on: this machine's, and the stand-in for one, with engines for either."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import pytest
+from cuda_ledger import gpu
+from device_meter import Ledger, metered
+
+from intaglio.bundle import Bundle, EngineRecord
+from intaglio.runtime.engines import gpus, profiles
+from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.profiles import Range
+from intaglio.targets import TARGETS
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU with a target's library on it, or a stand-in for them."""
+
+    target: str
+    real: bool
+
+    @property
+    def grows(self) -> bool:
+        """Whether caches may grow: TensorRT's have one length, but the stand-in takes any."""
+        return TARGETS[self.target].runs_files or not self.real
+
+    @contextmanager
+    def running(self) -> Iterator[Ledger]:
+        """The device, and a count of what crosses; nothing may run on other targets inside of the block."""
+        if self.real:
+            with metered() as traffic:
+                yield traffic
+            return
+        with gpu() as ledger, metered() as traffic:
+            yield traffic
+        assert traffic == ledger, "the meter is what counts on a real GPU"
+
+    def prepared(self, path: Path, folder: Path, capacity: int) -> Path:
+        """A bundle that runs on it."""
+        if TARGETS[self.target].runs_files:
+            return path
+        if not self.real:
+            return built(path, folder, capacity)
+        copy = folder / f"{path.parent.name}-{path.name}"
+        if not copy.exists():
+            shutil.copytree(path, copy)
+            build_for_this_gpu(copy, self.target, {"capacity": str(capacity)})
+        return copy
+
+
+def built(path: Path, folder: Path, capacity: int) -> Path:
+    """A copy of a bundle with engines, which are the graphs themselves, for caches of `capacity` slots."""
+    copy = folder / f"{path.parent.name}-{path.name}-{capacity}"
+    if not copy.exists():
+        shutil.copytree(path, copy)
+        bundle = Bundle.open(copy)
+        manifest = bundle.manifest
+        assert manifest.decoder is not None
+        asked = profiles.decoding(manifest.decoder, {"capacity": Range(capacity, capacity, capacity)})
+        axes = {name: axis for graph in manifest.graphs for name, axis in graph.axes.items()}
+        inputs = [spec for graph in manifest.graphs for spec in graph.inputs]
+        lengths = profiles.ranges(inputs, axes, asked)
+        for number, graph in enumerate(manifest.graphs):
+            model = onnx.load(bundle.path / graph.file).SerializeToString()
+            shapes = profiles.shapes(graph.inputs, lengths)
+            name = f"engines/{number}.engine"
+            record = EngineRecord(name, "tensorrt-rtx", "tensorrt_rtx 0.0", len(model), "a100", 80, shapes, graph.file)
+            bundle.add_files({name: model}, [record])
+    return copy
+
+
+def build_for_this_gpu(path: Path, target: str, axes: dict[str, str] | None = None) -> None:
+    """Add an engine to the bundle at `path`, or skip the test where the library is missing or does not know the GPU."""
+    trt = pytest.importorskip(TARGETS[target].library)
+    device = gpus.present()
+    assert device is not None
+    if target == "tensorrt":
+        build(path, target, axes=axes)
+        return
+    if device.name not in gpus.SM or f"SM{device.sm}" not in trt.ComputeCapability.__members__:
+        pytest.skip(f"TensorRT-RTX does not compile for {device.name}")
+    build(path, target, gpus=[device.name], axes=axes)
