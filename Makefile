@@ -55,9 +55,9 @@ sanitize: $(VENV)/dev
 	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) $(SANITIZED_TESTS) \
 	    --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
-# Without those that ask for checkpoints: docs/decoding.md and examples/agent_patterns describe how to make them.
+# Without those that ask for checkpoints: docs/decoding.md describes how to make them.
 benchmarks: $(VENV)/dev kernels
-	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/agent_game_of_24.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out %/decoding_speed.py %/early_exit.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Without a compiler this fails and the rest goes on: the operators' bodies serve.
 kernels: $(VENV)/base

@@ -12,7 +12,7 @@ from intaglio.runtime.agents.tool_from_function import tool
 from intaglio.runtime.generation.chat import Message
 
 KEPT = 5  # states after each depth, as in the thesis
-REQUEST_TOKENS = 512
+REQUEST_TOKENS = 320  # twelve states with their trials have at most 299
 
 
 class ThoughtTools:

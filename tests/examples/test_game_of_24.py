@@ -21,7 +21,7 @@ from agent_patterns.game_of_24 import (
     steps,
     text_of,
 )
-from agent_patterns.models import PLANNER, THINKER, is_trained, open_trained
+from agent_patterns.models import PLANNER, THINKER, open_trained
 from agent_patterns.teacher import Teacher
 from agent_patterns.thought_tools import KEPT, ThoughtTools
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, PROPOSE, proposals, thought_conversations, trials, value
@@ -179,7 +179,6 @@ def test_the_planner_plans_five_states_at_a_time_and_replans_at_each_depth() -> 
         assert all(1 <= each.count("thought_proposer") <= KEPT for each in plans[1:])
 
 
-@pytest.mark.skipif(not is_trained(PLANNER) or not is_trained(THINKER), reason="its models are not trained yet")
 def test_a_game_end_to_end_in_the_engine_is_the_same_in_parallel_and_in_sequence() -> None:
     async def play() -> tuple[str, AgentResult, Usage]:
         async with AsyncExitStack() as opened:
