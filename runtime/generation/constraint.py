@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import UsageError
+from intaglio.plugins import logit_mask
+from intaglio.plugins.logit_mask import BITS
 
 Booleans = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]  # a mask as bits, eight tokens in each byte, the first token in the lowest bit
 Logits = npt.NDArray[np.floating]
-
-BITS = 8  # of a byte of a mask
 
 
 class LogitConstraint(ABC):
@@ -63,42 +62,27 @@ class LogitConstraint(ABC):
 def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int], memory: Logits) -> Logits:
     """Return the logits [vocab], with minus infinity for tokens that may not follow `written`.
 
-    `memory`: [vocab, rounded up to a multiple of 8] of the dtype of `logits`, which the result is written to. A
+    `memory`: [vocab] of the dtype of `logits`, which the result is written to. A
     complete text is not constrained, as what follows it is not written. Raises `UsageError` where no token is allowed.
     """
     octets = constraint.octets(written)
     if octets is None:
         return logits
-    octets = octets[: -(-len(logits) // BITS)]
     if not _any_within(octets, len(logits)):
         if constraint.finished(written):
             return logits
         raise UsageError(
             f"the constraint allows no token after {len(written)} tokens. Make it allow an end token when it is done."
         )
-    # Adding 0 or minus infinity, eight at a time from a table, takes the same time for all masks: choosing between
-    # logits token by token takes twenty times as long where allowed and other tokens alternate.
-    covered = BITS * len(octets)
-    np.take(_addends(logits.dtype), octets, axis=0, out=memory[:covered].reshape(-1, BITS), mode="clip")
-    memory[covered:] = -np.inf
-    masked = memory[: len(logits)]
-    with np.errstate(invalid="ignore"):  # an infinite logit becomes NaN, which the sampler reports as an overflow
-        return np.add(masked, logits, out=masked)
+    return logit_mask.apply(logits, octets, memory)  # an infinite one may become NaN, which the sampler reports
 
 
 def _any_within(octets: Octets, size: int) -> bool:
     """Whether one of the first `size` bits is set."""
     whole, rest = divmod(size, BITS)
-    return bool(octets[:whole].any() or (octets[whole:] & (1 << rest) - 1).any())
+    return bool(octets[:whole].any() or (octets[whole : whole + 1] & (1 << rest) - 1).any())
 
 
 def masking_memory(logits: Logits) -> Logits:
     """Return new memory for `constrained`."""
-    return np.empty(-(-len(logits) // BITS) * BITS, logits.dtype)
-
-
-@lru_cache
-def _addends(dtype: np.dtype[np.floating]) -> Logits:
-    """Return [256, 8]: for each byte of a mask, 0 where its bit is set, lowest first, and minus infinity elsewhere."""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return np.where(bits, 0.0, -np.inf).astype(dtype)
+    return np.empty(len(logits), logits.dtype)

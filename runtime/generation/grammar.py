@@ -10,7 +10,8 @@ import numpy as np
 
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
-from intaglio.runtime.generation.constraint import BITS, Booleans, LogitConstraint, Octets
+from intaglio.plugins.logit_mask import BITS
+from intaglio.runtime.generation.constraint import Booleans, LogitConstraint, Octets
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
 from intaglio.runtime.tokenizer import check_unicode
 

@@ -1,0 +1,71 @@
+"""Masks of bits on logits: each instruction set gives the bits of the reference, and nothing beyond the logits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from intaglio.plugins import logit_mask, ort
+from intaglio.plugins.logit_mask import reference
+
+
+@pytest.fixture(params=["numpy", "portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    logit_mask._kernel.cache_clear()
+    if request.param == "numpy":
+        monkeypatch.setattr(logit_mask, "_kernel", lambda: None)
+    elif request.param not in ort.supported_instruction_sets():
+        pytest.skip(f"no {request.param} kernels here")
+    else:
+        monkeypatch.setenv("INTAGLIO_ISA", request.param)
+        kernel = logit_mask._kernel()
+        assert kernel is not None and ort.instruction_set() == request.param
+    yield request.param
+    monkeypatch.undo()
+    logit_mask._kernel.cache_clear()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(0, 200), held=st.integers(0, 30), seed=st.integers(0, 99))
+def test_what_is_allowed_stays_and_the_rest_is_minus_infinity(backend: str, size: int, held: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=size).astype(np.float32)
+    octets = random.integers(0, 256, held, np.uint8)
+    allowed = np.zeros(max(size, 8 * held), bool)
+    allowed[: 8 * held] = np.unpackbits(octets, bitorder="little")
+    memory = np.full(size + 9, 7, np.float32)
+    found = logit_mask.apply(logits, octets, memory)
+    np.testing.assert_array_equal(found, np.where(allowed[:size], logits, -np.inf))
+    assert found.base is memory and (memory[size:] == 7).all()
+
+
+def test_special_values_are_those_of_the_reference(backend: str) -> None:
+    logits = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-45, 3.4e38, 1, np.inf, -0.0], np.float32)
+    for octets in np.array([[0, 0], [255, 255], [0b01010101, 1], [0b10101010, 2]], np.uint8):
+        expected = np.empty_like(logits)
+        reference.apply(logits, octets, expected)
+        found = logit_mask.apply(logits, octets, np.empty_like(logits))
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+        real = ~np.isnan(expected)
+        np.testing.assert_array_equal(found[real].view(np.int32), expected[real].view(np.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_dtypes_and_strides(dtype: type, backend: str) -> None:
+    logits = np.arange(40, dtype=dtype)[::2]
+    octets = np.array([0b11, 0, 0, 0, 0b1000, 0], np.uint8)[::2]
+    found = logit_mask.apply(logits, octets, np.empty(20, dtype))
+    assert found.dtype == dtype and np.flatnonzero(np.isfinite(found)).tolist() == [0, 1, 19]
+
+
+def test_the_kernel_is_that_of_the_processor() -> None:
+    kernel = logit_mask._kernel()
+    if ort.library() is not None:
+        assert kernel is not None
+        (isa,) = kernel.args  # type: ignore[attr-defined]
+        assert isinstance(isa, ctypes.c_int) and isa.value == len(ort.supported_instruction_sets()) - 1
