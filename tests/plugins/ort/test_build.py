@@ -52,6 +52,7 @@ def test_library_exports_its_few_functions_only(library):
         "intaglio_cluster_rows",
         "intaglio_cpu",
         "intaglio_isa",
+        "intaglio_mask_logits",
         "intaglio_operators",
         "intaglio_read_memory",
         "intaglio_select_kernel",
