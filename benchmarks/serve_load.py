@@ -3,11 +3,11 @@
     python benchmarks/serve_load.py [--bundle BUNDLE] [--clients 64] [--seconds 60] [--rows 8] [--json]
 
 Prompts whose greedy texts were generated before, one at a time, are requested of `intaglio serve`: by 8 clients and by
-64 in turn, and by 64 that leave every fifth request after a few tokens. Every text has to be the one of its prompt alone,
-and no request may fail. The tokens per second of 64 clients are divided by those of 8, both over all their turns, as
-other programs make the machine slower and faster; the resident memory of the server after the first turn and after the
-last is compared; and when all clients of full rows leave at the same time, the time is measured until the server's
-metrics report no running request.
+64 in turn, and by 64 that leave every fifth request after a few tokens. Every text has to be the one of its prompt
+alone, and no request may fail. The tokens per second of 64 clients are divided by those of 8, both over all their
+turns, as other programs make the machine slower and faster; the resident memory of the server after the first turn and
+after the last is compared; and when all clients of full rows leave at the same time, the time is measured until the
+server's metrics report no running request.
 """
 
 from __future__ import annotations
