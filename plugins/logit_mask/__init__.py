@@ -30,17 +30,19 @@ def apply(logits: Logits, octets: Octets, memory: Logits) -> Logits:
     """
     held = min(BITS * len(octets), len(logits))
     masked = memory[: len(logits)]
-    masked[held:] = -np.inf
-    _apply(logits[:held], np.ascontiguousarray(octets[: -(-held // BITS)]), masked[:held])
+    if held < len(logits):
+        masked[held:] = -np.inf
+    octets = octets[: -(-held // BITS)]
+    kernel = _kernel()
+    if kernel is None or logits.dtype != np.float32 or not _contiguous(logits, octets, masked):
+        reference.apply(logits[:held], octets, masked[:held])
+    else:
+        kernel(_address(logits), _address(octets), held, _address(masked))
     return masked
 
 
-def _apply(logits: Logits, octets: Octets, masked: Logits) -> None:
-    kernel = _kernel()
-    if kernel is None or not all(each.dtype == np.float32 and each.flags.c_contiguous for each in (logits, masked)):
-        reference.apply(logits, octets, masked)
-    else:
-        kernel(_address(logits), _address(octets), ctypes.c_int64(len(logits)), _address(masked))
+def _contiguous(*arrays: npt.NDArray[np.generic]) -> bool:
+    return all(array.flags.c_contiguous for array in arrays)
 
 
 @functools.cache
@@ -50,9 +52,11 @@ def _kernel() -> Callable[..., None] | None:
     if path is None:
         return None
     function = ctypes.CDLL(str(path)).intaglio_mask_logits
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
     function.restype = None
-    return functools.partial(function, ctypes.c_int(ort.instruction_set_number()))
+    return functools.partial(function, ort.instruction_set_number())
 
 
-def _address(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+def _address(array: npt.NDArray[np.generic]) -> int:
+    address: int = array.__array_interface__["data"][0]  # `ctypes.data` takes three times as long
+    return address

@@ -80,7 +80,7 @@ def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[i
 def _any_within(octets: Octets, size: int) -> bool:
     """Whether one of the first `size` bits is set."""
     whole, rest = divmod(size, BITS)
-    return bool(octets[:whole].any() or (octets[whole : whole + 1] & (1 << rest) - 1).any())
+    return bool(np.count_nonzero(octets[:whole]) or (rest and (octets[whole : whole + 1] & (1 << rest) - 1).any()))
 
 
 def masking_memory(logits: Logits) -> Logits:

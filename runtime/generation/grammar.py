@@ -236,7 +236,7 @@ def read_mask(bits: Octets, size: int, width: int, ends: Collection[int]) -> Mas
     octets[: size // BITS] = bits[: size // BITS]
     if rest := size % BITS:
         octets[size // BITS] = bits[size // BITS] & (1 << rest) - 1
-    finished = may_end and not _with_ends(octets, ends, False).any()
+    finished = may_end and not np.count_nonzero(_with_ends(octets, ends, False))
     return Mask(_with_ends(octets, ends, may_end), finished)
 
 
