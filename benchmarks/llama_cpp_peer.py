@@ -39,6 +39,14 @@ def missing() -> str:
     return f"{', '.join(absent)} not installed. Install with: pip install 'intaglio[peers]'" if absent else ""
 
 
+def unsupported(checkpoint: Path) -> str:
+    """Why a checkpoint cannot be written for llama.cpp here, or nothing."""
+    dtypes = {entry.dtype for entry in read_header(checkpoint / WEIGHTS)[0].values()}
+    return (
+        "" if dtypes == {"F16"} else f"{checkpoint.name} has weights in {', '.join(sorted(dtypes))}, expected float16"
+    )
+
+
 def version() -> str:
     """The package's version, and the instructions that llama.cpp was compiled for."""
     import llama_cpp
@@ -87,7 +95,7 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 
 

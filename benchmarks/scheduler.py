@@ -11,7 +11,7 @@ the model read are counted.
 
 Without --checkpoint the model is a LLaMA of 134 million random parameters: speed does not depend on what is in them.
 examples/chat_model.py makes a trained one. With `pip install 'intaglio[peers]'` llama.cpp writes the same requests in
-eight sequences, all of which are there from the start, in Q4_0; only for LLaMAs in float16 that do not tie their head.
+eight sequences, all of which are there from the start, in Q4_0; only for LLaMAs in float16.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def command(checkpoint: Path | None, recipe: str, threads: int, rounds: int, par
         source = checkpoint or random_llama.checkpoint(Path(temporary) / "checkpoint", SHAPE)
         bundle = _bundle(source, Path(temporary), recipe)
         result = measure(bundle, threads, rounds, written)
-        if reason := llama_cpp_peer.missing():
+        if reason := llama_cpp_peer.missing() or llama_cpp_peer.unsupported(source):
             left_out("llama.cpp", reason)
         else:
             with step("llama.cpp"), fresh_process() as process:
