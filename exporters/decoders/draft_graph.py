@@ -88,7 +88,7 @@ class HiddenTransferGraph(DraftGraph):
         super().__init__(decoder, weights, dtype, drafts)
         mask = self.op("Unsqueeze", [self.draft_mask, self.constant("axis_1", [1])])
         self._masks = self._steps(mask, axis=2)
-        self._step_angles: list[list[ir.Value]] = []  # cosines, sines: one of each per step
+        self._step_angles: list[list[ir.Value]] = []  # as `angles_at` returns them: one of each per step
 
     def further_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
@@ -98,10 +98,10 @@ class HiddenTransferGraph(DraftGraph):
         steps = self.drafts.steps
         return self.ops("Split", [value], steps, axis=axis, num_outputs=steps) if steps > 1 else [value]
 
-    def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
+    def rotary_angles(self, frequencies: Frequencies, factor: float, scale: float) -> None:
         """See `DecoderGraph`."""
-        super().rotary_angles(frequencies, factor)
-        drafted = self.angles_at(self.draft_positions, frequencies, factor)
+        super().rotary_angles(frequencies, factor, scale)
+        drafted = self.angles_at(self.draft_positions, frequencies, factor, scale)
         self._step_angles = [self._steps(value, axis=1) for value in drafted]
 
     def block_input(self, index: int, x: ir.Value, width: int) -> ir.Value:

@@ -33,7 +33,7 @@ class DecoderGraph(GraphWriter):
         inputs = [*first, *self.further_inputs(), *(value for pair in self._past for value in pair)]
         super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
-        self._angles: list[ir.Value] = []  # cosines, sines
+        self._angles: list[ir.Value] = []  # cosines, sines; the same for queries
         self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # the same for all heads
 
     def further_inputs(self) -> list[ir.Value]:
@@ -48,28 +48,37 @@ class DecoderGraph(GraphWriter):
         """The output of the current block, which computed `x` [batch, tokens, width]."""
         return x
 
-    def rotary_angles(self, frequencies: Frequencies, factor: float) -> None:
+    def rotary_angles(self, frequencies: Frequencies, factor: float, scale: float) -> None:
         """Set the angles of `rotate` to position · frequency."""
-        self._angles = self.angles_at(self.positions, frequencies, factor)
+        self._angles = self.angles_at(self.positions, frequencies, factor, scale)
 
-    def angles_at(self, positions: ir.Value, frequencies: Frequencies, factor: float) -> list[ir.Value]:
-        """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the final cast."""
+    def angles_at(self, positions: ir.Value, frequencies: Frequencies, factor: float, scale: float) -> list[ir.Value]:
+        """Cosines and sines of position · frequency, [batch, tokens, head_dim / 2], in float32 up to the final cast.
+
+        They are multiplied by `factor`; after them come the same two multiplied by `scale`, for queries.
+        """
         with self.module("rotary"):
             places = self.op("Cast", [positions], to=ir.DataType.FLOAT)
             places = self.op("Unsqueeze", [places, self.constant("axis_last", [-1])])
             angles = self.op("Mul", [places, self.constant("rotary.frequencies", frequencies, ir.DataType.FLOAT)])
             both = [self.op(op_type, [angles]) for op_type in ("Cos", "Sin")]
             if factor != 1.0:
-                scale = self.constant("rotary.factor", factor, ir.DataType.FLOAT)
-                both = [self.op("Mul", [value, scale]) for value in both]
+                both = self._multiplied(both, "rotary.factor", factor)
+            both += self._multiplied(both, "rotary.scale", scale)
             if self.dtype != ir.DataType.FLOAT:
                 both = [self.op("Cast", [value], to=self.dtype) for value in both]
         self.layers.pop("rotary")  # not a module of the checkpoint
         return both
 
-    def rotate(self, x: ir.Value) -> ir.Value:
-        """Rotary position embedding of [batch, heads, tokens, head_dim], which pairs the two halves of each head."""
-        return self.op("RotaryEmbedding", [x, *self._angles])
+    def _multiplied(self, values: list[ir.Value], name: str, factor: float) -> list[ir.Value]:
+        return [self.op("Mul", [value, self.constant(name, factor, ir.DataType.FLOAT)]) for value in values]
+
+    def rotate(self, x: ir.Value, scaled: bool = False) -> ir.Value:
+        """Rotary position embedding of [batch, heads, tokens, head_dim], which pairs the two halves of each head.
+
+        `scaled`: queries, multiplied by the scale of the attention, which costs nothing here.
+        """
+        return self.op("RotaryEmbedding", [x, *(self._angles[2:] if scaled else self._angles[:2])])
 
     def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
         """Write keys and values into this layer's cache, and attend to the slots that the mask allows.

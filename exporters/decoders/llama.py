@@ -53,7 +53,8 @@ def build(graph: DecoderGraph, config: dict[str, Any], project: Project = projec
     """Write the whole model: LLaMA, or a similar one whose queries, keys and values `project` computes."""
     decoder, width = graph.decoder, config["hidden_size"]
     x = graph.embedding("model.embed_tokens", graph.input_ids, decoder.vocab_size, width)
-    graph.rotary_angles(*frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions))
+    rope = frequencies(config["rope_parameters"], decoder.head_dim, decoder.max_positions)
+    graph.rotary_angles(*rope, decoder.head_dim**-0.5)
     for index in range(decoder.layers):
         path = f"model.layers.{index}"
         with graph.module(path):
@@ -69,7 +70,7 @@ def _attention(graph: DecoderGraph, config: dict[str, Any], path: str, x: ir.Val
     decoder = graph.decoder
     with graph.module(path):
         queries, keys, values = project(graph, config, path, x)
-        attended = graph.attention(graph.rotate(queries), graph.rotate(keys), values, decoder.head_dim**-0.5)
+        attended = graph.attention(graph.rotate(queries, scaled=True), graph.rotate(keys), values, 1.0)
         joined, bias = decoder.heads * decoder.head_dim, config.get("attention_bias", False)
         return graph.linear(f"{path}.o_proj", attended, joined, config["hidden_size"], bias)
 
