@@ -110,11 +110,12 @@ def constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def count_weights(model: ir.Model) -> int:
-    """The number of elements in the model's weights: all constants except shapes, indices and masks."""
+    """The number of elements in the model's weights: all constants except single numbers, shapes, indices and masks."""
     return sum(
         tensor.size
         for tensor in constants(model)
-        if tensor.dtype.is_floating_point() or (tensor.dtype.is_integer() and tensor.dtype.bitwidth <= 8)
+        if len(tensor.shape)
+        and (tensor.dtype.is_floating_point() or (tensor.dtype.is_integer() and tensor.dtype.bitwidth <= 8))
     )
 
 

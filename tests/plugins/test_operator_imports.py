@@ -12,6 +12,8 @@ import pytest
 from intaglio.plugins import registry
 from intaglio.plugins.cuda.geometry import PLUGINS
 
+# They load onnx_ir, which takes longer than all of an engine, and a body is only written where a graph is changed.
+FOR_TYPES = {"intaglio.plugins.function_body", "intaglio.plugins.body_arithmetic"}
 FILES = {
     ".".join(("intaglio.plugins", *path.relative_to(PLUGINS).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PLUGINS.rglob("*.py"))
@@ -52,7 +54,7 @@ def test_modules_of_ours_are_imported_at_the_top_and_torch_for_type_checkers_alo
     assert not [each for each in within if module_of(each)]
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     for_types = [each for block in blocks for each in imported(block)]
-    assert not [each for each in for_types if module_of(each)]
+    assert {module_of(each) for each in for_types} - {None} <= FOR_TYPES
     assert not [each for each in set(imported(tree)) - set(for_types) if each.partition(".")[0] == "torch"]
 
 
