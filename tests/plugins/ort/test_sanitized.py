@@ -46,7 +46,9 @@ def run(sanitized: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_hostile_nodes_and_masks_give_no_report(sanitized: Path) -> None:
     tests = [str(HERE / name) for name in TESTS]
-    done = run(sanitized, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--kernels", str(sanitized), *tests)
+    settings = ("-c", str(build.ROOT / "pyproject.toml"))  # a file beside the library would be taken for them
+    options = (*settings, "-q", "-p", "no:cacheprovider", "--kernels", str(sanitized))
+    done = run(sanitized, "-m", "pytest", *options, *tests)
     assert not any(word in done.stdout + done.stderr for word in REPORT)
     assert done.returncode == 0, done.stdout[-3000:]
 
