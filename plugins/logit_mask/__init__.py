@@ -34,15 +34,16 @@ def apply(logits: Logits, octets: Octets, memory: Logits) -> Logits:
         masked[held:] = -np.inf
     octets = octets[: -(-held // BITS)]
     kernel = _kernel()
-    if kernel is None or logits.dtype != np.float32 or not _contiguous(logits, octets, masked):
+    if kernel is None or not (_is_plain(logits) and _is_plain(masked) and octets.flags.c_contiguous):
         reference.apply(logits[:held], octets, masked[:held])
     else:
         kernel(_address(logits), _address(octets), held, _address(masked))
     return masked
 
 
-def _contiguous(*arrays: npt.NDArray[np.generic]) -> bool:
-    return all(array.flags.c_contiguous for array in arrays)
+def _is_plain(array: Logits) -> bool:
+    """Whether the kernel, which sees an address alone, reads and writes the array as it is."""
+    return array.dtype == np.float32 and array.flags.c_contiguous
 
 
 @functools.cache

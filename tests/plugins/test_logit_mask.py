@@ -62,6 +62,12 @@ def test_other_dtypes_and_strides(dtype: type, backend: str) -> None:
     assert found.dtype == dtype and np.flatnonzero(np.isfinite(found)).tolist() == [0, 1, 19]
 
 
+def test_memory_of_a_smaller_dtype_is_not_written_beyond(backend: str) -> None:
+    memory = np.full(40, 7, np.float16)
+    found = logit_mask.apply(np.arange(20, dtype=np.float32), np.array([255, 0, 0], np.uint8), memory[:20])
+    assert found.tolist() == [*range(8), *[-np.inf] * 12] and (memory[20:] == 7).all()
+
+
 def test_the_kernel_is_that_of_the_processor() -> None:
     kernel = logit_mask._kernel()
     if ort.library() is not None:
