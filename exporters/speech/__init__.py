@@ -1,0 +1,1 @@
+"""Speech recognisers: the graphs of the networks in `intaglio.speech`, one file each, and their export."""

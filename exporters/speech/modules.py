@@ -1,0 +1,209 @@
+"""The modules of Conformer and Squeezeformer in a graph; `intaglio.speech.modules` has the same in torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
+from intaglio.speech.modules import LONGEST_WAVE, TimeReduction, halved
+
+NORM_EPSILON = 1e-5  # of torch's LayerNorm and BatchNorm1d
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What the blocks read besides the states, at one frame rate."""
+
+    lengths: ir.Value  # int64 [batch]
+    size: ir.Value  # frames of the batch, int64 []
+    keep: ir.Value  # bool [batch, size], true for real frames
+    mask: ir.Value  # [batch, 1, 1, size], added to scores
+    positions: ir.Value | None  # [1, 2 · size, width]; None: attention has no positions
+
+
+def frames_of(graph: SpeechGraph, x: ir.Value, lengths: ir.Value, relative: bool = True) -> Frames:
+    """The `Frames` of states `x` [batch, frames, width]."""
+    size = graph.size(x, 1)
+    keep = graph.valid(lengths, size)
+    lowest = graph.constant("lowest", np.finfo(graph.dtype.numpy()).min, graph.dtype)
+    mask = graph.op("Where", [graph.op("Unsqueeze", [keep, graph.integers(1, 2)]), graph.number(0.0), lowest])
+    return Frames(lengths, size, keep, mask, relative_positions(graph, size) if relative else None)
+
+
+def relative_positions(graph: SpeechGraph, size: ir.Value) -> ir.Value:
+    """Sines and cosines of the distances size - 1 to -size, [1, 2 · size, width]; the angles are float32."""
+    width = graph.config.hidden_size
+    rates = np.exp(np.arange(0, width, 2, dtype=np.float32) * np.float32(-math.log(LONGEST_WAVE) / width))
+    one = graph.integer(1)
+    first, end = graph.op("Sub", [size, one]), graph.op("Sub", [graph.op("Neg", [size]), one])
+    distances = graph.op("Cast", [graph.op("Range", [first, end, graph.integer(-1)])], to=FLOAT)
+    distances = graph.op("Unsqueeze", [distances, graph.integers(0, 2)])
+    angles = graph.op("Mul", [distances, graph.constant("position_rates", rates, FLOAT)])
+    pairs = [graph.op("Unsqueeze", [graph.op(wave, [angles]), graph.integers(3)]) for wave in ("Sin", "Cos")]
+    joined = graph.op("Reshape", [graph.op("Concat", pairs, axis=3), graph.integers(1, -1, width)])
+    return joined if graph.dtype == FLOAT else graph.op("Cast", [joined], to=graph.dtype)
+
+
+def norm(graph: SpeechGraph, path: str, x: ir.Value) -> ir.Value:
+    """LayerNorm over the width."""
+    return graph.layer_norm(path, x, graph.config.hidden_size, NORM_EPSILON)
+
+
+def scaling(graph: SpeechGraph, path: str, x: ir.Value) -> ir.Value:
+    """γ·x + β of each channel."""
+    width = [graph.config.hidden_size]
+    with graph.module(path):
+        scaled = graph.op("Mul", [x, graph.weight(f"{path}.weight", width)])
+        return graph.op("Add", [scaled, graph.weight(f"{path}.bias", width)])
+
+
+def feed_forward(graph: SpeechGraph, path: str, x: ir.Value, bias: bool = True) -> ir.Value:
+    """Linear, Swish, linear."""
+    width, inner = graph.config.hidden_size, graph.config.hidden_size * graph.config.feed_forward_expansion
+    with graph.module(path):
+        widened = graph.swish(graph.linear(f"{path}.linear1", x, width, inner, bias))
+        return graph.linear(f"{path}.linear2", widened, inner, width, bias)
+
+
+def attention(graph: SpeechGraph, path: str, x: ir.Value, frames: Frames, bias: bool = True) -> ir.Value:
+    """Attention over the row's own frames, with relative positions if `frames` has any."""
+    config = graph.config
+    width, heads = config.hidden_size, config.num_attention_heads
+    scale = (width // heads) ** -0.5
+    with graph.module(path):
+        q, k, v = (
+            graph.heads(graph.linear(f"{path}.{name}_proj", x, width, width, bias), heads) for name in ("q", "k", "v")
+        )
+        q, mask = graph.op("Mul", [q, graph.number(scale)]), frames.mask
+        if frames.positions is not None:
+            u, v_bias = (_scaled_bias(graph, f"{path}.bias_{name}", scale) for name in ("u", "v"))
+            projected = graph.linear(f"{path}.position_proj", frames.positions, width, width, bias=False)
+            split = graph.op("Reshape", [projected, graph.integers(0, 0, heads, width // heads)])
+            r = graph.op("Transpose", [split], perm=[0, 2, 3, 1])
+            by_distance = graph.op("MatMul", [graph.op("Add", [q, v_bias]), r])
+            mask = graph.op("Add", [_shifted(graph, by_distance, frames.size), mask])
+            q = graph.op("Add", [q, u])
+        merged = graph.attend(q, k, v, mask, 1.0)
+        return graph.linear(f"{path}.o_proj", merged, width, width, bias)
+
+
+def _scaled_bias(graph: SpeechGraph, name: str, scale: float) -> ir.Value:
+    heads = graph.config.num_attention_heads
+    weight = graph.weight(name, [heads, 1, graph.config.hidden_size // heads])
+    return graph.op("Mul", [weight, graph.number(scale)])
+
+
+def _shifted(graph: SpeechGraph, scores: ir.Value, size: ir.Value) -> ir.Value:
+    """Scores by distance [batch, heads, size, 2 · size] to scores by key [batch, heads, size, size].
+
+    `intaglio.speech.modules.shifted` explains the indices.
+    """
+    one, axis = graph.integer(1), graph.integers(0)
+    row = graph.op("Sub", [graph.op("Mul", [size, graph.integer(2)]), one])
+    first = graph.op("Sub", [size, one])
+    count, start, columns = graph.op("Mul", [size, row]), graph.op("Unsqueeze", [first, axis]), None
+    end = graph.op("Unsqueeze", [graph.op("Add", [first, count]), axis])
+    flat = graph.op("Reshape", [scores, graph.integers(0, 0, -1)])
+    flat = graph.op("Slice", [flat, start, end, graph.integers(2)])
+    rows, columns = graph.op("Unsqueeze", [size, axis]), graph.op("Unsqueeze", [row, axis])
+    shape = graph.op("Concat", [graph.integers(0, 0), rows, columns], axis=0)
+    return graph.op("Slice", [graph.op("Reshape", [flat, shape]), graph.integers(0), rows, graph.integers(3)])
+
+
+def convolution(
+    graph: SpeechGraph,
+    path: str,
+    x: ir.Value,
+    frames: Frames,
+    activation: str,
+    batch_norm: bool = True,
+    bias: bool = True,
+) -> ir.Value:
+    """Pointwise convolution to twice the width, `activation`, depthwise convolution, Swish, pointwise convolution."""
+    width, kernel = graph.config.hidden_size, graph.config.conv_kernel_size
+    inner = width if activation == "glu" else 2 * width
+    with graph.module(path):
+        x = graph.linear(f"{path}.pointwise1", x, width, 2 * width, bias)
+        if activation == "glu":
+            left, gate = graph.ops("Split", [x], 2, axis=2, num_outputs=2)
+            x = graph.op("Mul", [left, graph.op("Sigmoid", [gate])])
+        elif activation == "swish":
+            x = graph.swish(x)
+        x.type = ir.TensorType(graph.dtype)
+        x = graph.swapped(graph.kept(x, frames.keep, (2,)))
+        with_bias, shape = bias or not batch_norm, [inner, 1, kernel]
+        half = kernel // 2
+        x = graph.convolution(f"{path}.depthwise", x, shape, with_bias, group=inner, pads=[half, half])
+        if batch_norm:
+            names = ("weight", "bias", "running_mean", "running_var")
+            with graph.module(f"{path}.norm"):
+                statistics = [graph.weight(f"{path}.norm.{name}", [inner]) for name in names]
+                x = graph.op("BatchNormalization", [x, *statistics], epsilon=NORM_EPSILON)
+        return graph.linear(f"{path}.pointwise2", graph.swapped(graph.swish(x)), inner, width, bias)
+
+
+def subsampling(graph: SpeechGraph, features: ir.Value, lengths: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """The states and their lengths that the blocks begin with, before they are scaled."""
+    path = "encoder.subsampling"
+    with graph.module(path):
+        if graph.config.subsampling.kind == "bands":
+            return _band_subsampling(graph, path, features, lengths)
+        return _image_subsampling(graph, path, features, lengths)
+
+
+def _band_subsampling(
+    graph: SpeechGraph, path: str, features: ir.Value, lengths: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    shape = [graph.config.hidden_size, graph.config.front_end.mels, 3]
+    x = graph.convolution(f"{path}.convolution", graph.swapped(features), shape, strides=[2], pads=[1, 1])
+    return graph.swapped(graph.op("Gelu", [x])), graph.halved(lengths)
+
+
+def _image_subsampling(
+    graph: SpeechGraph, path: str, features: ir.Value, lengths: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    config = graph.config
+    channels, bands = config.subsampling.channels or config.hidden_size, config.front_end.mels
+    down = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
+    x = graph.op("Unsqueeze", [features, graph.integers(1)])
+    for stage in range(int(math.log2(config.subsampling.factor))):
+        at, inputs = f"{path}.stages.{stage}", channels if stage else 1
+        if stage and config.subsampling.kind == "separable":
+            x = graph.convolution(f"{at}.0", x, [channels, 1, 3, 3], group=channels, **down)
+            x = graph.convolution(f"{at}.1", x, [channels, channels, 1, 1])
+        else:
+            x = graph.convolution(f"{at}.0", x, [channels, inputs, 3, 3], **down)
+        lengths, bands = graph.halved(lengths), halved(bands)
+        x = graph.op("Relu", [x])
+        x.type = ir.TensorType(graph.dtype)
+        x = graph.kept(x, graph.valid(lengths, graph.size(x, 2)), (1, 3))
+    flat = graph.integers(0, 0, channels * bands)
+    x = graph.op("Reshape", [graph.op("Transpose", [x], perm=[0, 2, 1, 3]), flat])
+    return graph.linear(f"{path}.linear", x, channels * bands, config.hidden_size), lengths
+
+
+def time_reduction(graph: SpeechGraph, path: str, x: ir.Value, frames: Frames) -> ir.Value:
+    """The states at half the frame rate."""
+    width, kernel, before = graph.config.hidden_size, TimeReduction.KERNEL, TimeReduction.BEFORE
+    with graph.module(path):
+        x.type = ir.TensorType(graph.dtype)
+        x = graph.swapped(graph.kept(x, frames.keep, (2,)))
+        pads = [before, kernel - before]
+        x = graph.convolution(f"{path}.depthwise", x, [width, 1, kernel], group=width, strides=[2], pads=pads)
+        end = graph.op("Unsqueeze", [graph.halved(frames.size), graph.integers(0)])
+        x = graph.op("Slice", [x, graph.integers(0), end, graph.integers(2)])
+        return graph.linear(f"{path}.pointwise", graph.swapped(x), width, width)
+
+
+def time_recovery(graph: SpeechGraph, path: str, x: ir.Value, size: ir.Value) -> ir.Value:
+    """Each state twice, the first `size` [] of them, through a linear layer."""
+    width = graph.config.hidden_size
+    with graph.module(path):
+        twice = graph.op("Reshape", [graph.op("Concat", [x, x], axis=2), graph.integers(0, -1, width)])
+        end = graph.op("Unsqueeze", [size, graph.integers(0)])
+        cropped = graph.op("Slice", [twice, graph.integers(0), end, graph.integers(1)])
+        return graph.linear(path, cropped, width, width)
