@@ -32,7 +32,7 @@ def log_mel(graph: SpeechGraph) -> tuple[ir.Value, ir.Value]:
 
 def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
     """The logarithm of the power in each band, [batch, samples // hop + 1, mels]."""
-    constants, half = LogMel(config), config.window // 2
+    half = config.window // 2
     keep = graph.valid(graph.lengths, graph.size(graph.signal, 1))
     x = graph.op("Unsqueeze", [graph.signal, graph.integers(1)])
     if config.preemphasis:
@@ -43,14 +43,24 @@ def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
     pads = [half, half]
     if config.padding == "reflect":
         x, pads = _mirrored(graph, x, half), [0, 0]
-    waves = graph.constant("waves", constants.get_buffer("waves").numpy(), FLOAT)
+    waves, filters = _constants(graph, config)
     spectrum = graph.op("Conv", [x, waves], strides=[config.hop], pads=pads)
     real, imaginary = graph.ops("Split", [spectrum], 2, axis=1, num_outputs=2)
     power = graph.op("Add", [graph.op("Mul", [real, real]), graph.op("Mul", [imaginary, imaginary])])
-    filters = graph.constant("mel_filters", constants.get_buffer("filters").numpy().T, FLOAT)
     bands = graph.op("MatMul", [graph.swapped(power), filters])
     guard = "Add" if config.guard == "add" else "Max"
     return graph.op("Log", [graph.op(guard, [bands, graph.number(config.floor, FLOAT)])])
+
+
+def _constants(graph: SpeechGraph, config: FrontEnd) -> tuple[ir.Value, ir.Value]:
+    """The window's waves [2 · bins, 1, window], and the filters of the bands [bins, mels]."""
+    bins = config.fft_size // 2 + 1
+    if config.constants == "stored":
+        waves = graph.weight(f"{PATH}.waves", [2 * bins, 1, config.window], dtype=FLOAT)
+        return waves, graph.weight(f"{PATH}.filters", [config.mels, bins], transposed=True, dtype=FLOAT)
+    computed = LogMel(config)
+    waves = graph.constant("waves", computed.get_buffer("waves").numpy(), FLOAT)
+    return waves, graph.constant("mel_filters", computed.get_buffer("filters").numpy().T, FLOAT)
 
 
 def _mirrored(graph: SpeechGraph, x: ir.Value, half: int) -> ir.Value:

@@ -17,7 +17,7 @@ class FrontEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Log-mel features of a waveform.
 
     A frame is the power spectrum of `window` samples under a Hann window, taken every `hop` samples around its centre,
-    in `mels` bands of the Slaney mel scale with filters of equal area, as the logarithm of the band's power.
+    in `mels` bands, as the logarithm of the band's power.
     """
 
     sample_rate: int = 16000  # Hz
@@ -25,6 +25,7 @@ class FrontEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     hop: int = 160  # samples
     fft_size: int = 512  # the spectrum has fft_size / 2 + 1 bins
     mels: int = 80
+    constants: Literal["computed", "stored"] = "computed"  # the window's waves and the bands' filters: see `LogMel`
     periodic_window: bool = False  # w(window) = w(0), rather than w(window - 1) = w(0)
     preemphasis: float = 0.97  # x(t) - preemphasis · x(t - 1); 0: none
     padding: Literal["zeros", "reflect"] = "zeros"  # what lies before the first and after the last sample
@@ -135,11 +136,11 @@ def read_config(config: Mapping[str, Any], where: str) -> SpeechConfig:
         read = msgspec.convert({name: value for name, value in config.items() if name in known}, kind)
     except msgspec.ValidationError as error:
         raise SourceError(f"{where}: {one_line(error, 200)}. Fix it.") from error
-    _check(read, where)
+    check_config(read, where)
     return read
 
 
-def _check(config: SpeechConfig, where: str) -> None:
+def check_config(config: SpeechConfig, where: str) -> None:
     """Raise `SourceError` for values that no model can have."""
     front_end, subsampling = config.front_end, config.subsampling
     ranged = [(config, "", name, limits) for name, limits in LIMITS.items()]

@@ -18,7 +18,9 @@ class LogMel(nn.Module):
 
     The Fourier transform is a convolution with a Hann window times cosines and sines: runtimes without `STFT` have
     `Conv`, and only the `window` samples under the window are multiplied. Samples and frames of padding are zeroed
-    wherever they could reach a real frame, so a row's features do not depend on the rows beside it.
+    wherever they could reach a real frame, so a row's features do not depend on the rows beside it. A network that was
+    trained with other waves (computed in less precision, say) or filters has both in its checkpoint: `waves`
+    [2 · bins, 1, window] and `filters` [mels, bins].
     """
 
     def __init__(self, config: FrontEnd):
@@ -29,8 +31,9 @@ class LogMel(nn.Module):
         hann = torch.hann_window(config.window, periodic=config.periodic_window, dtype=torch.float64)
         waves = torch.cat([angles.cos(), angles.sin()]) * hann  # [2 · bins, window]
         filters = torch.from_numpy(mel_filters(config.sample_rate, config.fft_size, config.mels))
-        self.register_buffer("waves", waves.float()[:, None], persistent=False)
-        self.register_buffer("filters", filters, persistent=False)
+        stored = config.constants == "stored"
+        self.register_buffer("waves", waves.float()[:, None], persistent=stored)
+        self.register_buffer("filters", filters, persistent=stored)
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """`audio` float32 [batch, samples], `lengths` int64 [batch] -> features [batch, frames, mels], frames."""

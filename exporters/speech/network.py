@@ -1,0 +1,52 @@
+"""Load a checkpoint's weights into the torch network of `intaglio.speech`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from intaglio.errors import SourceError
+from intaglio.speech.configuration import SpeechConfig
+from intaglio.speech.front_end import LogMel
+from intaglio.speech.network import SpeechNetwork
+
+COUNTER = "num_batches_tracked"  # of batch normalisation in training, which no checkpoint of ours has
+
+
+def load_network(
+    config: SpeechConfig, weights: Mapping[str, Tensor], where: Path, front_end: bool = True
+) -> SpeechNetwork:
+    """The network with `weights` in float32, in eval mode; those that are float32 are not copied.
+
+    Raises `SourceError` for weights that are missing, unexpected, or of another shape.
+    """
+    with torch.device("meta"):
+        network = SpeechNetwork(config, front_end)
+    if front_end:
+        network.front_end = LogMel(config.front_end)  # its constants are in no checkpoint
+    check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, where)
+    state = {name: tensor.float() for name, tensor in weights.items()}
+    state |= {name: torch.zeros((), dtype=torch.long) for name in network.state_dict() if name.endswith(COUNTER)}
+    network.load_state_dict(state, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def check_weights(network: SpeechNetwork, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """Raise `SourceError` unless `shapes` are those of the network's weights, all of them and no others."""
+    expected = {
+        name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if not name.endswith(COUNTER)
+    }
+    wrong = [
+        f"{name} ({list(shapes[name]) if name in shapes else 'missing'}, expected {list(shape)})"
+        for name, shape in expected.items()
+        if shapes.get(name) != shape
+    ]
+    wrong += [f"{name} (unexpected)" for name in shapes if name not in expected]
+    if wrong:
+        raise SourceError(
+            f"{where}: {len(wrong)} weights are not those that its configuration describes: {', '.join(wrong[:2])}"
+            f"{'…' if wrong[2:] else ''}. Compare the configuration with the original, or copy the checkpoint again."
+        )
