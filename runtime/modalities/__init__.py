@@ -1,0 +1,1 @@
+"""What bundles take and give: one file per modality, and the table of them."""

@@ -1,0 +1,92 @@
+"""Audio: recordings of speech."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Audio, Bundle
+from intaglio.errors import UsageError
+from intaglio.files import sha256
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.inputs import InputsUsed, load_inputs
+from intaglio.runtime.modalities.modality import Feeds, Modality
+from intaglio.runtime.speech.audio_file import read_audio
+from intaglio.runtime.speech.recording_list import recordings_of
+from intaglio.speech_samples import recordings
+
+AUDIO_INPUT, LENGTHS, OUTPUT_LENGTHS = "audio", "lengths", "output_lengths"
+LONGEST = 30.0  # seconds of a recording that is compared or observed; the rest is left out
+
+Samples = npt.NDArray[np.float32]
+
+
+def audio_of(bundle: Bundle) -> Audio:
+    """The manifest's entry. Raises `UsageError` for a bundle that does not take recordings."""
+    audio = bundle.manifest.audio
+    if audio is None:
+        raise UsageError(f"bundle {bundle.path}: does not take recordings. Use one of a speech recogniser.")
+    if audio.features:
+        raise UsageError(
+            f"bundle {bundle.path}: takes features, which are computed elsewhere, and no recordings. "
+            "Give arrays in an .npz file, or export it without --features."
+        )
+    return audio
+
+
+def padded(samples: Sequence[Samples]) -> Feeds:
+    """The inputs of one batch: recordings of different lengths, padded with zeros."""
+    longest = max(len(each) for each in samples)
+    audio = np.zeros((len(samples), longest), np.float32)
+    for row, each in enumerate(samples):
+        audio[row, : len(each)] = each
+    return {AUDIO_INPUT: audio, LENGTHS: np.array([len(each) for each in samples], np.int64)}
+
+
+def load_recordings(
+    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
+) -> tuple[list[Feeds], InputsUsed]:
+    """Load batches of recordings, with their origin; see `LoadInputs`.
+
+    `data` is a recording, a folder of recordings, a list of them (`recording_list`), an .npz file of arrays, or None
+    for the recordings that ship with intaglio.
+    """
+    for name, value in (("samples", samples), ("batch size", batch_size)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: expected at least 1.")
+    if data is not None and Path(data).suffix == ".npz":
+        return load_inputs(bundle, data, samples, batch_size, option)
+    audio = audio_of(bundle)
+    if data is None:
+        shipped = [recording.samples for recording in recordings()]
+        digest = hashlib.sha256(b"".join(each.tobytes() for each in shipped)).hexdigest()
+        found, available, source = shipped[:samples], len(shipped), "the recordings that ship with intaglio"
+    else:
+        paths = [recording.path for recording in recordings_of(Path(data), option)]
+        digest = hashlib.sha256("\n".join(sha256(path) for path in paths).encode()).hexdigest()
+        found = [read_audio(path, audio.sample_rate, LONGEST) for path in paths[:samples]]
+        available, source = len(paths), str(data)
+    feeds = [padded(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
+    return feeds, InputsUsed(source, digest, len(found), available, len(feeds))
+
+
+def _calibration(
+    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
+) -> tuple[list[Feeds], InputsUsed]:
+    """Each recording alone: inside the graph, frames of padding cannot be told from real ones by their shape."""
+    return load_recordings(bundle, data, samples, 1, option)
+
+
+def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | None:
+    lengths, log_probs = outputs.get(OUTPUT_LENGTHS), outputs.get("log_probs")
+    if lengths is None or log_probs is None or log_probs.ndim != 3 or lengths.shape != log_probs.shape[:1]:
+        return None
+    kept: Array = np.arange(log_probs.shape[1]) < lengths[:, None]
+    return kept
+
+
+AUDIO = Modality("audio", load_recordings, _calibration, _mask, "recordings")

@@ -1,0 +1,54 @@
+"""What a modality is: the differences between bundles that take text, audio, or anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from intaglio.bundle import Bundle
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.inputs import InputsUsed
+
+Feeds = dict[str, Array]  # input name -> array
+
+
+class LoadInputs(Protocol):
+    """Loads batches of feeds for a bundle, with their origin.
+
+    `data` is the user's file, or None for the inputs that ship with intaglio; the first `samples` of it are used, at
+    most `batch_size` in a batch. `option` is the option that named the file. Raises `UsageError` for a file without
+    inputs, `EngineError` for arrays that do not fit.
+    """
+
+    def __call__(  # noqa: D102
+        self, bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
+    ) -> tuple[list[Feeds], InputsUsed]: ...
+
+
+class Mask(Protocol):
+    """The real positions of a batch's outputs, [batch, positions], 0 at padding; None if the modality is another.
+
+    It is found in the feeds, or in the outputs of either side of a comparison.
+    """
+
+    def __call__(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Modality:
+    """A modality.
+
+    name        as it is called in messages and in the manifest's fields
+    load        inputs for validation and for comparison with the source model
+    calibration inputs for calibration, where padding would be observed too if it cannot be told from what is real
+    mask        which positions of the outputs are compared
+    item        what one input is called, in the plural
+    """
+
+    name: str
+    load: LoadInputs
+    calibration: LoadInputs
+    mask: Mask
+    item: str

@@ -1,0 +1,84 @@
+"""Training a speech recogniser with the CTC loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from intaglio.errors import GraphError
+from intaglio.speech.network import SpeechNetwork
+from intaglio.training.speech.batches import Batch, Example, batches, collate
+from intaglio.training.speech.learning_rate import LearningRate
+from intaglio.training.speech.spec_augment import SpecAugment
+
+WEIGHT_DECAY = 5e-4  # thesis, section 5.3
+BETAS = (0.9, 0.98)  # Gulati et al., arXiv:2005.08100, section 3.1
+LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch can undo an hour
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of training reports."""
+
+    loss: float  # nats a token
+    learning_rate: float
+
+
+class SpeechTrainer:
+    """Trains `network`, which takes features, on batches of examples."""
+
+    def __init__(self, network: SpeechNetwork, rate: LearningRate, augment: SpecAugment, seed: int):
+        self.network = network.train()
+        self._rate, self._augment = rate, augment
+        self._random = torch.Generator().manual_seed(seed)
+        decayed = [parameter for parameter in network.parameters() if parameter.ndim > 1]
+        others = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, lr=rate.peak, betas=BETAS)
+        self._steps = 0
+
+    def step(self, examples: Sequence[Example]) -> Step:
+        """One step of the optimiser. Raises `GraphError` if the loss is NaN or infinite."""
+        self._steps += 1
+        rate = self._rate.at(self._steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        batch = collate(examples)
+        features = self._augment(batch.features, batch.frames, self._random)
+        loss = ctc_loss(self.network, features, batch)
+        if not math.isfinite(value := loss.item()):
+            raise GraphError(f"the loss is {value} after {self._steps} steps. Lower the learning rate.")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.network.parameters(), LARGEST_GRADIENT)
+        self._optimizer.step()
+        return Step(value, rate)
+
+
+def ctc_loss(network: SpeechNetwork, features: Tensor, batch: Batch) -> Tensor:
+    """The CTC loss of a batch in nats a token; an utterance with more tokens than frames counts nothing."""
+    log_probs, lengths = network(features, batch.frames)
+    blank = network.config.blank_token_id
+    losses = nn.functional.ctc_loss(
+        log_probs.transpose(0, 1), batch.tokens, lengths, batch.token_counts, blank, "sum", zero_infinity=True
+    )
+    return losses / batch.token_counts.sum()
+
+
+@torch.inference_mode()
+def greedy_tokens(network: SpeechNetwork, examples: Sequence[Example], frames: int) -> list[list[int]]:
+    """The tokens of each example by greedy decoding, in batches of `frames` frames; leaves the network in eval mode."""
+    network.eval()
+    found: dict[int, list[int]] = {}
+    for group in batches(examples, frames):
+        batch = collate(group)
+        log_probs, lengths = network(batch.features, batch.frames)
+        best = log_probs.argmax(-1)
+        for example, row, length in zip(group, best, lengths.tolist(), strict=True):
+            kept = torch.unique_consecutive(row[:length]).tolist()
+            found[id(example)] = [token for token in kept if token != network.config.blank_token_id]
+    return [found[id(example)] for example in examples]
