@@ -51,6 +51,7 @@ class AudioFile:
             self._file = soundfile.SoundFile(descriptor, closefd=True)  # closes it also if it raises
         except soundfile.SoundFileError as error:
             raise self._refused(f"not a readable recording ({one_line(error, 200)})", _CONVERT) from error
+        self._file.seekable = lambda: False  # else it seeks after each block, which a FLAC without a length cannot
         try:
             self._check()
         except UsageError:
