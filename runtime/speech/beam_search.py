@@ -1,0 +1,224 @@
+"""CTC prefix beam search, with a word n-gram model (Hannun et al. 2014, arXiv:1408.2873, algorithm 1)."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from intaglio.errors import UsageError
+from intaglio.runtime.speech.ctc import LogProbs, Token, check_log_probs
+from intaglio.runtime.speech.ngram_model import NgramModel
+from intaglio.runtime.speech.prefixes import NEVER, Paths, Prefix, PrefixTree
+from intaglio.runtime.speech.vocabulary import Vocabulary
+
+SETTLE = 64  # frames after which the tokens that all prefixes share become final
+SMALL = 1e-50  # the paths are scaled up if none is more probable; those 1e-250 times less probable count as none
+_FIRST = itemgetter(0)
+
+
+@dataclass(frozen=True)
+class BeamOptions:
+    """What the beam keeps, and how much the language model counts.
+
+    The score of a text is ln p(text | audio) + alpha * ln p(text) + beta * words; without a language model only the
+    first term. The defaults are pyctcdecode's, but for `unknown_word`.
+    """
+
+    width: int = 100  # prefixes kept after each frame
+    min_log_prob: float = -5.0  # tokens less probable than this in a frame are left out, but for the best one
+    max_gap: float = 10.0  # prefixes whose score is lower than the best one's by more than this are dropped
+    alpha: float = 0.5
+    beta: float = 1.5
+    unknown_word: float = -5.0  # added to the log10 probability of a word that the language model does not have
+    max_open_frames: int = 250  # tokens that ended longer ago become final, as in the best prefix
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise UsageError(f"beam width {self.width}, expected at least 1.")
+        if self.max_open_frames < 1:
+            raise UsageError(f"beam max_open_frames {self.max_open_frames}, expected at least 1.")
+        if not self.max_gap > 0:
+            raise UsageError(f"beam max_gap {self.max_gap}, expected above 0.")
+        if not self.min_log_prob <= 0:
+            raise UsageError(f"beam min_log_prob {self.min_log_prob}, expected at most 0.")
+        for name in ("alpha", "beta", "unknown_word"):
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"beam {name} {getattr(self, name)}, expected a number.")
+
+
+class Hypothesis(NamedTuple):
+    """A text that may have been said."""
+
+    tokens: list[Token]
+    score: float  # see `BeamOptions`
+    log_prob: float  # ln p(tokens | audio), summed over all alignments that were kept
+
+
+class BeamDecoder:
+    """Keeps the most probable prefixes of the text, each with the sum of all of its alignments.
+
+    With a width, threshold and gap that leave nothing out, the result of `max_open_frames` frames is exact. The time
+    stamps of a hypothesis are those of its most probable alignment.
+
+    Every `SETTLE` frames, tokens become final: those that all prefixes share, and those of the best prefix that ended
+    `max_open_frames` ago (the prefixes without them are dropped; else two texts of equal probability would never be
+    decided). At the border between final and later tokens the times of two alignments meet.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None):
+        self._options = options or BeamOptions()
+        self._vocabulary = vocabulary
+        self._tree = PrefixTree(vocabulary, model, self._options.alpha, self._options.beta, self._options.unknown_word)
+        self._beam: dict[Prefix, Paths] = {self._tree.root: Paths(1.0, 0.0)}
+        self._scale = 0.0  # ln of the factor by which the probabilities of all paths have been divided
+        self._frame = 0
+        self._after = 0  # the frame after the last final token
+
+    def advance(self, log_probs: LogProbs) -> list[Token]:
+        """Take the next frames; return the tokens that became final."""
+        check_log_probs(log_probs, len(self._vocabulary), self._frame)
+        final: list[Token] = []
+        for tokens in _kept(log_probs, self._options.min_log_prob):
+            if len(tokens) == 1 and tokens[0][0] == self._vocabulary.blank:
+                self._blank(tokens[0][2])
+            else:
+                self._prune(self._extend(tokens))
+            self._frame += 1
+            if self._frame % SETTLE == 0:
+                final += self._settle()
+        return final
+
+    def pending(self) -> list[Token]:
+        """The tokens of the best prefix after the final ones."""
+        best = max(self._beam, key=lambda prefix: self._log_prob(prefix) + prefix.language)
+        return self._tokens(best)
+
+    def finish(self) -> list[Token]:
+        """Return the tokens of the best hypothesis after the final ones."""
+        return self.hypotheses()[0].tokens
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """What may have been said if the recording ends here, best first; the final tokens are left out."""
+        found = []
+        for prefix in self._beam:
+            log_prob = self._log_prob(prefix)
+            score = log_prob + prefix.language + self._tree.end(prefix)
+            found.append(Hypothesis(self._tokens(prefix), score, log_prob))
+        return sorted(found, key=lambda each: -each.score)
+
+    def _blank(self, log_prob: float) -> None:
+        """Take a frame in which nothing but the blank is probable: no prefix changes, nor their order."""
+        for paths in self._beam.values():
+            if paths.best_token > paths.best_blank:
+                paths.best_blank, paths.blank_times = paths.best_token, paths.token_times
+            paths.blank += paths.token
+            paths.best_blank += log_prob
+            paths.token, paths.best_token, paths.token_times = 0.0, NEVER, None
+        self._scale += log_prob
+
+    def _extend(self, tokens: list[tuple[int, float, float]]) -> dict[Prefix, Paths]:
+        """The paths of all prefixes after a frame with these tokens: index, probability, and its logarithm."""
+        following: dict[Prefix, Paths] = {}
+        for prefix, paths in self._beam.items():
+            total, best, times = paths.blank + paths.token, paths.best_blank, paths.blank_times
+            if paths.best_token > best:
+                best, times = paths.best_token, paths.token_times
+            for token, probability, log_prob in tokens:
+                if token == self._vocabulary.blank:
+                    into = _paths(following, prefix)
+                    into.blank = total * probability
+                    into.best_blank, into.blank_times = best + log_prob, times
+                elif token != prefix.token:
+                    child = _paths(following, self._tree.child(prefix, token))
+                    child.enter(total * probability, best + log_prob, times, self._frame, log_prob)
+                else:  # without a blank between, a token goes on; with one, the same token comes again
+                    if paths.token:
+                        _paths(following, prefix).go_on(paths, probability, log_prob, self._frame)
+                    if paths.blank:
+                        child = _paths(following, self._tree.child(prefix, token))
+                        best_blank = paths.best_blank + log_prob
+                        child.enter(paths.blank * probability, best_blank, paths.blank_times, self._frame, log_prob)
+        return following
+
+    def _prune(self, following: dict[Prefix, Paths]) -> None:
+        """Keep the best prefixes."""
+        ranked = [
+            (math.log(total) + prefix.language, total, prefix)
+            for prefix, paths in following.items()
+            if (total := paths.blank + paths.token)
+        ]
+        lowest = max(ranked, key=_FIRST)[0] - self._options.max_gap
+        ranked = [each for each in ranked if each[0] >= lowest]
+        if len(ranked) > self._options.width:
+            ranked = heapq.nlargest(self._options.width, ranked, key=_FIRST)
+        self._beam = {prefix: following[prefix] for _, _, prefix in ranked}
+        largest = max(total for _, total, _ in ranked)
+        if largest < SMALL:
+            for paths in self._beam.values():
+                paths.blank /= largest
+                paths.token /= largest
+            self._scale += math.log(largest)
+
+    def _settle(self) -> list[Token]:
+        """Make tokens final, but for the last that all prefixes share, which may still go on."""
+        best = max(self._beam, key=lambda prefix: self._log_prob(prefix) + prefix.language)
+        tokens, decided = self._tokens(best), self._frame - self._options.max_open_frames
+        node = self._tree.ancestor(best, sum(token.last < decided for token in tokens))
+        self._beam = {prefix: paths for prefix, paths in self._beam.items() if self._tree.below(prefix, node)}
+        root = self._tree.common(self._beam).parent
+        if root is None or root is self._tree.root:
+            return []
+        final = tokens[: root.depth - self._tree.root.depth]
+        self._tree.begin_at(root)
+        self._after = final[-1].last + 1
+        for prefix, paths in self._beam.items():
+            paths.keep_times(prefix.depth - root.depth)
+        return final
+
+    def _log_prob(self, prefix: Prefix) -> float:
+        paths = self._beam[prefix]
+        return math.log(paths.blank + paths.token) + self._scale
+
+    def _tokens(self, prefix: Prefix) -> list[Token]:
+        """The tokens of a prefix after the final ones, none of which they overlap."""
+        found, after = [], self._after
+        for index, (first, last, log_prob) in zip(self._tree.tokens(prefix), self._beam[prefix].times(), strict=True):
+            first = max(first, after)
+            after = max(first, last) + 1
+            found.append(Token(index, first, after - 1, log_prob))
+        return found
+
+
+def beam_search(
+    log_probs: LogProbs, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None
+) -> list[Hypothesis]:
+    """Decode a whole recording: log_probs [frames, vocabulary] -> what may have been said, best first."""
+    decoder = BeamDecoder(vocabulary, options, model)
+    final = decoder.advance(log_probs)
+    return [each._replace(tokens=final + each.tokens) for each in decoder.hypotheses()]
+
+
+def _kept(log_probs: LogProbs, least: float) -> Iterator[list[tuple[int, float, float]]]:
+    """Of each frame the tokens of at least this log-probability, and the best one: index, probability, logarithm."""
+    kept = (log_probs >= least) & (log_probs > NEVER)
+    kept[np.arange(len(log_probs)), log_probs.argmax(axis=1)] = True
+    frames, tokens = np.nonzero(kept)
+    values = np.minimum(log_probs[frames, tokens].astype(np.float64), 0.0)
+    found = list(zip(tokens.tolist(), np.exp(values).tolist(), values.tolist(), strict=True))
+    borders = np.searchsorted(frames, np.arange(len(log_probs) + 1)).tolist()
+    for start, end in itertools.pairwise(borders):
+        yield found[start:end]
+
+
+def _paths(following: dict[Prefix, Paths], prefix: Prefix) -> Paths:
+    found = following.get(prefix)
+    if found is None:
+        found = following[prefix] = Paths()
+    return found
