@@ -22,6 +22,8 @@ EXTRA_OF = {
     "onnxscript": "export",
     "rouge_score": "quality",
     "sacrebleu": "quality",
+    "soundfile": "speech",
+    "soxr": "speech",
     "tensorrt": "gpu",
     "tensorrt_rtx": "rtx",
     "openai": "agents",
