@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,14 +15,14 @@ from intaglio.errors import UsageError
 from intaglio.files import atomic_directory, cache_directory
 from intaglio.progress import track
 from intaglio.threads import in_parallel, usable_threads
-from intaglio.training.speech.sentences import KINDS, PARTS, Kind, Part, part_of, sentences
+from intaglio.training.speech.sentences import KINDS, Kind, Part, part_of, sentences
 from intaglio.training.speech.synthesis import SAMPLE_RATE, Synthesiser
 from intaglio.training.speech.voices import PITCH, VOICES, WORDS_PER_MINUTE
 
 Samples = npt.NDArray[np.float32]
 
 INDEX, SAMPLES = "utterances.jsonl", "samples.i16"  # the files of a corpus
-FORMAT = 1  # part of a corpus's key
+FORMAT = 1  # part of a corpus's key: increased when the same plan is spoken or stored in another way
 SCALE = 2**15  # of a sample of 16 bits
 SHARES: dict[Kind, float] = {"prose": 0.7, "digits": 0.1, "numbers": 0.06, "commands": 0.14}  # of the utterances
 AT_A_TIME = 256  # utterances spoken before they are written
@@ -55,8 +55,12 @@ class CorpusOptions:
     test: int = 400
     seed: int = 0
 
+    def counts(self) -> dict[Part, int]:
+        """The number of utterances of each part."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
     def __post_init__(self) -> None:
-        for part, count in zip(PARTS, (self.train, self.validation, self.test), strict=True):
+        for part, count in self.counts().items():
             if count < len(KINDS):
                 raise UsageError(f"{part} utterances {count}: expected at least {len(KINDS)}.")
 
@@ -92,7 +96,7 @@ class Corpus:
     def audio(self, utterance: Spoken) -> Samples:
         """The samples of an utterance, float32 [samples], -1 to 1, 16 kHz."""
         taken = self._samples[utterance.start : utterance.start + utterance.samples]
-        return (taken / np.float32(SCALE)).astype(np.float32)
+        return taken.astype(np.float32) / np.float32(SCALE)
 
     def hours(self, part: Part) -> float:
         """How long the utterances of a part are together."""
@@ -108,11 +112,7 @@ class Corpus:
 def plan(options: CorpusOptions) -> list[Utterance]:
     """What is to be spoken: the same for the same options. Parts have neither sentences nor voices in common."""
     random = np.random.default_rng(options.seed)
-    made = []
-    for part, count in asdict(options).items():
-        if part != "seed":
-            made += _plan_part(part, count, random)
-    return made
+    return [utterance for part, count in options.counts().items() for utterance in _plan_part(part, count, random)]
 
 
 def synthesise(options: CorpusOptions, folder: Path | None = None, threads: int | None = None) -> Corpus:
@@ -146,12 +146,13 @@ def _plan_part(part: Part, count: int, random: np.random.Generator) -> list[Utte
     return [
         Utterance(
             part,
-            *texts[index],
+            kind,
+            text,
             voice=voices[random.integers(len(voices))],
             words_per_minute=int(random.integers(*WORDS_PER_MINUTE, endpoint=True)),
             pitch=int(random.integers(*PITCH, endpoint=True)),
         )
-        for index in order
+        for kind, text in (texts[index] for index in order)
     ]
 
 

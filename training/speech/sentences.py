@@ -24,13 +24,13 @@ SINGLE = (
     "yes no up down left right on off stop go back next start pause play help cancel repeat open close save print "
     "copy paste undo delete search select continue quit exit forward backward follow learn louder quieter hello "
     "please thanks okay bed bird cat dog happy house tree wow"
-).split()
-ACTIONS = "open close save print delete copy move rename show hide share find".split()
-OBJECTS = "file folder window menu page document picture list message table".split()
-DEVICES = "light lamp radio music heating fan screen camera printer television".split()
-STEPS = "meters steps feet miles".split()
-RANKS = "ace two three four five six seven eight nine ten jack queen king".split()
-SUITS = "clubs diamonds hearts spades".split()
+)
+ACTIONS = ("open", "close", "save", "print", "delete", "copy", "move", "rename", "show", "hide", "share", "find")
+OBJECTS = ("file", "folder", "window", "menu", "page", "document", "picture", "list", "message", "table")
+DEVICES = ("light", "lamp", "radio", "music", "heating", "fan", "screen", "camera", "printer", "television")
+STEPS = ("meters", "steps", "feet", "miles")
+RANKS = ("ace", *UNITS[2:11], "jack", "queen", "king")
+SUITS = ("clubs", "diamonds", "hearts", "spades")
 
 
 def prose() -> list[str]:
@@ -57,7 +57,7 @@ def commands() -> list[str]:
     """Single command words, and commands of several words to a program, a house, a robot and a card game."""
     cards = [f"{rank} of {suit}" for rank, suit in product(RANKS, SUITS)]
     found = [
-        *SINGLE,
+        *SINGLE.split(),
         *(f"{action} {article} {thing}" for action, article, thing in product(ACTIONS, ("the", "this"), OBJECTS)),
         *(f"turn the {device} {state}" for device, state in product(DEVICES, ("on", "off", "up", "down"))),
         *(f"switch {state} the {device}" for device, state in product(DEVICES, ("on", "off"))),

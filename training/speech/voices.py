@@ -1,7 +1,7 @@
 """The voices of espeak-ng that speak: an accent and a variant each. Whole variants, and an accent, are held out.
 
-Variants that differ little from one another, such as f2 and f5, are on the same side of the split. Whispering voices and
-voices with the echo of a robot are left out.
+Variants that differ little, such as f2 and f5, are on the same side of the split. Whispering voices and
+those with the echo of a robot are left out.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class Voices:
 VOICES: dict[Part, Voices] = {
     "train": Voices(
         accents=("en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-gb-x-gbclan", "en-029", "en-us-nyc"),
-        men=tuple(
-            "|m1|m2|m4|m5|m6|Alex|Andy|Denis|Gene|Henrique|Jacky|Mario|Mike|antonio|david|ed|edward|grandpa|klatt|klatt2|"
-            "klatt3|klatt5|max|miguel|pablo|paul|pedro|rob|travis|victor".split("|")
+        men=(
+            *("", "m1", "m2", "m4", "m5", "m6", "Alex", "Andy", "Denis", "Gene", "Henrique", "Jacky", "Mario", "Mike"),
+            *("antonio", "david", "ed", "edward", "grandpa", "klatt", "klatt2", "klatt3", "klatt5", "max", "miguel"),
+            *("pablo", "paul", "pedro", "rob", "travis", "victor"),
         ),
-        women=tuple("f1|f3|f4|Andrea|Annie|anika|aunty|belinda|grandma|zac".split("|")),
+        women=("f1", "f3", "f4", "Andrea", "Annie", "anika", "aunty", "belinda", "grandma", "zac"),
     ),
     "validation": Voices(("en-us", "en-gb", "en-029"), ("m3", "iven"), ("Alicia", "steph")),
     "test": Voices(("en-us", "en-gb", "en-gb-x-gbcwmd"), ("m7", "sandro", "klatt4", "shelby"), ("f2", "f5")),
