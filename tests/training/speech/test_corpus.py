@@ -41,7 +41,7 @@ def test_more_utterances_than_sentences_repeat_them_evenly() -> None:
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"validation": 3}, {"test": -1}])
 def test_too_few_utterances_are_an_error(options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="utterances -?[0-9]: expected at least 4"):
+    with pytest.raises(UsageError, match=r"utterances -?\d: expected at least 4"):
         CorpusOptions(**options)
 
 
@@ -76,9 +76,7 @@ def test_a_corpus_is_spoken_once_and_another_for_other_options(tmp_path: Path, m
 
 def test_nothing_is_left_of_a_corpus_that_failed(tones: Path, tmp_path: Path) -> None:
     program = tones / "espeak-ng"
-    program.write_text(
-        program.read_text().replace('== "fail"', '== "file"').replace("loud = 0 if", "loud = 0 if True or")
-    )
+    program.write_text(program.read_text().replace("loud = 0 if", "loud = 0 if True or"))
     with pytest.raises(EngineError, match="no sound"):
         synthesise(FEW, tmp_path / "corpora")
     assert list((tmp_path / "corpora").iterdir()) == []
@@ -89,7 +87,7 @@ def test_a_damaged_corpus_is_an_error(tmp_path: Path) -> None:
     path = synthesise(FEW, tmp_path / "corpora").path
     samples, index = (path / SAMPLES).read_bytes(), (path / INDEX).read_bytes()
     (path / SAMPLES).write_bytes(samples[:-2])
-    with pytest.raises(UsageError, match="expected [0-9]+. Delete it"):
+    with pytest.raises(UsageError, match=r"expected \d+\. Delete it"):
         Corpus(path)
     (path / SAMPLES).write_bytes(samples)
     (path / INDEX).write_bytes(index[:-5])

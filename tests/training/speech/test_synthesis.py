@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def espeak() -> Synthesiser:
 
 def test_without_the_program_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="espeak-ng: not found on the PATH.*apt install espeak-ng"):
+    with pytest.raises(UsageError, match=r"espeak-ng: not found on the PATH.*apt install espeak-ng"):
         Synthesiser()
 
 
