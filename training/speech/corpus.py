@@ -24,7 +24,7 @@ Samples = npt.NDArray[np.float32]
 INDEX, SAMPLES = "utterances.jsonl", "samples.i16"  # the files of a corpus
 FORMAT = 1  # part of a corpus's key: increased when the same plan is spoken or stored in another way
 SCALE = 2**15  # of a sample of 16 bits
-SHARES: dict[Kind, float] = {"prose": 0.7, "digits": 0.1, "numbers": 0.06, "commands": 0.14}  # of the utterances
+SHARES: dict[Kind, float] = {"digits": 0.1, "numbers": 0.06, "commands": 0.14}  # of the utterances; the rest is prose
 AT_A_TIME = 256  # utterances spoken before they are written
 
 
@@ -134,14 +134,15 @@ def synthesise(options: CorpusOptions, folder: Path | None = None, threads: int 
 
 
 def _plan_part(part: Part, count: int, random: np.random.Generator) -> list[Utterance]:
-    """`count` utterances of a part, its kinds in proportion to `SHARES`; a sentence repeats once all were spoken."""
+    """`count` utterances of a part, their kinds as `SHARES` says; a sentence repeats once all were spoken."""
     voices = VOICES[part].names()
     texts: list[tuple[Kind, str]] = []
+    wanted = {kind: max(1, round(count * share)) for kind, share in SHARES.items()}
     for kind in KINDS:
         found = [sentence for sentence in sentences(kind) if part_of(sentence) == part]
-        wanted = max(1, round(count * SHARES[kind]))
-        rounds = [random.permutation(found) for _ in range(-(-wanted // len(found)))]
-        texts += [(kind, str(text)) for text in np.concatenate(rounds)[:wanted]]
+        number = wanted[kind] if kind in wanted else count - sum(wanted.values())
+        rounds = [random.permutation(found) for _ in range(-(-number // len(found)))]
+        texts += [(kind, str(text)) for text in np.concatenate(rounds)[:number]]
     order = random.permutation(len(texts))
     return [
         Utterance(

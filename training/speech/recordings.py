@@ -75,7 +75,7 @@ def paired(folder: Path) -> Listed:
 
 def _sphinx(folder: Path) -> Listed:
     """CMU Sphinx' transcripts: lines of "<s> words </s> (NAME)"."""
-    for path in sorted([*folder.glob("*transcription")]):
+    for path in sorted(folder.glob("*transcription")):
         for text, name in re.findall(r"<s>(.*?)</s>\s*\((.*)\)", path.read_text(encoding="utf-8")):
             yield folder / f"{name}.wav", text
 
@@ -124,14 +124,6 @@ def _asterisk_phrases(folder: Path) -> Listed:
     return _asterisk(folder, r"(?!spy-|vm-Cust)[^/]+|(dictate|followme)/.*|digits/(day|mon|h)-.*")
 
 
-def _tux_paint(folder: Path) -> Listed:
-    """Descriptions of pictures: the text is the first line of NAME.txt, the sound is NAME_desc.ogg."""
-    for sound in sorted(folder.rglob("*_desc.ogg")):
-        text = sound.with_name(sound.name.replace("_desc.ogg", ".txt"))
-        if text.is_file():
-            yield sound, text.read_text(encoding="utf-8").partition("\n")[0]
-
-
 SPHINX = "usr/share/pocketsphinx/test/data"
 ASTERISK = "usr/share/asterisk/sounds/en_US_f_Allison"
 SPHINX_PACKAGE = "Debian pocketsphinx-testdata 0.8+5prealpha+1-15"
@@ -143,9 +135,6 @@ SETS = (
     RecordingSet("sphinx-phrases", SPHINX_PACKAGE, "BSD-2-Clause", SPHINX, _sphinx_phrases),
     RecordingSet("asterisk-digits", ASTERISK_PACKAGES, "CC-BY-SA-3.0", ASTERISK, _asterisk_digits),
     RecordingSet("asterisk-phrases", ASTERISK_PACKAGES, "CC-BY-SA-3.0", ASTERISK, _asterisk_phrases),
-    RecordingSet(
-        "tux-paint", "Debian tuxpaint-stamps-default 2022.06.04-1", "GPL-2", "usr/share/tuxpaint/stamps", _tux_paint
-    ),
     RecordingSet("audioeval", "PyPI pytest-audioeval 0.1.3", "MIT", "pytest_audioeval/samples/audio/en", paired),
 )
 

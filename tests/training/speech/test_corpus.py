@@ -27,10 +27,13 @@ def test_the_plan_depends_on_the_seed_alone() -> None:
     assert plan(FEW) != plan(CorpusOptions(12, 4, 5, seed=1))
 
 
-def test_every_kind_is_spoken_in_every_part() -> None:
-    made = plan(CorpusOptions(100, 50, 50))
-    for part in PARTS:
-        assert {each.kind for each in made if each.part == part} == set(KINDS)
+def test_every_part_has_all_kinds_and_as_many_utterances_as_asked() -> None:
+    for count in (4, 5, 6, 7, 11, 100):
+        made = plan(CorpusOptions(count, count, count))
+        for part in PARTS:
+            kinds = [each.kind for each in made if each.part == part]
+            assert len(kinds) == count
+            assert set(kinds) == set(KINDS)
 
 
 def test_more_utterances_than_sentences_repeat_them_evenly() -> None:

@@ -63,6 +63,7 @@ def test_stereo_is_averaged_and_texts_are_cleaned(tmp_path: Path) -> None:
     (tmp_path / "alone.txt").write_text("No sound.")
     (only,) = read(replace(SET["audioeval"], name="own", folder=".", files=paired), tmp_path)
     assert (only.text, only.name, only.samples.shape) == ("it's three o'clock", "own", (8000,))
+    assert np.abs(only.samples[2000:6000]).max() == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_damaged_recording_is_an_error(tmp_path: Path) -> None:
@@ -77,15 +78,6 @@ def test_sphinx_transcripts_name_their_files(tmp_path: Path) -> None:
     write(folder / "001.wav", rate=16000)
     (folder / "cards.transcription").write_text("<s> Ten of clubs  </s> (001)\n<s> five five </s> (002)\n")
     assert [(each.text, each.path) for each in read(SET["cards"], tmp_path)] == [("ten of clubs", folder / "001.wav")]
-
-
-def test_a_tux_paint_description_is_the_first_line(tmp_path: Path) -> None:
-    folder = tmp_path / SET["tux-paint"].folder / "animals"
-    write(folder / "cat.wav")
-    samples, rate = soundfile.read(folder / "cat.wav")
-    soundfile.write(folder / "cat_desc.ogg", samples, rate)
-    (folder / "cat.txt").write_text("A cat.\nde.utf8=Eine Katze.\n")
-    assert [each.text for each in read(SET["tux-paint"], tmp_path)] == ["a cat"]
 
 
 def test_installed_recordings_of_sphinx() -> None:
