@@ -107,6 +107,7 @@ setup(
         "intaglio": ["py.typed", "sentences.txt"],
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
         "intaglio.runtime.agents": ["timeline.html"],
+        "intaglio.training.speech": ["sentences.txt"],
         "intaglio.validate": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },

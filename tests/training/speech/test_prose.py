@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from intaglio.training.speech.prose import MOST, sentences, unique
+
+MARKDOWN = """# A heading is no sentence
+
+A **bundle** is a directory that has
+everything. See [the page](docs/page.md) for more.
+
+| a table | has no sentences |
+| --- | --- |
+
+```python
+this is code and no sentence
+```
+
+- The first item is short.
+- Call `x = f(1)` in the code here.
+- It takes 12 seconds.
+- Too short.
+- The GPU is left out here, etc. is too.
+"""
+
+
+def test_markup_is_removed_and_code_tables_and_abbreviations_are_left_out() -> None:
+    assert list(sentences(MARKDOWN)) == [
+        "a bundle is a directory that has everything",
+        "see the page for more",
+        "the first item is short",
+        "it takes twelve seconds",
+    ]
+
+
+def test_a_long_sentence_is_split_at_its_punctuation() -> None:
+    long = (
+        "When the statement contains several clauses, separated by commas, the steps are carried out for each clause "
+        "(in the order in which they stand); nothing else happens."
+    )
+    assert list(sentences(long)) == [
+        "when the statement contains several clauses",
+        "separated by commas",
+        "the steps are carried out for each clause",
+        "in the order in which they stand",
+        "nothing else happens",
+    ]
+
+
+def test_a_long_clause_is_left_out() -> None:
+    assert list(sentences(" ".join(["word"] * (MOST + 1)))) == []
+    assert list(sentences(" ".join(["word"] * MOST))) == [" ".join(["word"] * MOST)]
+
+
+def test_a_sentence_stands_once() -> None:
+    assert unique(["It is here now.", "It is here, now."]) == ["it is here now"]
+
+
+def test_the_command_prints_what_the_function_finds(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(MARKDOWN)
+    command = [sys.executable, "-m", "intaglio.training.speech.prose", str(tmp_path / "page.md")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == unique([MARKDOWN])

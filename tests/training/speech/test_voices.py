@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+from intaglio.training.speech.sentences import PARTS
+from intaglio.training.speech.voices import VOICES
+
+
+def test_no_variant_speaks_in_two_parts() -> None:
+    for one, other in combinations(PARTS, 2):
+        assert not {*VOICES[one].men, *VOICES[one].women} & {*VOICES[other].men, *VOICES[other].women}
+
+
+def test_every_part_has_men_and_women_of_american_and_british_english() -> None:
+    for voices in VOICES.values():
+        assert voices.men and voices.women
+        assert {"en-us", "en-gb"} <= set(voices.accents)
+
+
+def test_an_accent_is_in_the_test_alone() -> None:
+    assert set(VOICES["test"].accents) - {*VOICES["train"].accents, *VOICES["validation"].accents}
+
+
+def test_an_accent_without_variant_is_named_without_plus() -> None:
+    names = VOICES["train"].names()
+    assert "en-us" in names and "en-us+f3" in names
+    assert not any(name.endswith("+") for name in names)
+    assert len(names) == len(set(names))
