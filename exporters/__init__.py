@@ -9,12 +9,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from intaglio.exporters.export_model import Exported, export
     from intaglio.exporters.source import load_module
+    from intaglio.exporters.speech.convert_checkpoint import Converted, convert
 
-__all__ = ["Exported", "export", "load_module"]
+__all__ = ["Converted", "Exported", "convert", "export", "load_module"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
     __getattr__ = lazy_names(
-        __name__, {"Exported": ".export_model", "export": ".export_model", "load_module": ".source"}
+        __name__,
+        {
+            "Converted": ".speech.convert_checkpoint",
+            "Exported": ".export_model",
+            "convert": ".speech.convert_checkpoint",
+            "export": ".export_model",
+            "load_module": ".source",
+        },
     )
 
 

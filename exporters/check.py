@@ -19,6 +19,7 @@ from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.modalities.table import real_positions
 from intaglio.temporary import scratch_directory
 
 Batch = dict[str, Array]  # name -> array
@@ -43,7 +44,7 @@ def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[
             np.savez(folder / f"feeds-{index}.npz", allow_pickle=False, **batch)
         run_check("check", model, folder)
         actual = [_load(folder / f"outputs-{index}.npz") for index in range(len(feeds))]
-    masks = [batch["attention_mask"] for batch in feeds]
+    masks = [real_positions(inputs, outputs) for inputs, outputs in zip(feeds, expected, strict=True)]
     return {name: _compare(name, bounds, masks, actual, expected) for name in expected[0]}
 
 
@@ -55,9 +56,13 @@ def run_check(module: str, model: Path, folder: Path) -> None:
         raise EngineError(f"the exported graph does not run: {error}") from error
 
 
-def _compare(name: str, bounds: Bounds, masks: list[Array], actual: list[Batch], expected: list[Batch]) -> Checked:
-    found = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(actual, masks, strict=True)])
-    wanted = np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(expected, masks, strict=True)])
+def _compare(
+    name: str, bounds: Bounds, masks: list[Array | None], actual: list[Batch], expected: list[Batch]
+) -> Checked:
+    found, wanted = (
+        np.concatenate([without_padding(batch[name], mask) for batch, mask in zip(side, masks, strict=True)])
+        for side in (actual, expected)
+    )
     return compared(found, wanted, bounds)
 
 

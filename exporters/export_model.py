@@ -24,8 +24,9 @@ from intaglio.exporters.decoders.export import export_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
-from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family
+from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family, find_speech
 from intaglio.exporters.source import build_module, reference_outputs, source_errors
+from intaglio.exporters.speech.export import export_speech, rounds_features
 from intaglio.extras import load
 from intaglio.files import check_output_directory
 from intaglio.model_file import count_weights, save
@@ -62,20 +63,24 @@ def export(
     max_abs: float | None = None,
     min_cosine: float | None = None,
     bound: Mapping[str, float] | None = None,
+    features: bool = False,
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
     `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, ONNX Runtime runs the graph
     on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
     within the bounds of `intaglio.bounds` for the dtype, relative to the largest magnitude of each output. `bound` maps
-    "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
+    "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms. With
+    `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that computes
+    them elsewhere.
 
     Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """
     start = time.perf_counter()
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
-    bounds = _bounds(dtype, given_bounds(bound, max_abs, min_cosine), check)
+    given = given_bounds(bound, max_abs, min_cosine)
+    bounds = _bounds(dtype, given, check)
     check_output_directory(Path(output), force)
     source = str(source)
     if source.endswith(".onnx"):
@@ -86,7 +91,9 @@ def export(
         checkpoint = Checkpoint.open(source, revision)
         is_encoder = str(checkpoint.config.get("model_type")) in families()
         check_config(checkpoint, learned_positions=is_encoder)
-        write = _writer(checkpoint, dtype)
+        if rounds_features(checkpoint.config) and not features:
+            bounds = _bounds("float16", given, check)
+        write = _writer(checkpoint, dtype, features)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
     seconds = time.perf_counter() - start
@@ -102,11 +109,15 @@ def _bounds(dtype: str, given: Mapping[str, float], check: bool) -> Bounds | Non
     return bounds_for(dtype, given) if check else None
 
 
-def _writer(checkpoint: Checkpoint, dtype: str) -> Callable[[Draft, Bounds | None], dict[str, Checked]]:
+def _writer(checkpoint: Checkpoint, dtype: str, features: bool) -> Callable[[Draft, Bounds | None], dict[str, Checked]]:
     """The function that fills a draft, and compares it with the source model if there are bounds.
 
     Raises `SourceError` for an unsupported architecture.
     """
+    if speech := find_speech(checkpoint.config):
+        return lambda draft, bounds: export_speech(checkpoint, speech, dtype, draft, bounds, not features)
+    if features:
+        raise UsageError("--features leaves out the front end of a speech recogniser, which this is not. Remove it.")
     if decoder := find_decoder(checkpoint.config):
         return lambda draft, bounds: export_decoder(checkpoint, decoder, dtype, draft, bounds)
     if both := find_encoder_decoder(checkpoint.config):

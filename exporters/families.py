@@ -13,6 +13,8 @@ from intaglio.exporters.encoder_decoders import mt5, t5
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoders import bert, distilbert, roberta
 from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.speech import conformer, squeezeformer
+from intaglio.exporters.speech.family import SpeechFamily
 
 ENCODERS = (
     bert.FAMILY,
@@ -30,6 +32,10 @@ DECODERS = (
 ENCODER_DECODERS = (
     t5.FAMILY,
     mt5.FAMILY,
+)
+SPEECH = (
+    conformer.FAMILY,
+    squeezeformer.FAMILY,
 )
 
 
@@ -62,12 +68,18 @@ def find_encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoderFamily | No
     return family if family and listed == [family.architecture] else None
 
 
+def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
+    """The family of a speech recogniser's config.json, or None."""
+    return next((family for family in SPEECH if family.model_type == config.get("model_type")), None)
+
+
 def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
     """The family of a config.json and the architecture to export. Raises `SourceError` listing what is supported."""
     encoders = [name for family in ENCODERS for name in family.architectures]
     decoders = [family.architecture for family in DECODERS]
     both = [family.architecture for family in ENCODER_DECODERS]
-    supported = ", ".join([*encoders, *decoders, *both])
+    speech = [family.architecture for family in SPEECH]
+    supported = ", ".join([*encoders, *decoders, *both, *speech])
     family = families().get(str(config.get("model_type")))
     listed = config.get("architectures") or ([family.base] if family else [])
     architecture = str(listed[0]) if isinstance(listed, list) and listed else str(listed)

@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any
 from intaglio.bundle import Source
 from intaglio.early_exit import EVERY
 from intaglio.errors import MissingExtraError, SourceError, one_line
-from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoders.sentence_transformers import read_head
-from intaglio.exporters.families import find_decoder, find_family
+from intaglio.exporters.families import find_decoder, find_family, find_speech
 from intaglio.extras import load
+from intaglio.speech.configuration import read_config
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.module import DecoderModule
     from intaglio.exporters.encoders.modules import Encoder
+    from intaglio.speech.network import SpeechNetwork
 
 
-def load_module(source: Source, download: bool = False) -> Encoder | DecoderModule:
+def load_module(
+    source: Source, download: bool = False, takes_audio: bool = True
+) -> Encoder | DecoderModule | SpeechNetwork:
     """Load the checkpoint that a bundle was exported from as a float32 torch module in eval mode.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. `download`: whether
-    a checkpoint of the hub may be downloaded; a manifest may name any. Raises `SourceError` if the checkpoint is
-    missing, or its weights or configuration have changed since the export, and `MissingExtraError` without torch or
-    transformers.
+    a checkpoint of the hub may be downloaded; a manifest may name any. `takes_audio`: whether a speech recogniser
+    begins with its front end. Raises `SourceError` if the checkpoint is missing, or its weights or configuration have
+    changed since the export, and `MissingExtraError` without torch or transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
@@ -45,6 +49,8 @@ def load_module(source: Source, download: bool = False) -> Encoder | DecoderModu
                 "Re-export it, or compare with another bundle: --against BUNDLE."
             )
     _check_pytorch()
+    if find_speech(checkpoint.config):
+        return build_speech(checkpoint, takes_audio)
     if decoder := find_decoder(checkpoint.config):
         return build_decoder(checkpoint, decoder)
     return build_module(checkpoint, checkpoint.tensors())
@@ -92,6 +98,16 @@ def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModul
     else:
         module = EarlyExitModule(model, early_exit.layer)
     return module.eval().requires_grad_(False)
+
+
+def build_speech(checkpoint: Checkpoint, takes_audio: bool) -> SpeechNetwork:
+    """The checkpoint as a float32 `SpeechNetwork` in eval mode, with its front end if it `takes_audio`."""
+    load("torch")
+    from intaglio.exporters.speech.network import load_network
+
+    config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
+    weights = {name: mapped.tensor for name, mapped in checkpoint.tensors().items()}
+    return load_network(config, weights, checkpoint.folder, takes_audio)
 
 
 def build_model(

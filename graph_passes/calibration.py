@@ -12,8 +12,8 @@ import numpy as np
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.inputs import MASK, InputsUsed, load_inputs
-from intaglio.runtime.text_chunks import load_chunks
+from intaglio.runtime.inputs import MASK, InputsUsed
+from intaglio.runtime.modalities.table import modality_of
 
 OPTION = "--calibration"
 IDS = "input_ids"
@@ -31,7 +31,8 @@ class CalibrationData:
         """Open `path`: UTF-8 with one text per line (blank lines are skipped), or .npz arrays.
 
         Texts are tokenized with the bundle's tokenizer, and truncated to the model's maximum. The arrays of an .npz
-        file have the names of the model's inputs; their first axis is the samples. Raises `UsageError` for a missing,
+        file have the names of the model's inputs; their first axis is the samples. A speech recogniser takes a folder
+        or a list of recordings instead (`intaglio.runtime.speech.recording_list`). Raises `UsageError` for a missing,
         empty or non-UTF-8 file, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
         """
         if bundle.manifest.encoder is not None:
@@ -45,9 +46,7 @@ class CalibrationData:
 
     def load(self, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
         """Return the first `samples` texts, rows, or (for a decoder) chunks of text as feeds, and their source."""
-        if self.bundle.manifest.decoder is not None and self.path.suffix != ".npz":
-            return load_chunks(self.bundle, self.path, samples, batch_size, OPTION)
-        return load_inputs(self.bundle, self.path, samples, batch_size, OPTION)
+        return modality_of(self.bundle.manifest).calibration(self.bundle, self.path, samples, batch_size, OPTION)
 
 
 def count_tokens(batches: Sequence[dict[str, Array]]) -> int:

@@ -20,6 +20,7 @@ TYPE_CHECKING = False  # the module `typing` takes longer to import than all of 
 if TYPE_CHECKING:
     from intaglio.compression import compress
     from intaglio.exporters.export_model import export
+    from intaglio.exporters.speech.convert_checkpoint import convert
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
     from intaglio.runtime.agents.answer import agent
@@ -39,6 +40,7 @@ __all__ = [
     "bench",
     "build",
     "compress",
+    "convert",
     "export",
     "generate",
     "inspect",
@@ -57,6 +59,7 @@ _MODULES = {
     "bench": "intaglio.validate.bench.bench",
     "build": "intaglio.runtime",
     "compress": "intaglio.compression",
+    "convert": "intaglio.exporters",
     "export": "intaglio.exporters",
     "generate": "intaglio.runtime",
     "inspect": "intaglio.inspection",

@@ -20,6 +20,7 @@ from intaglio.manifest import (
     FORMAT,
     MANIFEST,
     MODEL,
+    Audio,
     Axis,
     Calibration,
     Decoder,
@@ -35,6 +36,7 @@ from intaglio.manifest import (
 )
 from intaglio.manifest_reading import (
     read_manifest,
+    verify_audio,
     verify_axes,
     verify_decoder,
     verify_engine,
@@ -50,6 +52,7 @@ __all__ = [
     "FORMAT",
     "MANIFEST",
     "MODEL",
+    "Audio",
     "Axis",
     "Bundle",
     "Calibration",
@@ -112,6 +115,8 @@ class Bundle:
         verify_axes(path, manifest)
         if manifest.decoder is not None:
             verify_decoder(path, manifest, manifest.decoder)
+        if manifest.audio is not None:
+            verify_audio(path, manifest.audio)
         return cls(path, manifest)
 
     def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:

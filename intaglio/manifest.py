@@ -85,6 +85,15 @@ class Encoder(msgspec.Struct, frozen=True):
     layers: dict[str, str] = {}  # as in the manifest, for this graph
 
 
+class Audio(msgspec.Struct, frozen=True):
+    """What a speech recogniser takes and gives; its vocabulary is in vocabulary.json."""
+
+    sample_rate: int  # Hz, of one channel
+    frame_samples: int  # between two output frames
+    features: int = 0  # 0: the graph takes samples; else the bands of the features that it takes
+    precision: str = "float32"  # dtype that the features are rounded to
+
+
 class PassRecord(msgspec.Struct):
     """One applied graph pass: its options, its rewrites (name -> number), and the reasons for what it skipped."""
 
@@ -134,7 +143,7 @@ class Manifest(msgspec.Struct):
     source: Source
     family: str  # "bert"; "" for a graph written by another tool
     architecture: str  # "BertModel"
-    task: str  # "embed", "classify", "fill-mask", "encode", "generate", "text-to-text"; "" for other graphs
+    task: str  # "embed", "classify", "fill-mask", "encode", "generate", "text-to-text", "transcribe"; "": other graphs
     dtype: str  # of the weights: "float32", "float16"
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -145,12 +154,18 @@ class Manifest(msgspec.Struct):
     activation: str = "softmax"  # function from a classifier's logits to scores: "softmax", "sigmoid" or "identity"
     decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text"
     encoder: Encoder | None = None  # for the task "text-to-text"; model.onnx is then the decoder
+    audio: Audio | None = None  # for the task "transcribe"
     truncation: int | None = None  # length to truncate to on request, if the model defines one
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
     calibration: Calibration = Calibration()
     engines: list[EngineRecord] = []
     files: dict[str, FileRecord] = {}
+
+    @property
+    def modality(self) -> str:
+        """What the bundle takes, a name of `intaglio.runtime.modalities`."""
+        return "text" if self.audio is None else "audio"
 
     @property
     def graphs(self) -> list[Graph]:

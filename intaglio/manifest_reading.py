@@ -17,6 +17,7 @@ from intaglio.manifest import (
     MANIFEST,
     MAX_DRAFTS,
     MAX_MANIFEST_BYTES,
+    Audio,
     Decoder,
     EngineRecord,
     Graph,
@@ -27,6 +28,8 @@ from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:
     import onnx
+
+FEATURE_DTYPES = ("float32", "float16")  # of the features of audio
 
 
 class _Versioned(msgspec.Struct):
@@ -170,3 +173,18 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
     widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
     if widths and isinstance(widths[0], int):
         check("vocab_size", decoder.vocab_size, widths[0], widths[0])
+
+
+def verify_audio(path: Path, audio: Audio) -> None:
+    """Reject impossible numbers of a speech recogniser."""
+    limits = {"sample_rate": (1000, 1_000_000), "frame_samples": (1, 1_000_000), "features": (0, 1 << 16)}
+    for name, (low, high) in limits.items():
+        if not low <= (value := getattr(audio, name)) <= high:
+            raise BundleError(
+                f"{path / MANIFEST}: the audio's {name} is {value}, expected {low} to {high}. Re-export the bundle."
+            )
+    if audio.precision not in FEATURE_DTYPES:
+        raise BundleError(
+            f"{path / MANIFEST}: the audio's precision is {audio.precision[:40]!r}, expected one of "
+            f"{', '.join(FEATURE_DTYPES)}. Re-export the bundle."
+        )

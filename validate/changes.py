@@ -111,6 +111,8 @@ def _precision(sides: Iterable[Manifest]) -> str:
 def _float_dtypes(manifest: Manifest) -> set[str]:
     """The floating-point dtypes of weights, inputs and outputs, and of the arithmetic after passes."""
     halved = {"float16" for record in manifest.passes if effect_of(record) is Effect.FLOAT16}
+    if manifest.audio is not None:  # rounded features amplify the order of summation
+        halved.add(manifest.audio.precision)
     return {manifest.dtype, *(spec.dtype for spec in (*manifest.inputs, *manifest.outputs)), *halved}
 
 

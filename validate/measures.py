@@ -199,15 +199,17 @@ class Scores(Measure):
 class Distributions(Measure):
     """Distributions over a vocabulary, of the token at each position or (`continues`) of the next one."""
 
-    def __init__(self, continues: bool):
+    def __init__(self, continues: bool, output: str = "logits"):
+        """`output` holds logits, or log-probabilities."""
         super().__init__()
+        self.outputs = (output,)
         self.names = ("kl_divergence", *(("perplexity_rise",) if continues else ()), "same_top")
         self._continues = continues
         self._sums = Sums()
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         """Score every token; the last one of a decoder's sequence has no target."""
-        found, wanted, targets = actual["logits"], expected["logits"], None
+        found, wanted, targets = actual[self.outputs[0]], expected[self.outputs[0]], None
         if self._continues:
             ids = np.asarray(feeds["input_ids"], np.int64)
             found, wanted, targets = found[:, :-1], wanted[:, :-1], ids[:, 1:].reshape(-1)
@@ -242,6 +244,8 @@ def measure_for(manifest: Manifest) -> Measure:
             return Scores() if manifest.activation == "identity" else Labels(manifest.activation)
         case "fill-mask" | "generate" if "logits" in outputs:
             return Distributions(continues=manifest.task == "generate")
+        case "transcribe" if "log_probs" in outputs:
+            return Distributions(continues=False, output="log_probs")
         case _:
             return Vectorwise()
 

@@ -25,6 +25,7 @@ from intaglio.model_file import parse
 from intaglio.padding import without_padding
 from intaglio.plugins import DOMAIN, OPS, Operator
 from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.modalities.table import real_positions
 
 if TYPE_CHECKING:
     import onnx
@@ -197,9 +198,7 @@ class PyTorchRunner(Runner):
 
 
 def _tokens_only(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    mask = feeds.get("attention_mask")
-    if mask is None or mask.ndim != 2:
-        return dict(outputs)
+    mask = real_positions(feeds, outputs)
     return {name: without_padding(array, mask) for name, array in outputs.items()}
 
 

@@ -53,7 +53,8 @@ class Side:
     @cached_property
     def _module(self) -> Any:
         """The checkpoint, loaded once for all runners. Raises `SourceError` if it is missing or changed."""
-        return load_module(self.bundle.manifest.source, self.download)
+        audio = self.bundle.manifest.audio
+        return load_module(self.bundle.manifest.source, self.download, audio is None or not audio.features)
 
     @contextmanager
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:

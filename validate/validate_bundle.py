@@ -9,8 +9,7 @@ from intaglio.bounds import Bounds, given_bounds
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step
-from intaglio.runtime.inputs import load_inputs
-from intaglio.runtime.token_inputs import load_token_inputs
+from intaglio.runtime.modalities.table import modality_of
 from intaglio.targets import find_target
 from intaglio.validate import report as reports
 from intaglio.validate import results
@@ -46,9 +45,9 @@ def validate(
 
     `against`: "pytorch" (the default: the checkpoint that the bundle was exported from), "reference" (this graph in
     `onnx.reference`), or a bundle, which runs on ort-cpu: another one, or this one to check its engine for another
-    target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference". `data`: see `load_inputs`,
-    or `load_token_inputs` for a decoder; the first `samples` of them are run, in batches of `batch_size`. `bisect`
-    searches for the first layer beyond its bound.
+    target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference". `data`: see
+    `intaglio.runtime.modalities`, where each modality has a file; the first `samples` of them are run, in batches of
+    `batch_size`. `bisect` searches for the first layer beyond its bound.
 
     The verdict depends on the passes that only one side had (`intaglio.validate.changes`). If both compute the same,
     every value of every output has a bound; if one approximates the other, the task's measures have bounds
@@ -83,8 +82,7 @@ def validate(
             f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
             "Run it on ort-cpu, with a bundle that names its layers."
         )
-    load = load_inputs if opened.manifest.decoder is None else load_token_inputs
-    feeds, used = load(opened, data, samples, batch_size)
+    feeds, used = modality_of(opened.manifest).load(opened, data, samples, batch_size)
     comparison = compare(
         actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
     )

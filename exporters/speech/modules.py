@@ -21,7 +21,7 @@ class Frames:
     lengths: ir.Value  # int64 [batch]
     size: ir.Value  # frames of the batch, int64 []
     keep: ir.Value  # bool [batch, size], true for real frames
-    mask: ir.Value  # [batch, 1, 1, size], added to scores
+    mask: ir.Value  # added to scores: [batch, 1, 1, size], or without positions [batch, 1, size, size]
     positions: ir.Value | None  # [1, 2 · size, width]; None: attention has no positions
 
 
@@ -31,7 +31,11 @@ def frames_of(graph: SpeechGraph, x: ir.Value, lengths: ir.Value, relative: bool
     keep = graph.valid(lengths, size)
     lowest = graph.constant("lowest", np.finfo(graph.dtype.numpy()).min, graph.dtype)
     mask = graph.op("Where", [graph.op("Unsqueeze", [keep, graph.integers(1, 2)]), graph.number(0.0), lowest])
-    return Frames(lengths, size, keep, mask, relative_positions(graph, size) if relative else None)
+    if relative:
+        return Frames(lengths, size, keep, mask, relative_positions(graph, size))
+    one, rows = graph.integers(1), graph.op("Unsqueeze", [size, graph.integers(0)])
+    shape = graph.op("Concat", [one, one, rows, one], axis=0)
+    return Frames(lengths, size, keep, graph.op("Expand", [mask, shape]), None)  # ONNX Runtime wants a row per query
 
 
 def relative_positions(graph: SpeechGraph, size: ir.Value) -> ir.Value:

@@ -20,13 +20,14 @@ from intaglio.version import __version__
 
 # Verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.
 VERBS = {
+    "convert": "Convert a speech recogniser of another toolkit to a checkpoint.",
     "export": "Trace a checkpoint to an ONNX bundle and check it against the source model.",
     "sensitivity": "Measure how sensitive a decoder's loss is to each of its weights.",
     "compress": "Run a recipe of graph passes on a bundle.",
     "train": "Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned.",
     "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     "validate": "Compare a bundle with its source, another bundle, or another runtime.",
-    "run": "Run a bundle on text: embed, classify, fill blanks.",
+    "run": "Run a bundle: embed, classify, fill blanks of texts; transcribe recordings.",
     "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
     "chat": "Chat with a decoder on the terminal.",
     "agent": "Answer a question with tools and a model: LLMCompiler, ReAct, function calling.",

@@ -26,6 +26,7 @@ Examples:
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
 )
+@click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
 @max_abs_option
 @min_cosine_option
 @bound_option
@@ -37,6 +38,7 @@ def export_command(
     dtype: str,
     revision: str | None,
     check: bool,
+    features: bool,
     max_abs: float | None,
     min_cosine: float | None,
     bound: dict[str, float],
@@ -45,13 +47,14 @@ def export_command(
 ) -> int:
     """Trace SOURCE to an ONNX bundle and check it against the source model.
 
-    SOURCE is a directory saved by transformers or sentence-transformers, a hub id, or an .onnx file. Weights are read
-    from safetensors only. Exit code 1 when the graph differs from the source by more than the bound: the bundle is
-    still written, so that `intaglio validate --bisect` can find the layer.
+    SOURCE is a directory saved by transformers or sentence-transformers, a hub id, an .onnx file, or a speech
+    recogniser that `intaglio convert` or `intaglio train` wrote. Weights are read from safetensors only. Exit code 1
+    when the graph differs from the source by more than the bound: the bundle is still written, so that `intaglio
+    validate --bisect` can find the layer.
     """
     from intaglio.exporters import export
 
-    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound)
+    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features)
     if as_json:
         print_json(result)
     else:

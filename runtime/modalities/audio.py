@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from intaglio.bundle import Audio, Bundle
 from intaglio.errors import UsageError
+from intaglio.extras import load
 from intaglio.files import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed, load_inputs
 from intaglio.runtime.modalities.modality import Feeds, Modality
-from intaglio.runtime.speech.audio_file import read_audio
+from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recording_list import recordings_of
-from intaglio.speech_samples import recordings
+from intaglio.speech_samples import SAMPLE_RATE, recordings
 
 AUDIO_INPUT, LENGTHS, OUTPUT_LENGTHS = "audio", "lengths", "output_lengths"
 LONGEST = 30.0  # seconds of a recording that is compared or observed; the rest is left out
@@ -62,16 +63,36 @@ def load_recordings(
         return load_inputs(bundle, data, samples, batch_size, option)
     audio = audio_of(bundle)
     if data is None:
-        shipped = [recording.samples for recording in recordings()]
+        shipped = [resampled(recording.samples, SAMPLE_RATE, audio.sample_rate) for recording in recordings()]
         digest = hashlib.sha256(b"".join(each.tobytes() for each in shipped)).hexdigest()
         found, available, source = shipped[:samples], len(shipped), "the recordings that ship with intaglio"
     else:
         paths = [recording.path for recording in recordings_of(Path(data), option)]
         digest = hashlib.sha256("\n".join(sha256(path) for path in paths).encode()).hexdigest()
-        found = [read_audio(path, audio.sample_rate, LONGEST) for path in paths[:samples]]
+        found = [_beginning(path, audio.sample_rate) for path in paths[:samples]]
         available, source = len(paths), str(data)
     feeds = [padded(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
     return feeds, InputsUsed(source, digest, len(found), available, len(feeds))
+
+
+def _beginning(path: Path, sample_rate: int) -> Samples:
+    """The first `LONGEST` seconds of a recording."""
+    most = int(LONGEST * sample_rate)
+    blocks: list[Samples] = []
+    with AudioFile(path, sample_rate) as file:
+        for block in file.blocks():
+            blocks.append(block)
+            if sum(map(len, blocks)) >= most:
+                break
+    return np.concatenate(blocks)[:most]
+
+
+def resampled(samples: Samples, rate: int, wanted: int) -> Samples:
+    """`samples` at `rate` Hz as samples at `wanted` Hz."""
+    if rate == wanted:
+        return samples
+    changed: Samples = load("soxr").resample(samples, rate, wanted)
+    return changed
 
 
 def _calibration(

@@ -1,4 +1,4 @@
-"""SpecAugment (Park et al., arXiv:1904.08779): masks over bands and over time, as the thesis trains with (section 5.3)."""
+"""SpecAugment (Park et al., arXiv:1904.08779): masks over bands and over time (thesis, section 5.3)."""
 
 from __future__ import annotations
 

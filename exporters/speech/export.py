@@ -1,0 +1,171 @@
+"""Export a speech recogniser: from its checkpoint to the graph, the manifest, and the comparison with the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.bounds import Bounds
+from intaglio.bundle import FORMAT, Audio, Axis, Draft, Manifest, tensor_spec
+from intaglio.errors import BundleError, SourceError
+from intaglio.exporters.check import Batch, Checked, check_graph
+from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
+from intaglio.exporters.source import build_speech, source_errors
+from intaglio.exporters.speech.family import SpeechFamily
+from intaglio.exporters.speech.front_end import log_mel
+from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
+from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.extras import load
+from intaglio.files import copy_file
+from intaglio.model_file import count_weights, save
+from intaglio.progress import step
+from intaglio.runtime.modalities.audio import padded, resampled
+from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
+from intaglio.speech.configuration import SpeechConfig, read_config
+from intaglio.speech_samples import SAMPLE_RATE, recordings
+from intaglio.version import __version__
+
+CHECKED = (3, 1)  # recordings of each batch that is compared: one with padding, one without
+BLOCKS = "encoder.layers"
+
+
+def export_speech(
+    checkpoint: Checkpoint,
+    family: SpeechFamily,
+    dtype: str,
+    draft: Draft,
+    bounds: Bounds | None,
+    takes_audio: bool,
+) -> dict[str, Checked]:
+    """Fill `draft` with the recogniser of `checkpoint`; with `bounds`, compare its outputs with the source model's.
+
+    `takes_audio`: the graph takes samples, else the features of the front end. Raises `SourceError` for a checkpoint
+    that is inconsistent or not supported.
+    """
+    with step("loading the libraries"):
+        load("torch")
+    config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
+    _write_vocabulary(checkpoint, config, draft)
+    feeds = [] if bounds is None else _feeds(config, takes_audio)
+    with step("writing"):
+        graph = _graph(checkpoint, family, config, dtype, takes_audio)
+        draft.manifest = _manifest(checkpoint, family, config, dtype, takes_audio, graph)
+    expected = [] if bounds is None else _source_outputs(checkpoint, family, feeds, takes_audio)
+    with step("writing"):
+        save(graph.model, draft.model_path, consume=True)
+    if bounds is None:
+        return {}
+    with step("checking against the source model"):
+        return check_graph(draft.model_path, bounds, feeds, expected)
+
+
+def rounds_features(config: Mapping[str, Any]) -> bool:
+    """Whether config.json is a recogniser's that rounds its features to float16.
+
+    A feature at the border of two such numbers becomes the one or the other by the order of summation.
+    """
+    front_end = config.get("front_end")
+    return isinstance(front_end, dict) and front_end.get("precision") == "float16"
+
+
+def _write_vocabulary(checkpoint: Checkpoint, config: SpeechConfig, draft: Draft) -> None:
+    path = checkpoint.folder / VOCABULARY
+    try:
+        vocabulary = read_vocabulary(path)
+    except BundleError as error:
+        raise SourceError(str(error)) from error
+    if len(vocabulary) != config.vocab_size or vocabulary.blank != config.blank_token_id:
+        raise SourceError(
+            f"{path}: {len(vocabulary)} tokens with the blank {vocabulary.blank}, but {CONFIG} has {config.vocab_size} "
+            f"with {config.blank_token_id}. Take both files from the same checkpoint."
+        )
+    copy_file(path, draft.path / VOCABULARY)
+
+
+def _graph(
+    checkpoint: Checkpoint, family: SpeechFamily, config: SpeechConfig, dtype: str, takes_audio: bool
+) -> SpeechGraph:
+    """The finished graph, with its weights still unread."""
+    weights = CheckpointWeights(checkpoint.folder, checkpoint.tensors(), [BLOCKS], embedding="", tie=False)
+    graph = SpeechGraph(config, weights, ir.DataType.from_numpy(np.dtype(dtype)), takes_audio)
+    features, frames = log_mel(graph) if takes_audio else (graph.signal, graph.lengths)
+    if config.front_end.precision == "float16":
+        features = graph.op("Cast", [features], to=ir.DataType.FLOAT16)
+    if graph.dtype != FLOAT or config.front_end.precision == "float16":
+        features = graph.op("Cast", [features], to=graph.dtype)
+    graph.finish(*family.build(graph, features, frames))
+    return graph
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    family: SpeechFamily,
+    config: SpeechConfig,
+    dtype: str,
+    takes_audio: bool,
+    graph: SpeechGraph,
+) -> Manifest:
+    front_end, model = config.front_end, graph.model
+    return Manifest(
+        format=FORMAT,
+        created_by=f"intaglio {__version__}",
+        source=checkpoint.source(),
+        family=family.model_type,
+        architecture=family.architecture,
+        task="transcribe",
+        dtype=dtype,
+        inputs=[tensor_spec(value) for value in model.graph.inputs],
+        outputs=[tensor_spec(value) for value in model.graph.outputs],
+        parameters=count_weights(model),
+        axes={
+            "batch": Axis(),
+            **({"samples": Axis(front_end.window)} if takes_audio else {"feature_frames": Axis()}),
+            "frames": Axis(),
+        },
+        layers=graph.layers,
+        audio=Audio(
+            front_end.sample_rate,
+            config.frame_samples,
+            0 if takes_audio else front_end.mels,
+            front_end.precision if takes_audio else "float32",
+        ),
+    )
+
+
+def _feeds(config: SpeechConfig, takes_audio: bool) -> list[Batch]:
+    """Real recordings as batches of inputs."""
+    import torch
+
+    from intaglio.speech.front_end import LogMel
+
+    rate = config.front_end.sample_rate
+    samples = [resampled(recording.samples, SAMPLE_RATE, rate) for recording in recordings()]
+    batches = [padded(samples[sum(CHECKED[:index]) :][:count]) for index, count in enumerate(CHECKED)]
+    if takes_audio:
+        return [dict(batch) for batch in batches]
+    front_end = LogMel(config.front_end)
+    computed = (front_end(*(torch.from_numpy(array) for array in batch.values())) for batch in batches)
+    return [{"features": features.numpy(), "lengths": frames.numpy()} for features, frames in computed]
+
+
+def _source_outputs(checkpoint: Checkpoint, family: SpeechFamily, feeds: list[Batch], takes_audio: bool) -> list[Batch]:
+    """The source model's outputs in float32. Raises `SourceError` if they contain NaN or infinity."""
+    import torch
+
+    with step("running the source model"), torch.inference_mode():
+        with source_errors(checkpoint, family.architecture, RuntimeError, IndexError):
+            network = build_speech(checkpoint, takes_audio)
+            returned = [network(*(torch.from_numpy(array) for array in batch.values())) for batch in feeds]
+        expected = [
+            {name: tensor.numpy() for name, tensor in zip(network.output_names, outputs, strict=True)}
+            for outputs in returned
+        ]
+    if not all(np.isfinite(batch["log_probs"]).all() for batch in expected):
+        raise SourceError(
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
+    return expected

@@ -1,0 +1,67 @@
+"""Which recordings a user means: one file, a folder, or a list of files with what is said in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from intaglio.errors import BundleError, UsageError, one_line
+from intaglio.files import inside, read_text
+
+ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus")
+LISTS = (".tsv", ".jsonl")
+
+
+class Listed(NamedTuple):
+    """A recording, and what is said in it, if the list states it."""
+
+    path: Path
+    text: str | None = None
+
+
+class _Line(msgspec.Struct):
+    audio_filepath: str
+    text: str | None = None
+
+
+def recordings_of(path: Path, option: str) -> list[Listed]:
+    """The recordings at `path`, which the option `option` named.
+
+    A folder: the recordings in it, by name. A .tsv file: one recording in a line, and its text after a tab. A .jsonl
+    file: one object in a line, {"audio_filepath": PATH, "text": TEXT}, as NeMo writes it. The paths of a list are below
+    its folder. Any other file is a recording. Raises `UsageError` for a list that is damaged or empty, or a path
+    outside of its folder.
+    """
+    if path.is_dir():
+        found = [Listed(each) for each in sorted(path.iterdir()) if each.suffix.lower() in ENDINGS]
+    elif path.suffix not in LISTS:
+        return [Listed(path)]
+    else:
+        found = list(_lines(path, option))
+    if not found:
+        what = f"has no recordings ({', '.join(ENDINGS)})" if path.is_dir() else "has no lines. Write one per recording"
+        raise UsageError(f"{option} {path}: {what}.")
+    return found
+
+
+def _lines(path: Path, option: str) -> Iterator[Listed]:
+    for number, line in enumerate(read_text(path, option).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            if path.suffix == ".jsonl":
+                read = msgspec.json.decode(line, type=_Line)
+                name, text = read.audio_filepath, read.text
+            else:
+                name, tab, said = line.partition("\t")
+                text = said.strip() if tab else None
+            yield Listed(inside(path.parent, name.strip(), f"{option} {path}, line {number}"), text)
+        except BundleError as error:
+            raise UsageError(str(error)) from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UsageError(
+                f'{option} {path}, line {number}: {one_line(error, 120)}. Write {{"audio_filepath": ..., "text": ...}}.'
+            ) from error
