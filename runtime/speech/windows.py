@@ -33,11 +33,11 @@ class Window(NamedTuple):
 class WindowCutter:
     """Cuts a recording that arrives in blocks into windows of `left` + `chunk` + `right` frames, each `chunk` further.
 
-    A window's frames count from `left` to `left` + `chunk`; those of the last one to its end, those of the first one from
-    0. The first one has no left context: it ends after its chunk and the right context, or is as long as the others if
-    `full_first`. The last one begins early enough to be as long as the others, if the recording is. Lengths are rounded
-    up to multiples of `ALIGNMENT`. The windows depend on the recording alone, not on its blocks. Holds at most the
-    samples of two windows and a block.
+    A window's frames count from `left` to `left` + `chunk`; those of the first one from 0, those of the last one to its
+    end. The first one has no left context: it ends after its chunk and the right context, or is as long as the others
+    if `full_first`. The last one begins early enough to be as long as the others, if the recording is. Lengths are
+    rounded up to multiples of `ALIGNMENT`. The windows depend on the recording alone, not on its blocks. Holds at most
+    the samples of two windows and a block.
     """
 
     def __init__(self, frame_samples: int, left: int, chunk: int, right: int, full_first: bool = False):
