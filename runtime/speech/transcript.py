@@ -51,7 +51,7 @@ class WordReader:
     def __init__(self, vocabulary: Vocabulary, frame_seconds: float, seconds: float = math.inf):
         self._vocabulary = vocabulary
         self._frame_seconds = frame_seconds
-        self._seconds = seconds
+        self.seconds = seconds
         self._text = ""  # of the word that is not complete
         self._tokens: list[Token] = []
 
@@ -78,7 +78,7 @@ class WordReader:
 
     def time(self, frame: int) -> float:
         """The seconds at which a frame begins, to the millisecond."""
-        return round(min(frame * self._frame_seconds, self._seconds), 3)
+        return round(min(frame * self._frame_seconds, self.seconds), 3)
 
     def preview(self, tokens: Sequence[Token]) -> str:
         """The text of the word that is not complete, were it to go on with these tokens."""
