@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from intaglio.runtime.engines.build import build
     from intaglio.runtime.engines.opening import open_engine
     from intaglio.runtime.generation.generate import generate
-    from intaglio.runtime.run_texts import run
+    from intaglio.runtime.run_bundle import run
     from intaglio.training.sensitivity import sensitivity
     from intaglio.validate.bench.bench import bench
     from intaglio.validate.roofline import roofline

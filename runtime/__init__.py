@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
     from intaglio.runtime.generation.generate import TextGenerator, generate
-    from intaglio.runtime.run_texts import run
+    from intaglio.runtime.run_bundle import run
     from intaglio.runtime.similarities import similarity
 
 __all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run", "similarity"]
@@ -23,7 +23,7 @@ _MODULES = {
     "build": ".engines.build",
     "generate": ".generation.generate",
     "open_engine": ".engines.opening",
-    "run": ".run_texts",
+    "run": ".run_bundle",
     "similarity": ".similarities",
 }
 

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Audio, Bundle
+from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed, load_inputs
-from intaglio.runtime.modalities.modality import Feeds, Modality
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.speech.audio_file import AudioFile
+from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
+from intaglio.runtime.speech.run_recordings import run_recordings
 from intaglio.speech_samples import SAMPLE_RATE, recordings
 
-AUDIO_INPUT, LENGTHS, OUTPUT_LENGTHS = "audio", "lengths", "output_lengths"
 LONGEST = 30.0  # seconds of a recording that is compared or observed; the rest is left out
 
 Samples = npt.NDArray[np.float32]
-
-
-def audio_of(bundle: Bundle) -> Audio:
-    """The manifest's entry. Raises `UsageError` for a bundle that does not take recordings."""
-    audio = bundle.manifest.audio
-    if audio is None:
-        raise UsageError(f"bundle {bundle.path}: does not take recordings. Use one of a speech recogniser.")
-    if audio.features:
-        raise UsageError(
-            f"bundle {bundle.path}: takes features, which are computed elsewhere, and no recordings. "
-            "Give arrays in an .npz file, or export it without --features."
-        )
-    return audio
 
 
 def padded(samples: Sequence[Samples]) -> Feeds:
@@ -45,7 +33,7 @@ def padded(samples: Sequence[Samples]) -> Feeds:
     audio = np.zeros((len(samples), longest), np.float32)
     for row, each in enumerate(samples):
         audio[row, : len(each)] = each
-    return {AUDIO_INPUT: audio, LENGTHS: np.array([len(each) for each in samples], np.int64)}
+    return {AUDIO: audio, LENGTHS: np.array([len(each) for each in samples], np.int64)}
 
 
 def load_recordings(
@@ -103,11 +91,15 @@ def _calibration(
 
 
 def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | None:
-    lengths, log_probs = outputs.get(OUTPUT_LENGTHS), outputs.get("log_probs")
+    lengths, log_probs = outputs.get(OUTPUT_LENGTHS), outputs.get(LOG_PROBS)
     if lengths is None or log_probs is None or log_probs.ndim != 3 or lengths.shape != log_probs.shape[:1]:
         return None
     kept: Array = np.arange(log_probs.shape[1]) < lengths[:, None]
     return kept
 
 
-AUDIO = Modality("audio", load_recordings, _calibration, _mask, "recordings")
+def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
+    return run_recordings(bundle, inputs, options.target, options.speech)
+
+
+RECORDINGS = Modality("recordings", load_recordings, _calibration, _mask, _run)

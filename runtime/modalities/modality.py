@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,6 +10,8 @@ from typing import Protocol
 from intaglio.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed
+from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.targets import DEFAULT
 
 Feeds = dict[str, Array]  # input name -> array
 
@@ -37,18 +39,35 @@ class Mask(Protocol):
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """The options of the verb `run`; each modality reads those that it has."""
+
+    target: str = DEFAULT
+    batch_size: int = 32  # texts
+    truncate: bool = False  # texts
+    top: int = 5  # words for a blank of a text
+    speech: SpeechOptions | None = None  # recordings
+
+
+class Run(Protocol):
+    """Runs an opened bundle on inputs, texts or paths of files, and yields one result for each, in order."""
+
+    def __call__(self, bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
 class Modality:
     """A modality.
 
-    name        as it is called in messages and in the manifest's fields
-    load        inputs for validation and for comparison with the source model
+    items       what inputs are called
+    load        inputs for validation, and for comparison with the source model
     calibration inputs for calibration, where padding would be observed too if it cannot be told from what is real
     mask        which positions of the outputs are compared
-    item        what one input is called, in the plural
+    run         the verb `run`
     """
 
-    name: str
+    items: str
     load: LoadInputs
     calibration: LoadInputs
     mask: Mask
-    item: str
+    run: Run

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from intaglio.bundle import Manifest
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.modalities.audio import AUDIO
+from intaglio.runtime.modalities.audio import RECORDINGS
 from intaglio.runtime.modalities.modality import Modality
-from intaglio.runtime.modalities.text import TEXT
+from intaglio.runtime.modalities.text import TEXTS
 
-MODALITIES = {"text": TEXT, "audio": AUDIO}
+MODALITIES = {"text": TEXTS, "audio": RECORDINGS}
 
 
 def modality_of(manifest: Manifest) -> Modality:

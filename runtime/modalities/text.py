@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from intaglio.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import MASK, InputsUsed, load_inputs
-from intaglio.runtime.modalities.modality import Feeds, Modality
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
+from intaglio.runtime.run_texts import run
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.runtime.token_inputs import load_token_inputs
 
@@ -33,4 +34,8 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
     return mask if mask is not None and mask.ndim == 2 else None
 
 
-TEXT = Modality("text", _load, _calibration, _mask, "texts")
+def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
+    return run(bundle.path, inputs, options.target, options.batch_size, options.truncate, options.top)
+
+
+TEXTS = Modality("texts", _load, _calibration, _mask, _run)

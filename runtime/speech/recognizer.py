@@ -1,0 +1,163 @@
+"""A bundle that takes audio, opened: recordings to transcripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle import Audio, Bundle
+from intaglio.errors import BundleError, EngineError, UsageError
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.speech.audio_file import AudioFile, Samples
+from intaglio.runtime.speech.beam_search import BeamDecoder, BeamOptions
+from intaglio.runtime.speech.ctc import Decoder, GreedyDecoder, LogProbs, Token
+from intaglio.runtime.speech.ngram_model import NgramModel
+from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOptions
+from intaglio.runtime.speech.transcript import Transcript, transcript
+from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
+from intaglio.runtime.speech.windows import WindowOptions, recording_log_probs
+from intaglio.targets import DEFAULT
+
+AUDIO, LENGTHS = "audio", "lengths"
+LOG_PROBS, OUTPUT_LENGTHS = "log_probs", "output_lengths"
+
+
+@dataclass(frozen=True)
+class SpeechOptions:
+    """How recordings are cut and decoded."""
+
+    beam: BeamOptions | None = None  # None: greedy decoding
+    language_model: str | Path | None = None  # an ARPA file of words, for a beam search
+    windows: WindowOptions = field(default_factory=WindowOptions)
+    max_seconds: float | None = None  # of a recording; longer ones are refused
+
+    def __post_init__(self) -> None:
+        if self.language_model is not None and self.beam is None:
+            raise UsageError("a language model needs a beam search. Add a beam, or leave the language model out.")
+
+
+class SpeechRecognizer:
+    """An opened bundle that transcribes recordings. A context manager; used by one thread at a time."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: str = DEFAULT,
+        threads: int | None = None,
+        spinning: bool = True,
+        options: SpeechOptions | None = None,
+    ):
+        """`threads` and `spinning`: see `open_engine`. Raises `UsageError` for a bundle that takes no recordings."""
+        self.audio = audio_of(bundle)
+        self.options = options or SpeechOptions()
+        self.vocabulary = read_vocabulary(bundle.path / VOCABULARY)
+        _check_width(bundle, len(self.vocabulary))
+        language_model = self.options.language_model
+        self._language_model = NgramModel.open(language_model) if language_model is not None else None
+        self._shortest = bundle.manifest.axes["samples"].minimum if "samples" in bundle.manifest.axes else 1
+        self.engine = open_engine(bundle, target, threads, spinning)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the engine; the recogniser is invalid afterwards."""
+        self.engine.close()
+
+    def transcribe(self, path: str | Path) -> Transcript:
+        """Transcribe a recording of any length. Raises `UsageError` for a file that is none, or damaged."""
+        with AudioFile(path, self.audio.sample_rate, self.options.max_seconds) as file:
+            samples = None if file.seconds is None else int(file.seconds * self.audio.sample_rate)
+            return self.transcribe_samples(file.blocks(), samples)
+
+    def transcribe_samples(self, blocks: Iterable[Samples], samples: int | None = None) -> Transcript:
+        """Transcribe samples at the model's rate, which arrive in blocks; `samples`: how many, to show the progress."""
+        counted = _Counted(blocks)
+        windows = self.options.windows
+        cutter = windows.cutter(self.audio.sample_rate, self.audio.frame_samples)
+        decoder = self.decoder()
+        tokens: list[Token] = []
+        for log_probs in recording_log_probs(self.log_probs, counted, cutter, windows.batch_size, samples):
+            tokens += decoder.advance(log_probs)
+        rate = self.audio.sample_rate
+        tokens += decoder.finish()
+        return transcript(tokens, self.vocabulary, self.audio.frame_samples / rate, counted.samples / rate)
+
+    def stream(self, options: StreamOptions | None = None) -> StreamingTranscriber:
+        """A transcriber of samples that arrive; it uses this engine."""
+        audio = self.audio
+        return StreamingTranscriber(
+            self.log_probs, self.decoder(), self.vocabulary, audio.sample_rate, audio.frame_samples, options
+        )
+
+    def decoder(self) -> Decoder:
+        """A new decoder for one recording."""
+        if self.options.beam is None:
+            return GreedyDecoder(self.vocabulary.blank, len(self.vocabulary))
+        return BeamDecoder(self.vocabulary, self.options.beam, self._language_model)
+
+    def log_probs(self, audio: Samples, lengths: npt.NDArray[np.int64]) -> tuple[LogProbs, npt.NDArray[Any]]:
+        """Run `audio` float32 [batch, samples] of `lengths` [batch]; log_probs [batch, frames, vocabulary], frames.
+
+        Raises `EngineError` for outputs that are not what the manifest says.
+        """
+        if (missing := self._shortest - audio.shape[1]) > 0:  # a click; the row's length stays
+            audio = np.pad(audio, ((0, 0), (0, missing)))
+        outputs = self.engine.run({AUDIO: audio, LENGTHS: lengths})
+        log_probs, frames = outputs[LOG_PROBS], outputs[OUTPUT_LENGTHS]
+        width = len(self.vocabulary)
+        if log_probs.ndim != 3 or log_probs.shape[::2] != (len(audio), width) or frames.shape != (len(audio),):
+            raise EngineError(
+                f"got log_probs {list(log_probs.shape)} and output_lengths {list(frames.shape)}, expected "
+                f"[{len(audio)}, frames, {width}] and [{len(audio)}]. Re-export the bundle."
+            )
+        return log_probs.astype(np.float32, copy=False), frames
+
+
+class _Counted:
+    """Blocks of samples, and how many have been read."""
+
+    def __init__(self, blocks: Iterable[Samples]):
+        self._blocks = blocks
+        self.samples = 0
+
+    def __iter__(self) -> Iterator[Samples]:
+        for block in self._blocks:
+            self.samples += len(block)
+            yield block
+
+
+def audio_of(bundle: Bundle) -> Audio:
+    """The manifest's entry. Raises `UsageError` for a bundle that does not take recordings."""
+    audio = bundle.manifest.audio
+    if audio is None:
+        raise UsageError(f"bundle {bundle.path}: does not take recordings. Use one of a speech recogniser.")
+    if audio.features:
+        raise UsageError(
+            f"bundle {bundle.path}: takes features, which are computed elsewhere, and no recordings. "
+            "Give arrays in an .npz file, or export it without --features."
+        )
+    return audio
+
+
+def _check_width(bundle: Bundle, tokens: int) -> None:
+    """Raise `BundleError` unless the graph's outputs are those of this vocabulary."""
+    shapes = {spec.name: spec.shape for spec in bundle.manifest.outputs}
+    if missing := [name for name in (LOG_PROBS, OUTPUT_LENGTHS) if name not in shapes]:
+        raise BundleError(f"bundle {bundle.path}: no output {missing[0]}. Re-export the bundle.")
+    widths = [length for length in shapes[LOG_PROBS][-1:] if isinstance(length, int)]
+    if widths and widths[0] != tokens:
+        raise BundleError(
+            f"bundle {bundle.path}: log_probs of {widths[0]} tokens, {VOCABULARY} has {tokens}. Re-export the bundle."
+        )
