@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.run_speech import SpeechFlags, speech_options, takes_recordings, transcribe
 from intaglio.cli.text_lines import lines
 from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT, summary
@@ -26,6 +27,9 @@ Examples:
   cat sentences.txt | intaglio run minilm
   intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
+  intaglio run squeezeformer meeting.wav call.flac
+  intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
+  arecord -q -t raw -f S16_LE -r 16000 | intaglio run squeezeformer --stream
 """
 
 MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns; for more, the most similar pairs
@@ -34,15 +38,19 @@ PAIRS = 20
 
 @click.command("run", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("texts", nargs=-1)
+@click.argument("texts", nargs=-1, metavar="[TEXTS or RECORDINGS]...")
 @click.option(
-    "--input", "file", type=click.Path(path_type=Path), help="UTF-8 file with one text per line; - for stdin."
+    "--input",
+    "file",
+    type=click.Path(path_type=Path),
+    help="UTF-8 file with one text per line, - for stdin; a folder or list (.tsv, .jsonl) of recordings.",
 )
 @click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
 @click.option("--similarity", "compare", is_flag=True, help="Show the cosine similarity of the texts' embeddings.")
+@speech_options
 @json_option
 def run_command(
     bundle: Path,
@@ -53,9 +61,13 @@ def run_command(
     truncate: bool,
     top: int,
     compare: bool,
+    speech: SpeechFlags,
     as_json: bool,
 ) -> None:
     """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, depending on the bundle's task.
+
+    A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and writes what is said in them; with --json
+    also when each word and token is said.
 
     A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
     object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
@@ -63,6 +75,10 @@ def run_command(
     """
     from intaglio.runtime import run, similarity
 
+    if takes_recordings(bundle):
+        transcribe(bundle, texts, file, target, speech, as_json)
+        return
+    speech.refuse(bundle)
     if compare:
         _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate), as_json)
         return

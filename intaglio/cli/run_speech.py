@@ -1,0 +1,126 @@
+"""`intaglio run` of a speech recogniser: its options, and its output."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio.cli.output import print_json
+from intaglio.cli.printable import printable
+from intaglio.errors import UsageError
+
+if TYPE_CHECKING:
+    from intaglio.runtime.speech.recognizer import SpeechOptions
+
+
+@dataclass(frozen=True)
+class SpeechFlags:
+    """The options of speech, as they were given; None or False where they were not."""
+
+    beam: int | None
+    language_model: Path | None
+    max_seconds: float | None
+    stream: bool
+
+    def refuse(self, bundle: Path) -> None:
+        """Raise `UsageError` if one was given for a bundle that takes text."""
+        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{option} is for speech recognisers, and {bundle} takes text. Leave it out.")
+
+    def options(self) -> SpeechOptions:
+        """The options of the recogniser. Raises `UsageError` for values out of range."""
+        from intaglio.runtime.speech.beam_search import BeamOptions
+        from intaglio.runtime.speech.recognizer import SpeechOptions
+
+        width = self.beam if self.beam is not None or self.language_model is None else BeamOptions().width
+        beam = BeamOptions(width) if width is not None else None
+        return SpeechOptions(beam, self.language_model, max_seconds=self.max_seconds)
+
+
+def speech_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of speech to a command, which gets them as `speech`."""
+
+    @click.option("--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy.")
+    @click.option(
+        "--language-model",
+        type=click.Path(path_type=Path),
+        help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
+    )
+    @click.option("--max-seconds", type=float, help="Speech: refuse recordings that are longer.")
+    @click.option(
+        "--stream", is_flag=True, help="Speech: transcribe raw 16-bit samples from standard input while they arrive."
+    )
+    @functools.wraps(command)
+    def with_flags(
+        beam: int | None, language_model: Path | None, max_seconds: float | None, stream: bool, **others: Any
+    ) -> Any:
+        return command(speech=SpeechFlags(beam, language_model, max_seconds, stream), **others)
+
+    return with_flags
+
+
+def takes_recordings(bundle: Path) -> bool:
+    """Whether the bundle at this path is a speech recogniser."""
+    from intaglio.manifest_reading import read_manifest
+
+    return read_manifest(bundle).audio is not None
+
+
+def transcribe(
+    bundle: Path, recordings: tuple[str, ...], file: Path | None, target: str, flags: SpeechFlags, as_json: bool
+) -> None:
+    """Print what is said in recordings, or on standard input."""
+    from intaglio.runtime import run
+    from intaglio.runtime.speech.recording_list import recordings_of
+
+    options = flags.options()
+    if flags.stream:
+        if recordings or file:
+            raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
+        _stream(bundle, target, options, as_json)
+        return
+    if bool(recordings) == bool(file):
+        got = "both" if recordings else "neither"
+        raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
+    paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
+    for result in run(bundle, paths, target, speech=options):
+        if as_json:
+            print_json(result)
+        else:
+            name = f"{result.text}: " if len(paths) > 1 else ""
+            click.echo(printable(f"{name}{result.transcript}"))
+
+
+def _stream(bundle: Path, target: str, options: SpeechOptions, as_json: bool) -> None:
+    """Print the words said on standard input as they become final."""
+    from intaglio.bundle import Bundle
+    from intaglio.runtime.speech.audio_file import read_pcm
+    from intaglio.runtime.speech.recognizer import SpeechRecognizer
+
+    with SpeechRecognizer(Bundle.open(bundle), target, options=options) as recognizer:
+        stream = recognizer.stream()
+        rate = recognizer.audio.sample_rate
+        click.echo(f"listening: {rate} samples per second, latency {stream.latency:.2f} s", err=True)
+        updates = (stream.feed(block) for block in read_pcm(sys.stdin.buffer, rate))
+        for update in _then(updates, stream.flush):
+            for word in update.words:
+                if as_json:
+                    print_json(word)
+                else:
+                    click.echo(printable(word.text) + " ", nl=False)
+        if not as_json:
+            click.echo()
+
+
+def _then(updates: Any, last: Callable[[], Any]) -> Any:
+    """The updates, and one more at the end."""
+    yield from updates
+    yield last()
