@@ -23,11 +23,10 @@ def log_mel(graph: SpeechGraph) -> tuple[ir.Value, ir.Value]:
             whole = graph.op("Div", [graph.size(graph.signal, 1), graph.integer(config.hop)])
             end = graph.op("Unsqueeze", [whole, graph.integers(0)])
             logs = graph.op("Slice", [logs, graph.integers(0), end, graph.integers(1)])
-        logs.type = ir.TensorType(FLOAT)
         keep = graph.valid(frames, graph.size(logs, 1))
         if config.normalize:
             logs = _normalised(graph, logs, keep, frames)
-        return graph.kept(logs, keep, (2,)), frames
+        return graph.kept(logs, keep, (2,), FLOAT), frames
 
 
 def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
@@ -38,8 +37,7 @@ def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
     if config.preemphasis:
         taps = graph.constant("preemphasis", [[[-config.preemphasis, 1.0]]], FLOAT)
         x = graph.op("Conv", [x, taps], pads=[1, 0])
-    x.type = ir.TensorType(FLOAT)
-    x = graph.kept(x, keep, (1,))
+    x = graph.kept(x, keep, (1,), FLOAT)
     pads = [half, half]
     if config.padding == "reflect":
         x, pads = _mirrored(graph, x, half), [0, 0]
@@ -82,9 +80,8 @@ def _normalised(graph: SpeechGraph, logs: ir.Value, keep: ir.Value, frames: ir.V
         total = graph.op("ReduceSum", [x, time], keepdims=1)
         return graph.op("Div", [total, graph.op("Max", [number, one])])
 
-    centred = graph.op("Sub", [logs, mean(graph.kept(logs, keep, (2,)), count)])
-    centred.type = ir.TensorType(FLOAT)
-    centred = graph.kept(centred, keep, (2,))
+    centred = graph.op("Sub", [logs, mean(graph.kept(logs, keep, (2,), FLOAT), count)])
+    centred = graph.kept(centred, keep, (2,), FLOAT)
     variance = mean(graph.op("Mul", [centred, centred]), graph.op("Sub", [count, one]))
     deviation = graph.op("Add", [graph.op("Sqrt", [variance]), graph.number(EPSILON, FLOAT)])
     return graph.op("Div", [centred, deviation])

@@ -52,10 +52,12 @@ class SpeechGraph(GraphWriter):
         """bool [batch, size], true for the first `lengths` [batch] positions of each row."""
         return self.op("Less", [self.indices(size), self.op("Unsqueeze", [lengths, self.integers(1)])])
 
-    def kept(self, x: ir.Value, keep: ir.Value, axes: tuple[int, ...]) -> ir.Value:
-        """`x` with zeros where `keep` [batch, positions] is false; `axes` are those of `x` that `keep` lacks."""
-        zero = self.number(0.0, FLOAT if x.dtype == FLOAT else None)
-        return self.op("Where", [self.op("Unsqueeze", [keep, self.integers(*axes)]), x, zero])
+    def kept(self, x: ir.Value, keep: ir.Value, axes: tuple[int, ...], dtype: ir.DataType | None = None) -> ir.Value:
+        """`x` of `dtype`, by default the graph's, with zeros where `keep` [batch, positions] is false.
+
+        `axes` are those of `x` that `keep` lacks.
+        """
+        return self.op("Where", [self.op("Unsqueeze", [keep, self.integers(*axes)]), x, self.number(0.0, dtype)])
 
     def halved(self, lengths: ir.Value) -> ir.Value:
         """The lengths after a convolution of stride 2: half, rounded up."""

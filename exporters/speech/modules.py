@@ -137,7 +137,6 @@ def convolution(
             x = graph.op("Mul", [left, graph.op("Sigmoid", [gate])])
         elif activation == "swish":
             x = graph.swish(x)
-        x.type = ir.TensorType(graph.dtype)
         x = graph.swapped(graph.kept(x, frames.keep, (2,)))
         with_bias, shape = bias or not batch_norm, [inner, 1, kernel]
         half = kernel // 2
@@ -183,7 +182,6 @@ def _image_subsampling(
             x = graph.convolution(f"{at}.0", x, [channels, inputs, 3, 3], **down)
         lengths, bands = graph.halved(lengths), halved(bands)
         x = graph.op("Relu", [x])
-        x.type = ir.TensorType(graph.dtype)
         x = graph.kept(x, graph.valid(lengths, graph.size(x, 2)), (1, 3))
     flat = graph.integers(0, 0, channels * bands)
     x = graph.op("Reshape", [graph.op("Transpose", [x], perm=[0, 2, 1, 3]), flat])
@@ -194,7 +192,6 @@ def time_reduction(graph: SpeechGraph, path: str, x: ir.Value, frames: Frames) -
     """The states at half the frame rate."""
     width, kernel, before = graph.config.hidden_size, TimeReduction.KERNEL, TimeReduction.BEFORE
     with graph.module(path):
-        x.type = ir.TensorType(graph.dtype)
         x = graph.swapped(graph.kept(x, frames.keep, (2,)))
         pads = [before, kernel - before]
         x = graph.convolution(f"{path}.depthwise", x, [width, 1, kernel], group=width, strides=[2], pads=pads)
