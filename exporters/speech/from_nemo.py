@@ -58,6 +58,9 @@ def read_nemo(
 ) -> tuple[SpeechConfig, dict[str, Tensor], dict[str, Any]]:
     """Configuration, weights under our names, and vocabulary of an archive's configuration and weights.
 
+    `pad_to` is not read: the frames with which NeMo pads a recording to a multiple change its last output frame, and
+    here padding never changes anything.
+
     Raises `SourceError` for a network or an option that is not supported.
     """
     encoder, preprocessor = (_section(config, name, where) for name in ("encoder", "preprocessor"))
@@ -71,8 +74,8 @@ def read_nemo(
     if target == SQUEEZEFORMER:
         read: SpeechConfig = SqueezeformerConfig(
             model_type="squeezeformer",
-            time_reduce_layer=encoder.get("time_reduce_idx"),
-            time_recover_layer=encoder.get("time_recovery_idx"),
+            time_reduce_layer=_layer(encoder, "time_reduce_idx"),
+            time_recover_layer=_layer(encoder, "time_recovery_idx"),
             **shared,
         )
     else:
@@ -82,6 +85,10 @@ def read_nemo(
     scaled = isinstance(read, SqueezeformerConfig)
     named = {_name(name, separable, scaled): tensor for name, tensor in weights.items()}
     return read, {name: _shaped(name, tensor) for name, tensor in named.items() if name is not None}, vocabulary
+
+
+def _layer(encoder: Mapping[str, Any], name: str) -> int | None:
+    return None if encoder.get(name) is None else integer(encoder, name, 0)
 
 
 def _section(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

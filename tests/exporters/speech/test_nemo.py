@@ -1,0 +1,162 @@
+"""NeMo's archives: the networks are NeMo's own, and nothing of a hostile archive is trusted."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import intaglio
+from intaglio.bundle import Bundle
+from intaglio.errors import SourceError
+from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.speech_samples import recordings
+
+ARCHIVES = Path(__file__).parent / "nemo"
+NAMES = sorted(path.stem for path in ARCHIVES.glob("*.nemo"))
+WEIGHTS, CONFIG = "model_weights.ckpt", "model_config.yaml"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_probabilities_are_those_that_nemo_computed(name: str, tmp_path: Path) -> None:
+    intaglio.convert(ARCHIVES / f"{name}.nemo", tmp_path / "checkpoint")
+    assert intaglio.export(tmp_path / "checkpoint", tmp_path / "bundle").passed
+    expected = np.load(ARCHIVES / f"{name}.npy")
+    samples = recordings()[1].samples[4000:21554]
+    with SpeechRecognizer(Bundle.open(tmp_path / "bundle")) as recognizer:
+        found, frames = recognizer.log_probs(samples[None], np.array([len(samples)]))
+    assert frames.tolist() == [len(expected)]
+    assert np.abs(found[0] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def changed(
+    tmp_path: Path,
+    config: Callable[[dict[str, Any]], Any] = lambda config: None,
+    weights: Callable[[dict[str, torch.Tensor]], Any] = lambda weights: None,
+) -> Path:
+    """The archive of the Squeezeformer with another configuration or other weights."""
+    with tarfile.open(ARCHIVES / "squeezeformer.nemo") as archive:
+        members = {member.name.rpartition("/")[2]: archive.extractfile(member) for member in archive}
+        read = yaml.safe_load(members[CONFIG])
+        tensors = torch.load(io.BytesIO(members[WEIGHTS].read()), weights_only=True)
+    config(read)
+    weights(tensors)
+    stream = io.BytesIO()
+    torch.save(tensors, stream)
+    return written(tmp_path, {CONFIG: yaml.safe_dump(read).encode(), WEIGHTS: stream.getvalue()})
+
+
+def written(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    path = tmp_path / "changed.nemo"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+class Runs:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def refused(path: Path, tmp_path: Path, *reasons: str) -> None:
+    with pytest.raises(SourceError) as raised:
+        intaglio.convert(path, tmp_path / "checkpoint")
+    assert all(reason in str(raised.value) for reason in reasons), raised.value
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+BAD_CONFIGS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "another encoder": (lambda config: config["encoder"].update(_target_="a.ContextNet"), "ContextNet"),
+    "no encoder": (lambda config: config.pop("encoder"), "no section 'encoder'"),
+    "an encoder that is text": (lambda config: config.update(encoder="x"), "no section 'encoder'"),
+    "absolute positions": (lambda config: config["encoder"].update(self_attention_model="abs_pos"), "abs_pos"),
+    "limited attention": (lambda config: config["encoder"].update(att_context_size=[8, 8]), "att_context_size"),
+    "other features": (lambda config: config["preprocessor"].update(features=64), "mel filters"),
+    "another window": (lambda config: config["preprocessor"].update(window="hamming"), "hamming"),
+    "no vocabulary": (lambda config: config["decoder"].pop("vocabulary"), "vocabulary"),
+    "numbers as vocabulary": (lambda config: config["decoder"].update(vocabulary=[1, 2]), "vocabulary"),
+    "too many layers": (lambda config: config["encoder"].update(n_layers=4), "encoder.layers.3"),
+    "a million layers": (lambda config: config["encoder"].update(n_layers=10**6), "num_hidden_layers"),
+    "text as width": (lambda config: config["encoder"].update(d_model="16"), "d_model"),
+    "a reduction beyond the last block": (
+        lambda config: config["encoder"].update(time_reduce_idx=7),
+        "time is reduced",
+    ),
+    "a reduction that is text": (lambda config: config["encoder"].update(time_reduce_idx="1"), "time_reduce_idx"),
+    "an even kernel": (lambda config: config["encoder"].update(conv_kernel_size=8), "conv_kernel_size"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_what_is_not_supported_gets_one_line(name: str, tmp_path: Path) -> None:
+    change, reason = BAD_CONFIGS[name]
+    refused(changed(tmp_path, config=change), tmp_path, reason)
+
+
+def test_weights_of_another_shape_and_missing_ones_are_reported(tmp_path: Path) -> None:
+    name = "encoder.layers.0.self_attn.linear_q.weight"
+    refused(changed(tmp_path, weights=lambda tensors: tensors.pop(name)), tmp_path, "q_proj.weight", "missing")
+    wide = changed(tmp_path, weights=lambda tensors: tensors.update({name: torch.zeros(16, 17)}))
+    refused(wide, tmp_path, "[16, 17], expected [16, 16]")
+    extra = changed(tmp_path, weights=lambda tensors: tensors.update({"encoder.other": torch.zeros(2)}))
+    refused(extra, tmp_path, "encoder.other (unexpected)")
+
+
+def test_filters_that_are_not_those_of_the_options_are_noticed(tmp_path: Path) -> None:
+    def shift(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["preprocessor.featurizer.fb"] += 0.001
+
+    refused(changed(tmp_path, weights=shift), tmp_path, "mel filters")
+
+
+def test_code_in_the_weights_is_not_run(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVES / "squeezeformer.nemo") as archive:
+        config = next(archive.extractfile(each).read() for each in archive if each.name.endswith(CONFIG))  # type: ignore[union-attr]
+    data = pickle.dumps({"encoder.x": Runs(tmp_path / "ran")})
+    refused(written(tmp_path, {CONFIG: config, WEIGHTS: data}), tmp_path, "cannot be read without running code")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, f"no {CONFIG}"),
+        ({CONFIG: b"a: 1"}, f"no {WEIGHTS}"),
+        ({CONFIG: b"a: [", WEIGHTS: b""}, "not YAML"),
+        ({CONFIG: b"a: &x [1]\nb: *x", WEIGHTS: b""}, "aliases"),
+        ({CONFIG: b"\xff\xfe\xfd", WEIGHTS: b""}, "not YAML"),
+        ({CONFIG: b"- 1", WEIGHTS: b""}, "no options"),
+        ({CONFIG: b"a: 1", WEIGHTS: b"x"}, "cannot be read"),
+        ({f"../{CONFIG}": b"a: ${a}", f"/etc/{WEIGHTS}": b"x"}, "cannot be read"),
+    ],
+)
+def test_a_damaged_archive_gets_one_line(files: dict[str, bytes], reason: str, tmp_path: Path) -> None:
+    refused(written(tmp_path, files), tmp_path, reason)
+
+
+def test_what_is_no_archive_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "text.nemo"
+    path.write_text("no archive")
+    refused(path, tmp_path, "not a readable .nemo archive")
+    refused(tmp_path / "missing.nemo", tmp_path, "no such file")
+    refused(tmp_path, tmp_path, "expected a .nemo archive")
+    whole = (ARCHIVES / "squeezeformer.nemo").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, tmp_path, "text.nemo")
