@@ -1,0 +1,159 @@
+"""How fast are the speech recognisers on this processor, beside PyTorch, and what do they compute?
+
+    python benchmarks/speech.py [--size XS ...] [--conformer S ...] [--seconds 30] [--rounds 5] [--threads 2] [--json]
+
+Squeezeformer and Conformer-CTC in their published sizes (thesis, table 5.2) with random weights, as the speed does not
+depend on them. ONNX Runtime with our graph and PyTorch (eager, inference mode) take turns in one process; times are the
+least of the rounds, a ratio is the median over the rounds. Operations are those of the products (2 for a multiply-add),
+without the front end, beside those that the thesis prints.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+import torch
+from graph_operations import operations
+from safetensors.torch import save_file
+
+import intaglio
+from intaglio.bundle import Bundle
+from intaglio.progress import step
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.speech.configuration import SpeechConfig
+from intaglio.speech.network import SpeechNetwork
+from intaglio.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
+from intaglio.temporary import scratch_directory
+
+RATE = 16000
+
+
+class Row(msgspec.Struct):
+    """One network."""
+
+    name: str
+    million_parameters: float
+    gflops: float  # of this graph
+    printed_gflops: float  # in the thesis
+    onnxruntime_ms: float
+    pytorch_ms: float
+    ratio: float  # PyTorch's time by ONNX Runtime's
+    real_time_factor: float  # of ONNX Runtime
+    max_difference: float  # of the log-probabilities
+
+
+class Results(msgspec.Struct):
+    """All networks on this machine."""
+
+    processor: str
+    threads: int
+    seconds: float  # of audio
+    rows: list[Row]
+
+
+def processor() -> str:
+    """The processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def timed(run: Callable[[], object]) -> float:
+    """The seconds of one run."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def checkpoint_of(network: SpeechNetwork, folder: Path) -> Path:
+    """The network as a checkpoint."""
+    folder.mkdir()
+    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items() if "num_batches" not in name}
+    save_file(state, folder / "model.safetensors")
+    tokens = ["<blank>", *(f"t{index}" for index in range(1, network.config.vocab_size))]
+    (folder / "config.json").write_bytes(msgspec.json.encode(network.config))
+    vocabulary = {"tokens": tokens, "blank": 0, "word_mark": "▁"}
+    (folder / "vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
+    return folder
+
+
+def measured(name: str, config: SpeechConfig, size: Size, seconds: float, rounds: int, threads: int) -> Row:
+    """Measure one network."""
+    torch.manual_seed(0)
+    network = SpeechNetwork(config).eval()
+    samples = int(seconds * RATE)
+    audio = np.random.default_rng(0).normal(0, 0.1, (1, samples)).astype(np.float32)
+    feeds = {"audio": audio, "lengths": np.array([samples])}
+    tensors = [torch.from_numpy(array) for array in feeds.values()]
+    with scratch_directory("speech") as folder:
+        with step(f"exporting {name}"):
+            intaglio.export(checkpoint_of(network, folder / "checkpoint"), folder / "bundle", check=False)
+        counts = operations(Bundle.open(folder / "bundle").model_path, feeds)
+        with open_engine(folder / "bundle", threads=threads) as engine, torch.inference_mode():
+            expected = network(*tensors)[0].numpy()
+            difference = float(np.abs(engine.run(feeds)["log_probs"] - expected).max())
+            times = []
+            for _ in range(rounds):
+                times.append((timed(lambda: engine.run(feeds)), timed(lambda: network(*tensors))))
+    ours, theirs = (min(each) for each in zip(*times, strict=True))
+    return Row(
+        name,
+        round(sum(parameter.numel() for parameter in network.parameters()) / 1e6, 2),
+        round(sum(count for module, count in counts.items() if module != "front_end") / 1e9, 1),
+        size.gflops,
+        round(ours * 1e3, 1),
+        round(theirs * 1e3, 1),
+        round(statistics.median(slow / fast for fast, slow in times), 2),
+        round(ours / seconds, 4),
+        difference,
+    )
+
+
+@click.command()
+@click.option("--size", "sizes", multiple=True, type=click.Choice(list(SQUEEZEFORMERS)), help="Default: all.")
+@click.option("--conformer", "conformers", multiple=True, type=click.Choice(list(CONFORMERS)), help="Default: all.")
+@click.option("--seconds", default=30.0, show_default=True, help="Length of the audio.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(
+    sizes: tuple[str, ...], conformers: tuple[str, ...], seconds: float, rounds: int, threads: int, as_json: bool
+) -> None:
+    """Measure the chosen networks, or all of them."""
+    torch.set_num_threads(threads)
+    every = not sizes and not conformers
+    chosen = [
+        (f"squeezeformer {name}", squeezeformer_of(name), SQUEEZEFORMERS[name])
+        for name in SQUEEZEFORMERS
+        if every or name in sizes
+    ]
+    chosen += [
+        (f"conformer {name}", conformer_of(name), CONFORMERS[name])
+        for name in CONFORMERS
+        if every or name in conformers
+    ]
+    rows = [measured(name, config, size, seconds, rounds, threads) for name, config, size in chosen]
+    results = Results(processor(), threads, seconds, rows)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+        return
+    click.echo(f"{results.processor}, {threads} threads, {seconds:g} s of audio")
+    click.echo(
+        f"{'':18}{'M par.':>8}{'GFLOP':>8}{'printed':>9}{'ORT ms':>9}{'torch ms':>10}{'ratio':>7}{'RTF':>8}  max |diff|"
+    )
+    for row in rows:
+        click.echo(
+            f"{row.name:18}{row.million_parameters:8.1f}{row.gflops:8.1f}{row.printed_gflops:9.1f}{row.onnxruntime_ms:9.1f}"
+            f"{row.pytorch_ms:10.1f}{row.ratio:7.2f}{row.real_time_factor:8.4f}  {row.max_difference:.1e}"
+        )
+
+
+if __name__ == "__main__":
+    main()
