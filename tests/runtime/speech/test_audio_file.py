@@ -95,6 +95,17 @@ def test_a_wav_written_to_a_pipe_has_no_length_and_is_read(tmp_path: Path) -> No
     assert len(read_audio(path, RATE)) == RATE
 
 
+def test_other_chunks_before_the_samples_are_passed_over(tmp_path: Path) -> None:
+    """One of odd length is followed by a zero."""
+    path = write(tmp_path / "chunks.wav", tone())
+    data = path.read_bytes()
+    path.write_bytes(data[:36] + b"note" + struct.pack("<I", 3) + b"abc\0" + data[36:])
+    assert len(read_audio(path, RATE)) == RATE
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UsageError, match="truncated: states 32000 bytes of samples, and holds 31990"):
+        read_audio(path, RATE)
+
+
 def altered(change: Callable[[bytearray], bytes | bytearray]) -> Callable[[Path], Path]:
     """A maker of a WAV file whose bytes are changed."""
 

@@ -199,6 +199,24 @@ def test_the_memory_of_a_long_recording_is_that_of_its_open_end() -> None:
     assert nodes < 20 * module.SETTLE * len(LETTERS)
 
 
+def test_tokens_never_overlap_where_the_times_of_two_alignments_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE", 2)
+    for seed in range(40):
+        logits = np.random.default_rng(seed).normal(size=(40, 4)) * 1.5
+        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        tokens = beam_search(log_probs, LETTERS, BeamOptions(width=8, max_open_frames=3 if seed % 2 else 250))[0].tokens
+        assert all(token.first <= token.last for token in tokens)
+        assert all(one.last < other.first for one, other in itertools.pairwise(tokens))
+
+
+def test_frames_of_nothing_but_blank_count_in_the_score() -> None:
+    """They are taken by a short cut, as all other tokens are below the threshold."""
+    said, pause = [0.3, 0.698, 0.001, 0.001], [0.997, 0.001, 0.001, 0.001]
+    best = beam_search(np.log(np.array([pause, pause, said, pause, pause])), LETTERS)[0]
+    assert best.log_prob == best.score == pytest.approx(4 * math.log(0.997) + math.log(0.698), abs=1e-9)
+    assert [token[:3] for token in best.tokens] == [(1, 2, 2)]
+
+
 def test_two_texts_of_equal_probability_are_decided_after_the_longest_wait() -> None:
     equal, sure, pause = [0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
     with np.errstate(divide="ignore"):
