@@ -36,7 +36,7 @@ class BeamOptions:
     alpha: float = 0.5
     beta: float = 1.5
     unknown_word: float = -5.0  # added to the log10 probability of a word that the language model does not have
-    max_open_frames: int = 250  # tokens that ended longer ago become final, as in the best prefix
+    max_open_frames: int = 100  # tokens that ended longer ago become final, as in the best prefix
 
     def __post_init__(self) -> None:
         if self.width < 1:

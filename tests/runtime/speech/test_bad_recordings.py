@@ -118,6 +118,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "half a WAV": (cut("WAV", "PCM_16", 0.5), "truncated: states 96000 bytes of samples, and holds 47978"),
     "half an RF64": (cut("RF64", "PCM_16", 0.5), "truncated: states 96000 bytes of samples"),
     "a WAV that claims more": (put(40, struct.pack("<I", 1 << 30)), "truncated: states 1073741824 bytes of samples"),
+    "a recorder that was killed": (put(40, bytes(4)), "damaged: states no samples, but 32000 bytes follow"),
     "half a FLAC": (cut("FLAC", "PCM_16", 0.5), "damaged or truncated after"),
     "half an OGG": (cut("OGG", "VORBIS", 0.5), "truncated: its last page is missing"),
     "half an Opus": (cut("OGG", "OPUS", 0.5), "truncated: its last page is missing"),

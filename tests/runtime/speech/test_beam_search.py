@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,6 +160,24 @@ def test_the_language_model_decides_between_words_that_sound_alike(model: NgramM
     assert LETTERS.text(token.token_id for token in beam_search(unsure, LETTERS, model=model)[0].tokens) == "a b"
 
 
+def test_prefixes_are_dropped_by_their_score_with_the_language_model(model: NgramModel) -> None:
+    """Without it, both places of the beam would go to texts that begin with the more audible word, which is rarer."""
+    heard = [[0.01, 0.46, 0.52, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.49, 0.48, 0.01]]
+    options = BeamOptions(alpha=2.0)
+    best = beam_search(np.log(np.array(heard)), LETTERS, options, model)[0]
+    narrow = beam_search(np.log(np.array(heard)), LETTERS, replace(options, width=2), model)[0]
+    assert LETTERS.text(token.token_id for token in best.tokens) == "a b"
+    assert narrow.score == pytest.approx(best.score, abs=0.1)
+
+
+def test_prefixes_far_below_the_best_one_are_dropped() -> None:
+    log_probs = speech_like(30, 3)
+    every = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=math.inf))]
+    near = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=2.0))]
+    assert every[-1] < every[0] - 3
+    assert near[-1] >= near[0] - 2 - 1e-9
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 150), max_size=4))
 def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, cuts: list[int]) -> None:
@@ -177,9 +196,9 @@ def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, 
 def test_settling_changes_neither_texts_nor_scores(model: NgramModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(10):
         log_probs = speech_like(150, seed)
-        settled = beam_search(log_probs, LETTERS, BeamOptions(width=30), model)
+        settled = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.setattr(module, "SETTLE", 10**9)
-        never = beam_search(log_probs, LETTERS, BeamOptions(width=30), model)
+        never = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.undo()
         assert [each.score for each in settled] == pytest.approx([each.score for each in never], abs=1e-9)
         assert [[token.token_id for token in each.tokens] for each in settled[:5]] == [
