@@ -169,21 +169,24 @@ class BeamDecoder:
             self._scale += math.log(largest)
 
     def _settle(self) -> list[Token]:
-        """Make tokens final, but for the last that all prefixes share, which may still go on."""
+        """Make tokens final, but for the last one that all prefixes share, unless it ended long ago: it may go on."""
         best = max(self._beam, key=lambda prefix: self._log_prob(prefix) + prefix.language)
         tokens, decided = self._tokens(best), self._frame - self._options.max_open_frames
         if old := sum(token.last < decided for token in tokens):
             node = self._tree.ancestor(best, old)
             self._beam = {prefix: paths for prefix, paths in self._beam.items() if self._tree.below(prefix, node)}
-        root = self._tree.common(self._beam).parent
-        if root is None or root is self._tree.root:
+        shared = self._tree.common(self._beam)
+        count = max(old, shared.depth - self._tree.root.depth - 1)
+        if count == 0:
             return []
-        final = tokens[: root.depth - self._tree.root.depth]
+        root = self._tree.ancestor(shared, count)
         self._tree.begin_at(root)
-        self._after = final[-1].last + 1
+        self._after = tokens[count - 1].last + 1
         for prefix, paths in self._beam.items():
             paths.keep_times(prefix.depth - root.depth)
-        return final
+        if root in self._beam and not self._beam[root].end():
+            del self._beam[root]
+        return tokens[:count]
 
     def _log_prob(self, prefix: Prefix) -> float:
         paths = self._beam[prefix]

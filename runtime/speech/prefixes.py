@@ -151,6 +151,11 @@ class Paths:
             self.best_token = best
             self.token_times = (earlier, first, frame, max(highest, log_prob))
 
+    def end(self) -> bool:
+        """Drop the alignments in which the last token still goes on; return whether there are others."""
+        self.token, self.best_token = 0.0, NEVER
+        return self.blank > 0
+
     def times(self) -> list[tuple[int, int, float]]:
         """First frame, last frame and highest logarithm of each token in the most probable alignment."""
         found = []

@@ -242,9 +242,18 @@ def test_two_texts_of_equal_probability_are_decided_after_the_longest_wait() -> 
         log_probs = np.log(np.array([equal, pause, sure, pause] + [pause] * 400))
     decoder = BeamDecoder(LETTERS, BeamOptions(max_open_frames=100))
     assert decoder.advance(log_probs[:64]) == []
-    assert [token.first for token in decoder.advance(log_probs[64:])] == [0]
-    assert [token[:3] for token in decoder.finish()] == [(1, 2, 2)]
-    assert len(decoder.hypotheses()) == 1
+    assert decoder.advance(log_probs[64:100]) == []
+    assert [token.first for token in decoder.advance(log_probs[100:])] == [0, 2]
+    assert decoder.pending() == decoder.finish() == []
+
+
+def test_a_token_that_lasts_longer_than_the_longest_wait_is_one() -> None:
+    """Neither made final while it lasts, nor lost where only alignments remain that end in it."""
+    lasts = np.log(np.tile([0.001, 0.997, 0.001, 0.001], (300, 1)))
+    then = np.log(np.array([[0.001, 0.001, 0.997, 0.001], [0.997, 0.001, 0.001, 0.001]]))
+    log_probs = np.concatenate([lasts, then, *[then[1:]] * 300, lasts])
+    best = beam_search(log_probs, LETTERS, BeamOptions(max_open_frames=10, min_log_prob=-math.inf))[0]
+    assert [token[:3] for token in best.tokens] == [(1, 0, 299), (2, 300, 300), (1, 602, 901)]
 
 
 def test_probabilities_do_not_vanish_in_a_long_recording() -> None:
