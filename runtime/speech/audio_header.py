@@ -36,6 +36,8 @@ def _wav(file: BinaryIO, size: int) -> str | None:
         if name == b"data":
             length = long_size if length == 0xFFFFFFFF and long_size is not None else length
             left = size - place - 8
+            if length == 0 < left:  # as a recorder leaves it that was stopped hard
+                return f"damaged: states no samples, but {left} bytes follow"
             known = long_size is not None or length < STREAMED
             return f"truncated: states {length} bytes of samples, and holds {left}" if known and length > left else None
         place += 8 + length + length % 2

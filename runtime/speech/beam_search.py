@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ class BeamOptions:
     alpha: float = 0.5
     beta: float = 1.5
     unknown_word: float = -5.0  # added to the log10 probability of a word that the language model does not have
-    max_open_frames: int = 250  # tokens that ended longer ago become final, as in the best prefix
+    max_open_frames: int = 100  # tokens that ended longer ago become final, as in the best prefix
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -126,40 +125,43 @@ class BeamDecoder:
     def _extend(self, tokens: list[tuple[int, float, float]]) -> dict[Prefix, Paths]:
         """The paths of all prefixes after a frame with these tokens: index, probability, and its logarithm."""
         following: dict[Prefix, Paths] = {}
+        frame, blank = self._frame, self._vocabulary.blank
         for prefix, paths in self._beam.items():
             total, best, times = paths.blank + paths.token, paths.best_blank, paths.blank_times
             if paths.best_token > best:
                 best, times = paths.best_token, paths.token_times
+            stays = following.get(prefix)  # there if a shorter prefix has come to it
+            if stays is None:
+                stays = following[prefix] = Paths()
             for token, probability, log_prob in tokens:
-                if token == self._vocabulary.blank:
-                    into = _paths(following, prefix)
-                    into.blank = total * probability
-                    into.best_blank, into.blank_times = best + log_prob, times
-                elif token != prefix.token:
-                    child = _paths(following, self._tree.child(prefix, token))
-                    child.enter(total * probability, best + log_prob, times, self._frame, log_prob)
-                else:  # without a blank between, a token goes on; with one, the same token comes again
-                    if paths.token:
-                        _paths(following, prefix).go_on(paths, probability, log_prob, self._frame)
-                    if paths.blank:
-                        child = _paths(following, self._tree.child(prefix, token))
-                        best_blank = paths.best_blank + log_prob
-                        child.enter(paths.blank * probability, best_blank, paths.blank_times, self._frame, log_prob)
+                if token == blank:
+                    stays.blank, stays.best_blank, stays.blank_times = total * probability, best + log_prob, times
+                    continue
+                mass, highest, before = total, best, times
+                if token == prefix.token:  # without a blank it lasts on, after one it comes again
+                    stays.go_on(paths, probability, log_prob, frame)
+                    mass, highest, before = paths.blank, paths.best_blank, paths.blank_times
+                    if not mass:
+                        continue
+                child = prefix.children.get(token) or self._tree.grow(prefix, token)
+                into = following.get(child)
+                if into is None:
+                    into = following[child] = Paths()
+                into.enter(mass * probability, highest + log_prob, before, frame, log_prob)
         return following
 
     def _prune(self, following: dict[Prefix, Paths]) -> None:
         """Keep the best prefixes."""
         ranked = [
-            (math.log(total) + prefix.language, total, prefix)
+            (math.log(total) + prefix.language, total, prefix, paths)
             for prefix, paths in following.items()
             if (total := paths.blank + paths.token)
         ]
-        lowest = max(ranked, key=_FIRST)[0] - self._options.max_gap
-        ranked = [each for each in ranked if each[0] >= lowest]
-        if len(ranked) > self._options.width:
-            ranked = heapq.nlargest(self._options.width, ranked, key=_FIRST)
-        self._beam = {prefix: following[prefix] for _, _, prefix in ranked}
-        largest = max(total for _, total, _ in ranked)
+        ranked.sort(key=_FIRST, reverse=True)
+        lowest = ranked[0][0] - self._options.max_gap
+        kept = [each for each in ranked[: self._options.width] if each[0] >= lowest]
+        self._beam = {prefix: paths for _, _, prefix, paths in kept}
+        largest = max(total for _, total, _, _ in kept)
         if largest < SMALL:
             for paths in self._beam.values():
                 paths.blank /= largest
@@ -167,20 +169,24 @@ class BeamDecoder:
             self._scale += math.log(largest)
 
     def _settle(self) -> list[Token]:
-        """Make tokens final, but for the last that all prefixes share, which may still go on."""
+        """Make tokens final, but for the last one that all prefixes share, unless it ended long ago: it may go on."""
         best = max(self._beam, key=lambda prefix: self._log_prob(prefix) + prefix.language)
         tokens, decided = self._tokens(best), self._frame - self._options.max_open_frames
-        node = self._tree.ancestor(best, sum(token.last < decided for token in tokens))
-        self._beam = {prefix: paths for prefix, paths in self._beam.items() if self._tree.below(prefix, node)}
-        root = self._tree.common(self._beam).parent
-        if root is None or root is self._tree.root:
+        if old := sum(token.last < decided for token in tokens):
+            node = self._tree.ancestor(best, old)
+            self._beam = {prefix: paths for prefix, paths in self._beam.items() if self._tree.below(prefix, node)}
+        shared = self._tree.common(self._beam)
+        count = max(old, shared.depth - self._tree.root.depth - 1)
+        if count == 0:
             return []
-        final = tokens[: root.depth - self._tree.root.depth]
+        root = self._tree.ancestor(shared, count)
         self._tree.begin_at(root)
-        self._after = final[-1].last + 1
+        self._after = tokens[count - 1].last + 1
         for prefix, paths in self._beam.items():
             paths.keep_times(prefix.depth - root.depth)
-        return final
+        if root in self._beam and not self._beam[root].end():
+            del self._beam[root]
+        return tokens[:count]
 
     def _log_prob(self, prefix: Prefix) -> float:
         paths = self._beam[prefix]
@@ -215,10 +221,3 @@ def _kept(log_probs: LogProbs, least: float) -> Iterator[list[tuple[int, float, 
     borders = np.searchsorted(frames, np.arange(len(log_probs) + 1)).tolist()
     for start, end in itertools.pairwise(borders):
         yield found[start:end]
-
-
-def _paths(following: dict[Prefix, Paths], prefix: Prefix) -> Paths:
-    found = following.get(prefix)
-    if found is None:
-        found = following[prefix] = Paths()
-    return found

@@ -42,21 +42,19 @@ class PrefixTree:
         self._unknown_word = unknown_word
         self.root = Prefix(None, -1, 0, 0.0, model.begin if model is not None else 0, "")
 
-    def child(self, prefix: Prefix, token: int) -> Prefix:
-        """`prefix` followed by `token`."""
-        found = prefix.children.get(token)
-        if found is None:
-            language, state, word = prefix.language, prefix.state, prefix.word
-            if self._model is not None:
-                first, *others = self._pieces[token]
-                word += first
-                for piece in others:
-                    if word:
-                        added, state = self._word(state, word)
-                        language += added
-                    word = piece
-            found = prefix.children[token] = Prefix(prefix, token, prefix.depth + 1, language, state, word)
-        return found
+    def grow(self, prefix: Prefix, token: int) -> Prefix:
+        """Add the child of `prefix` with this token, which it does not have yet."""
+        language, state, word = prefix.language, prefix.state, prefix.word
+        if self._model is not None:
+            first, *others = self._pieces[token]
+            word += first
+            for piece in others:
+                if word:
+                    added, state = self._word(state, word)
+                    language += added
+                word = piece
+        child = prefix.children[token] = Prefix(prefix, token, prefix.depth + 1, language, state, word)
+        return child
 
     def end(self, prefix: Prefix) -> float:
         """What the score of `prefix` gains if the recording ends: its last word, and the end of the sentence."""
@@ -152,6 +150,11 @@ class Paths:
             earlier, first, _, highest = before.token_times
             self.best_token = best
             self.token_times = (earlier, first, frame, max(highest, log_prob))
+
+    def end(self) -> bool:
+        """Drop the alignments in which the last token still goes on; return whether there are others."""
+        self.token, self.best_token = 0.0, NEVER
+        return self.blank > 0
 
     def times(self) -> list[tuple[int, int, float]]:
         """First frame, last frame and highest logarithm of each token in the most probable alignment."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from intaglio.errors import UsageError
 from intaglio.runtime.speech.audio_file import Samples
-from intaglio.runtime.speech.ctc import Decoder, Token
+from intaglio.runtime.speech.ctc import Decoder
 from intaglio.runtime.speech.transcript import Word, WordReader
 from intaglio.runtime.speech.vocabulary import Vocabulary
 from intaglio.runtime.speech.windows import Model, Window, WindowCutter, computed
@@ -21,6 +21,7 @@ class StreamOptions:
     chunk: float = 1.0  # seconds between two computations
     left: float = 4.0  # seconds of context before the chunk
     right: float = 1.0  # seconds of context after it
+    pause: float = 1.5  # seconds without a token after which a word is final
 
     def __post_init__(self) -> None:
         if not (0 < self.chunk < math.inf and 0 <= self.left < math.inf and 0 <= self.right < math.inf):
@@ -28,6 +29,8 @@ class StreamOptions:
                 f"streaming with a chunk of {self.chunk:g} seconds, {self.left:g} before and {self.right:g} after it: "
                 "expected a chunk above 0, and no context below 0."
             )
+        if not self.pause > 0:
+            raise UsageError(f"streaming with pauses of {self.pause:g} seconds, expected above 0.")
 
 
 class StreamUpdate(NamedTuple):
@@ -40,9 +43,9 @@ class StreamUpdate(NamedTuple):
 class StreamingTranscriber:
     """Takes samples in pieces of any length, and returns words as they become final.
 
-    A sample is transcribed at most `latency` seconds after it arrived, not counting the computation. With a greedy
-    decoder a word is final when the next one begins; with a beam search also when all prefixes of the beam agree. How
-    the samples are cut into pieces changes nothing of the words.
+    A sample is in the partial text at most `latency` seconds after it arrived, not counting the computation. A word is
+    final when the next one begins, or a pause follows; a beam search also waits until all of its prefixes agree, but
+    not longer than `max_open_frames`. How the samples are cut into pieces changes nothing of the words.
     """
 
     def __init__(
@@ -64,24 +67,32 @@ class StreamingTranscriber:
         self._words = WordReader(vocabulary, frame_samples / sample_rate)
         self._sample_rate = sample_rate
         self._samples = 0
+        self._frames = 0  # decoded
+        self._spoken = 0  # of them, those up to the last final token
+        self._pause = options.pause * sample_rate / frame_samples  # frames
         self.latency = self._cutter.delay / sample_rate  # seconds: the chunk and the context after it
 
     def feed(self, samples: Samples) -> StreamUpdate:
         """Take the next samples."""
         self._samples += len(samples)
-        words = self._words.add(self._decoded(self._cutter.push(samples)))
+        words = [word for window in self._cutter.push(samples) for word in self._final(window)]
         return StreamUpdate(words, self._words.preview(self._decoder.pending()))
 
     def flush(self) -> StreamUpdate:
         """Return the last words, at the end of the audio; nothing may be fed afterwards."""
         self._words.seconds = self._samples / self._sample_rate
-        tokens = self._decoded(self._cutter.finish()) + self._decoder.finish()
-        return StreamUpdate(self._words.add(tokens) + self._words.close(), "")
+        words = [word for window in self._cutter.finish() for word in self._final(window)]
+        return StreamUpdate(words + self._words.add(self._decoder.finish()) + self._words.close(), "")
 
-    def _decoded(self, windows: list[Window]) -> list[Token]:
-        """The tokens that these windows made final."""
-        found = []
-        for window in windows:
-            for log_probs in computed(self._model, [window]):
-                found += self._decoder.advance(log_probs)
-        return found
+    def _final(self, window: Window) -> list[Word]:
+        """The words that this window made final."""
+        words: list[Word] = []
+        for log_probs in computed(self._model, [window]):
+            tokens = self._decoder.advance(log_probs)
+            words += self._words.add(tokens)
+            self._frames += len(log_probs)
+            if tokens:
+                self._spoken = tokens[-1].last + 1
+        if self._frames - self._spoken >= self._pause and not self._decoder.pending():
+            words += self._words.close()
+        return words

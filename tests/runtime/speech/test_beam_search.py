@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,6 +160,24 @@ def test_the_language_model_decides_between_words_that_sound_alike(model: NgramM
     assert LETTERS.text(token.token_id for token in beam_search(unsure, LETTERS, model=model)[0].tokens) == "a b"
 
 
+def test_prefixes_are_dropped_by_their_score_with_the_language_model(model: NgramModel) -> None:
+    """Without it, both places of the beam would go to texts that begin with the more audible word, which is rarer."""
+    heard = [[0.01, 0.46, 0.52, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.49, 0.48, 0.01]]
+    options = BeamOptions(alpha=2.0)
+    best = beam_search(np.log(np.array(heard)), LETTERS, options, model)[0]
+    narrow = beam_search(np.log(np.array(heard)), LETTERS, replace(options, width=2), model)[0]
+    assert LETTERS.text(token.token_id for token in best.tokens) == "a b"
+    assert narrow.score == pytest.approx(best.score, abs=0.1)
+
+
+def test_prefixes_far_below_the_best_one_are_dropped() -> None:
+    log_probs = speech_like(30, 3)
+    every = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=math.inf))]
+    near = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=2.0))]
+    assert every[-1] < every[0] - 3
+    assert near[-1] >= near[0] - 2 - 1e-9
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 150), max_size=4))
 def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, cuts: list[int]) -> None:
@@ -177,9 +196,9 @@ def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, 
 def test_settling_changes_neither_texts_nor_scores(model: NgramModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(10):
         log_probs = speech_like(150, seed)
-        settled = beam_search(log_probs, LETTERS, BeamOptions(width=30), model)
+        settled = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.setattr(module, "SETTLE", 10**9)
-        never = beam_search(log_probs, LETTERS, BeamOptions(width=30), model)
+        never = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.undo()
         assert [each.score for each in settled] == pytest.approx([each.score for each in never], abs=1e-9)
         assert [[token.token_id for token in each.tokens] for each in settled[:5]] == [
@@ -199,15 +218,42 @@ def test_the_memory_of_a_long_recording_is_that_of_its_open_end() -> None:
     assert nodes < 20 * module.SETTLE * len(LETTERS)
 
 
+def test_tokens_never_overlap_where_the_times_of_two_alignments_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE", 2)
+    for seed in range(40):
+        logits = np.random.default_rng(seed).normal(size=(40, 4)) * 1.5
+        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        tokens = beam_search(log_probs, LETTERS, BeamOptions(width=8, max_open_frames=3 if seed % 2 else 250))[0].tokens
+        assert all(token.first <= token.last for token in tokens)
+        assert all(one.last < other.first for one, other in itertools.pairwise(tokens))
+
+
+def test_frames_of_nothing_but_blank_count_in_the_score() -> None:
+    """They are taken by a short cut, as all other tokens are below the threshold."""
+    said, pause = [0.3, 0.698, 0.001, 0.001], [0.997, 0.001, 0.001, 0.001]
+    best = beam_search(np.log(np.array([pause, pause, said, pause, pause])), LETTERS)[0]
+    assert best.log_prob == best.score == pytest.approx(4 * math.log(0.997) + math.log(0.698), abs=1e-9)
+    assert [token[:3] for token in best.tokens] == [(1, 2, 2)]
+
+
 def test_two_texts_of_equal_probability_are_decided_after_the_longest_wait() -> None:
     equal, sure, pause = [0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.array([equal, pause, sure, pause] + [pause] * 400))
     decoder = BeamDecoder(LETTERS, BeamOptions(max_open_frames=100))
     assert decoder.advance(log_probs[:64]) == []
-    assert [token.first for token in decoder.advance(log_probs[64:])] == [0]
-    assert [token[:3] for token in decoder.finish()] == [(1, 2, 2)]
-    assert len(decoder.hypotheses()) == 1
+    assert decoder.advance(log_probs[64:100]) == []
+    assert [token.first for token in decoder.advance(log_probs[100:])] == [0, 2]
+    assert decoder.pending() == decoder.finish() == []
+
+
+def test_a_token_that_lasts_longer_than_the_longest_wait_is_one() -> None:
+    """Neither made final while it lasts, nor lost where only alignments remain that end in it."""
+    lasts = np.log(np.tile([0.001, 0.997, 0.001, 0.001], (300, 1)))
+    then = np.log(np.array([[0.001, 0.001, 0.997, 0.001], [0.997, 0.001, 0.001, 0.001]]))
+    log_probs = np.concatenate([lasts, then, *[then[1:]] * 300, lasts])
+    best = beam_search(log_probs, LETTERS, BeamOptions(max_open_frames=10, min_log_prob=-math.inf))[0]
+    assert [token[:3] for token in best.tokens] == [(1, 0, 299), (2, 300, 300), (1, 602, 901)]
 
 
 def test_probabilities_do_not_vanish_in_a_long_recording() -> None:

@@ -92,6 +92,18 @@ def test_states_with_the_same_future_are_the_same(tmp_path: Path) -> None:
     assert after_trigram == after_bigram
 
 
+def test_a_state_falls_back_over_several_ends_that_the_file_does_not_have(tmp_path: Path) -> None:
+    """After a b c d, without (b c d), the state is (c d)."""
+    ngrams: Ngrams = {(word,): (-1.0, -0.5) for word in "abcde"}
+    for ngram in ("ab", "bc", "cd", "abc", "cde", "abcd"):
+        ngrams[tuple(ngram)] = (-0.25 * len(ngram), -0.125)
+    model = NgramModel.open(written(tmp_path, arpa(ngrams)))
+    state = model.begin
+    for word in "abcd":
+        _, state = model.score(state, word)
+    assert model.score(state, "e")[0] == pytest.approx(-0.75)
+
+
 WORDS = ["<s>", "</s>", "a", "b", "c"]
 Ngrams = dict[tuple[str, ...], tuple[float, float]]  # words -> log10 probability, log10 back-off weight
 

@@ -65,7 +65,7 @@ def letters_model(audio: Samples, lengths: np.ndarray) -> tuple[np.ndarray, np.n
     """A model that reads each frame's token from its first sample: token / 128."""
     frames = -(-lengths // FRAME)
     tokens = np.rint(audio[:, ::FRAME] * 128).astype(int)[:, : int(frames.max())]
-    return np.where(np.arange(4) == tokens[:, :, None], -0.1, -3.0), frames
+    return np.where(np.arange(4) == tokens[:, :, None], -0.1, -9.0), frames
 
 
 def spoken(text: str) -> Samples:
@@ -90,6 +90,29 @@ def test_words_come_within_the_latency_and_partial_text_before() -> None:
     assert partial_at <= 0.4 + transcriber.latency
     assert final_at <= 1.0 + transcriber.latency  # the frame after the space shows that it has ended
     assert [word.text for word in transcriber.flush().words] == ["b"]
+
+
+PIECES = Vocabulary(["<blank>", "▁a", "b", "▁"], 0, "▁")  # no token says that a word has ended
+
+
+@pytest.mark.parametrize("decoder", [GreedyDecoder(0, 4), BeamDecoder(PIECES, BeamOptions(max_open_frames=20))])
+def test_a_word_before_a_pause_does_not_wait_for_the_next_one(decoder: Decoder) -> None:
+    transcriber = StreamingTranscriber(letters_model, decoder, PIECES, RATE, FRAME, OPTIONS)
+    said, pause = spoken("a-b--"), spoken("-" * 150)
+    assert transcriber.feed(said).words == []
+    words, silent = [], 0
+    while not words and silent < len(pause):
+        words = transcriber.feed(pause[silent : silent + FRAME]).words
+        silent += FRAME
+    assert [word.text for word in words] == ["ab"]
+    assert transcriber.feed(pause) == ([], "")
+    assert transcriber.flush() == ([], "")
+
+
+def test_a_word_goes_on_after_less_than_a_pause() -> None:
+    transcriber = StreamingTranscriber(letters_model, GreedyDecoder(0, 4), PIECES, RATE, FRAME, OPTIONS)
+    words = transcriber.feed(spoken("a" + "-" * 9 + "b" + "-" * 40)).words
+    assert [word.text for word in words] == ["ab"]
 
 
 def test_the_last_word_comes_when_the_audio_ends() -> None:
@@ -121,7 +144,9 @@ def test_final_words_and_partial_text_are_the_text_so_far() -> None:
     assert words == ["ab", "baa", "ba"] * 5
 
 
-@pytest.mark.parametrize("wrong", [{"chunk": 0.0}, {"left": -1.0}, {"right": math.nan}, {"chunk": math.inf}])
+@pytest.mark.parametrize(
+    "wrong", [{"chunk": 0.0}, {"left": -1.0}, {"right": math.nan}, {"chunk": math.inf}, {"pause": 0.0}]
+)
 def test_wrong_options_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="expected a chunk above 0"):
+    with pytest.raises(UsageError, match=r"expected (a chunk )?above 0"):
         StreamOptions(**wrong)
