@@ -104,7 +104,7 @@ setup(
     packages=list(PACKAGES),
     package_dir=PACKAGES,
     package_data={
-        "intaglio": ["py.typed", "sentences.txt"],
+        "intaglio": ["py.typed", "recordings/*", "sentences.txt"],
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
         "intaglio.runtime.agents": ["timeline.html"],
         "intaglio.training.speech": ["sentences.txt"],

@@ -18,8 +18,8 @@ Array = npt.NDArray[np.floating]
 
 VOCABULARY = "g2p_vocab.json"  # beside the container; its "decoder" lists the phonemes
 AFTER = ("<wb>", "<blank>")  # what follows the phonemes: the end of a word, and CTC's blank
-SPECIAL = ("<pad>", "<sos>", "<eos>", "<unk>")
 HEADS = 4  # not in the file
+BLANK_BIAS = -0.1 * 0.95  # the package adds -0.1 after it has divided the log-probabilities by 0.95
 BLOCK = "acoustic_model.model.blocks"
 HEAD = "acoustic_model.model.proj"
 CONSTANTS = ("mel_fb", "stft_real_kernel", "stft_imag_kernel")
@@ -131,4 +131,4 @@ def _vocabulary(path: Path) -> dict[str, Any]:
     if not isinstance(phonemes, list) or not all(isinstance(each, str) for each in phonemes):
         raise SourceError(f"{file}: its decoder is no list of phonemes. Copy it from the package again.")
     tokens = [*phonemes, *AFTER]
-    return {"tokens": tokens, "blank": tokens.index(AFTER[1]), "word_mark": AFTER[0]}
+    return {"tokens": tokens, "blank": tokens.index(AFTER[1]), "word_mark": AFTER[0], "blank_bias": BLANK_BIAS}

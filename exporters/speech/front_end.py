@@ -45,20 +45,24 @@ def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
     spectrum = graph.op("Conv", [x, waves], strides=[config.hop], pads=pads)
     real, imaginary = graph.ops("Split", [spectrum], 2, axis=1, num_outputs=2)
     power = graph.op("Add", [graph.op("Mul", [real, real]), graph.op("Mul", [imaginary, imaginary])])
-    bands = graph.op("MatMul", [graph.swapped(power), filters])
+    bands = graph.swapped(graph.op("Conv", [power, filters]))
     guard = "Add" if config.guard == "add" else "Max"
     return graph.op("Log", [graph.op(guard, [bands, graph.number(config.floor, FLOAT)])])
 
 
 def _constants(graph: SpeechGraph, config: FrontEnd) -> tuple[ir.Value, ir.Value]:
-    """The window's waves [2 · bins, 1, window], and the filters of the bands [bins, mels]."""
+    """The window's waves [2 · bins, 1, window], and the filters of the bands [mels, bins, 1].
+
+    Both are convolutions: for T4, TensorRT-RTX has those in float32, but no products of matrices.
+    """
     bins = config.fft_size // 2 + 1
     if config.constants == "stored":
         waves = graph.weight(f"{PATH}.waves", [2 * bins, 1, config.window], dtype=FLOAT)
-        return waves, graph.weight(f"{PATH}.filters", [config.mels, bins], transposed=True, dtype=FLOAT)
+        filters = graph.weight(f"{PATH}.filters", [config.mels, bins], dtype=FLOAT)
+        return waves, graph.op("Unsqueeze", [filters, graph.integers(2)])
     computed = LogMel(config)
     waves = graph.constant("waves", computed.get_buffer("waves").numpy(), FLOAT)
-    return waves, graph.constant("mel_filters", computed.get_buffer("filters").numpy().T, FLOAT)
+    return waves, graph.constant("mel_filters", computed.get_buffer("filters").numpy()[..., None], FLOAT)
 
 
 def _mirrored(graph: SpeechGraph, x: ir.Value, half: int) -> ir.Value:

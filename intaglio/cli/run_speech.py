@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
     from intaglio.runtime.speech.recognizer import SpeechOptions
+    from intaglio.runtime.speech.streaming import StreamUpdate
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,13 @@ def _stream(bundle: Path, target: str, options: SpeechOptions, as_json: bool) ->
             click.echo()
 
 
-def _then(updates: Any, last: Callable[[], Any]) -> Any:
-    """The updates, and one more at the end."""
-    yield from updates
+def _then(updates: Iterator[StreamUpdate], last: Callable[[], StreamUpdate]) -> Iterator[StreamUpdate]:
+    """The updates, and one more at the end, also if the input ends within a sample."""
+    broken: UsageError | None = None
+    try:
+        yield from updates
+    except UsageError as error:
+        broken = error
     yield last()
+    if broken is not None:
+        raise broken

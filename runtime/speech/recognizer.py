@@ -88,7 +88,7 @@ class SpeechRecognizer:
         cutter = windows.cutter(self.audio.sample_rate, self.audio.frame_samples)
         decoder = self.decoder()
         tokens: list[Token] = []
-        for log_probs in recording_log_probs(self.log_probs, counted, cutter, windows.batch_size, samples):
+        for log_probs in recording_log_probs(self._scores, counted, cutter, windows.batch_size, samples):
             tokens += decoder.advance(log_probs)
         rate = self.audio.sample_rate
         tokens += decoder.finish()
@@ -98,7 +98,7 @@ class SpeechRecognizer:
         """A transcriber of samples that arrive; it uses this engine."""
         audio = self.audio
         return StreamingTranscriber(
-            self.log_probs, self.decoder(), self.vocabulary, audio.sample_rate, audio.frame_samples, options
+            self._scores, self.decoder(), self.vocabulary, audio.sample_rate, audio.frame_samples, options
         )
 
     def decoder(self) -> Decoder:
@@ -123,6 +123,14 @@ class SpeechRecognizer:
                 f"[{len(audio)}, frames, {width}] and [{len(audio)}]. Re-export the bundle."
             )
         return log_probs.astype(np.float32, copy=False), frames
+
+    def _scores(self, audio: Samples, lengths: npt.NDArray[np.int64]) -> tuple[LogProbs, npt.NDArray[Any]]:
+        """What is decoded: `log_probs`, with the vocabulary's bias of the blank."""
+        log_probs, frames = self.log_probs(audio, lengths)
+        if self.vocabulary.blank_bias:
+            log_probs = log_probs.copy()
+            log_probs[..., self.vocabulary.blank] += self.vocabulary.blank_bias
+        return log_probs, frames
 
 
 class _Counted:

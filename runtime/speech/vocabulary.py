@@ -14,6 +14,7 @@ VOCABULARY = "vocabulary.json"  # its name in a bundle
 MAX_BYTES = 8 << 20  # of the file; parsing takes several times that in memory
 MAX_TOKENS = 1 << 16
 MAX_CHARACTERS = 256  # of a token
+LARGEST_BIAS = 100.0  # nats
 BREAKING = {"Cc", "Zl", "Zp"}  # Unicode categories that break lines or steer a terminal
 
 
@@ -21,23 +22,28 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     tokens: list[str]
     blank: int
     word_mark: str
+    blank_bias: float = 0.0
 
 
 class Vocabulary:
     """The tokens of a CTC model by their index, the blank's index, and the mark at which words begin.
 
     A mark in a token ends a word and begins the next: "▁the" begins a word, " " alone ends one, "a▁b" does both. Marks
-    are not part of the text; the blank has none.
+    are not part of the text; the blank has none. `blank_bias` is added to the blank's log-probability before decoding:
+    models that miss tokens have a negative one.
 
-    Raises `ValueError` for no or too many tokens, a blank out of range, an empty mark, and for empty, long or repeated
-    tokens and those with control characters; the blank may be any string.
+    Raises `ValueError` for no or too many tokens, a blank or a bias out of range, an empty mark, and for empty, long or
+    repeated tokens and those with control characters; the blank may be any string.
     """
 
-    def __init__(self, tokens: Sequence[str], blank: int, word_mark: str):
+    def __init__(self, tokens: Sequence[str], blank: int, word_mark: str, blank_bias: float = 0.0):
         _check(tokens, blank, word_mark)
+        if not abs(blank_bias) <= LARGEST_BIAS:
+            raise ValueError(f"blank_bias {blank_bias}, expected -{LARGEST_BIAS} to {LARGEST_BIAS}")
         self.tokens = tuple(tokens)
         self.blank = blank
         self.word_mark = word_mark
+        self.blank_bias = blank_bias
         self.pieces = [tuple(token.split(word_mark)) for token in tokens]  # of each token; a word ends between two
         self.pieces[blank] = ("",)
 
@@ -56,7 +62,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ValueError(f"{size} bytes, expected at most {MAX_BYTES}")
         found = msgspec.json.decode(path.read_bytes(), type=_File)
-        return Vocabulary(found.tokens, found.blank, found.word_mark)
+        return Vocabulary(found.tokens, found.blank, found.word_mark, found.blank_bias)
     except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         reason = getattr(error, "strerror", None) or one_line(error, 200)
         raise BundleError(f"{path}: not a readable vocabulary ({reason}). Re-export the bundle.") from error

@@ -1,0 +1,110 @@
+"""The recogniser of the package hama: its weights in our network give what its own library gives."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hama.asr import ASRModel
+
+import intaglio
+from intaglio.bundle import Bundle
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.hama_container import MAGIC
+from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.speech_samples import Recording, recordings
+
+ASSETS = Path(str(resources.files("hama").joinpath("assets")))
+CONTAINER = ASSETS / "asr_waveform.hama"
+SAMPLES = recordings()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hama")
+    intaglio.convert(CONTAINER, folder / "checkpoint")
+    assert intaglio.export(folder / "checkpoint", folder / "bundle").passed
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def recognizer(bundle: Path) -> Iterator[SpeechRecognizer]:
+    with SpeechRecognizer(Bundle.open(bundle)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("recording", SAMPLES, ids=lambda recording: recording.name)
+def test_what_is_heard_is_what_the_library_hears(recording: Recording, recognizer: SpeechRecognizer) -> None:
+    library = ASRModel()
+    expected = library.transcribe_waveform(recording.samples, 16000)
+    found = recognizer.transcribe_samples([recording.samples])
+    assert [token.text for token in found.tokens if token.text != "<wb>"] == expected.phonemes
+    assert [word.text for word in found.words] == [
+        word.replace(" ", "") for word in expected.word_phoneme_text.split(" | ")
+    ]
+
+
+@pytest.mark.parametrize("recording", SAMPLES, ids=lambda recording: recording.name)
+def test_the_log_probabilities_are_the_librarys(recording: Recording, recognizer: SpeechRecognizer) -> None:
+    """Features are rounded to float16. One at the border of two numbers becomes the one or the other by the order of
+    summation, so a few frames differ by more than the others."""
+    samples = recording.samples[None]
+    feeds = {"waveform": samples, "waveform_lengths": np.array([samples.shape[1]])}
+    expected, lengths = ASRModel().session.run(["log_probs", "out_lengths"], feeds)
+    found, frames = recognizer.log_probs(samples, np.array([samples.shape[1]]))
+    assert frames.tolist() == lengths.tolist()
+    difference = np.abs(found - expected)
+    assert (difference <= 1e-3).mean() >= 0.995
+    assert difference.max() <= 2e-2
+    assert (found.argmax(-1) == expected.argmax(-1)).all()
+
+
+def test_run_says_when_each_word_was_said(bundle: Path) -> None:
+    path = Path(str(resources.files("intaglio").joinpath("recordings", "sentence-5.flac")))
+    (result,) = intaglio.run(bundle, [str(path)])
+    assert result.transcript.split()[:2] == ["hi", "maɪt"]  # he might
+    assert result.seconds == pytest.approx(3.29, abs=0.01)
+    starts = [word.start for word in result.words]
+    assert starts == sorted(starts) and result.words[-1].end <= result.seconds
+    assert 0 < result.real_time_factor < 1
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "another file": (lambda data: b"RIFF" + data[4:], "begins with"),
+    "half of it": (lambda data: data[: len(data) // 2], "damaged"),
+    "only its first bytes": (lambda data: data[:9], "damaged"),
+    "a count beyond the file": (lambda data: data[:8] + struct.pack("<I", 2**31) + data[12:], "damaged"),
+    "a tensor beyond the file": (lambda data: data[:30] + struct.pack("<Q", 2**60) + data[38:], "damaged"),
+    "a dtype that is none": (lambda data: data[:20] + b"\x07" + data[21:], "dtype 7"),
+    "a name that is no text": (lambda data: data[:14] + b"\xff\xff" + data[16:], "damaged"),
+    "no tensors": (lambda data: MAGIC + struct.pack("<I", 0), "0 blocks"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_container_gets_one_line(name: str, tmp_path: Path) -> None:
+    damage, reason = DAMAGES[name]
+    path = tmp_path / "damaged.hama"
+    path.write_bytes(damage(CONTAINER.read_bytes()))
+    (tmp_path / "g2p_vocab.json").write_bytes((ASSETS / "g2p_vocab.json").read_bytes())
+    with pytest.raises(SourceError, match=reason) as raised:
+        intaglio.convert(path, tmp_path / "checkpoint")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_containers_other_networks_are_refused(tmp_path: Path) -> None:
+    for name in ("encoder.hama", "decoder_step.hama", "p2g.hama"):
+        with pytest.raises(SourceError, match=r"begins with|not the network of hama"):
+            intaglio.convert(ASSETS / name, tmp_path / "checkpoint")
+
+
+def test_a_container_without_its_vocabulary_says_which_file_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "asr_waveform.hama"
+    path.write_bytes(CONTAINER.read_bytes())
+    with pytest.raises(SourceError, match=r"g2p_vocab\.json: no such file"):
+        intaglio.convert(path, tmp_path / "checkpoint")
