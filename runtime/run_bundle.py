@@ -9,23 +9,28 @@ from typing import Any
 from intaglio.bundle import Bundle
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
-from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.speech.recognizer import speech_options
 
 
 def run(
     bundle: str | Path,
-    inputs: Iterable[str],
+    texts: Iterable[str],
     target: str = "ort-cpu",
     batch_size: int = 32,
     truncate: bool = False,
     top: int = 5,
-    speech: SpeechOptions | None = None,
+    beam: int | None = None,
+    language_model: str | Path | None = None,
+    max_seconds: float | None = None,
 ) -> Iterator[Any]:
-    """Run `bundle` on `inputs` and yield one result per input, in order.
+    """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.run_texts`.
 
-    For a bundle that takes text, inputs are texts and results are `Ran`: see `intaglio.runtime.run_texts`. For a speech
-    recogniser, inputs are the paths of recordings and results are `Transcribed` (`intaglio.runtime.speech`); `speech`
-    has its options. Raises `UsageError` for an input that the model does not accept, `BundleError` for another bundle.
+    A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
+    (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or
+    the default width with `language_model`, an ARPA file of word n-grams. Recordings longer than `max_seconds` are
+    refused. `batch_size`, `truncate` and `top` are for texts. Raises `UsageError` for an input that the model does not
+    accept, `BundleError` for a bundle that does not take any.
     """
     opened = Bundle.open(bundle)
-    return modality_of(opened.manifest).run(opened, inputs, RunOptions(target, batch_size, truncate, top, speech))
+    speech = speech_options(beam, language_model, max_seconds)
+    return modality_of(opened.manifest).run(opened, texts, RunOptions(target, batch_size, truncate, top, speech))

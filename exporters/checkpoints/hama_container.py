@@ -16,7 +16,7 @@ import numpy.typing as npt
 from intaglio.errors import SourceError
 
 MAGIC = b"HAMAPK\x01\x02"
-DTYPES = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+DTYPES: dict[int, np.dtype[np.floating]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 ALIGNMENT = 16
 MAX_BYTES = 1 << 30  # the package's largest file has 18 MB
 FIX = "Take the file from the installed package again."

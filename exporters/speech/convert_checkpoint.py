@@ -12,9 +12,11 @@ from intaglio.errors import SourceError, storage_errors
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
 from intaglio.exporters.checkpoints.hama_container import read_container
 from intaglio.exporters.checkpoints.nemo_archive import read_archive
+from intaglio.exporters.speech.from_hama import read_hama
 from intaglio.extras import load
 from intaglio.files import atomic_directory
 from intaglio.progress import step
+from intaglio.speech.configuration import check_config
 
 VOCABULARY = "vocabulary.json"
 NEMO, HAMA = ".nemo", ".hama"
@@ -44,10 +46,8 @@ def convert(source: str | Path, output: str | Path, force: bool = False) -> Conv
     with atomic_directory(Path(output), force, CONFIG) as folder:
         with step("loading the libraries"):
             torch = load("torch")
-            from intaglio.exporters.speech.from_hama import read_hama
             from intaglio.exporters.speech.from_nemo import read_nemo
             from intaglio.exporters.speech.network import check_weights
-            from intaglio.speech.configuration import check_config
             from intaglio.speech.network import SpeechNetwork
         with step("reading"):
             if path.suffix == NEMO:

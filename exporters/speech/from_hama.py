@@ -101,14 +101,14 @@ def _named(tensors: Mapping[str, Array], count: int, numbered: Mapping[str, list
             weights[f"{path}.convolution.depthwise.{part}"] = tensors[next(convolutions)]
         for place, name in enumerate(MATRICES):
             matrix = tensors[numbered["MatMul"][6 * index + place]].T
-            for each, part in _split(f"{path}.{name}", matrix):
-                weights[f"{each}.weight"] = part
-    for name, tensor in tensors.items():
-        if found := re.fullmatch(rf"{re.escape(BLOCK)}\.(\d+)\.(.+?)[._](weight|bias)", name):
+            for each, array in _split(f"{path}.{name}", matrix):
+                weights[f"{each}.weight"] = array
+    for stored, tensor in tensors.items():
+        if found := re.fullmatch(rf"{re.escape(BLOCK)}\.(\d+)\.(.+?)[._](weight|bias)", stored):
             path = f"encoder.layers.{found[1]}"
             inside = "qkv" if found[2] == "attn.in_proj" else PARTS.get(found[2], found[2])
-            for each, part in _split(f"{path}.{inside}", tensor):
-                weights[f"{each}.{found[3]}"] = part
+            for each, array in _split(f"{path}.{inside}", tensor):
+                weights[f"{each}.{found[3]}"] = array
     weights |= {f"head.{part}": tensors[f"{HEAD}.{part}"] for part in ("weight", "bias") if f"{HEAD}.{part}" in tensors}
     filters, real, imaginary = (tensors[name] for name in CONSTANTS)
     weights |= {"front_end.filters": filters.T, "front_end.waves": np.concatenate([real, imaginary])}

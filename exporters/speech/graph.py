@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
@@ -71,9 +73,7 @@ class SpeechGraph(GraphWriter):
         """`x` [batch, a, b] as [batch, b, a]."""
         return self.op("Transpose", [x], perm=[0, 2, 1])
 
-    def convolution(
-        self, path: str, x: ir.Value, shape: list[int], bias: bool = True, **attributes: object
-    ) -> ir.Value:
+    def convolution(self, path: str, x: ir.Value, shape: list[int], bias: bool = True, **attributes: Any) -> ir.Value:
         """A convolution with the weight of `shape` [outputs, inputs / groups, *kernel] at `path`."""
         with self.module(path):
             biases = [self.weight(f"{path}.bias", shape[:1])] if bias else []

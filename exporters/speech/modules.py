@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -171,7 +172,7 @@ def _image_subsampling(
 ) -> tuple[ir.Value, ir.Value]:
     config = graph.config
     channels, bands = config.subsampling.channels or config.hidden_size, config.front_end.mels
-    down = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
+    down: dict[str, Any] = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
     x = graph.op("Unsqueeze", [features, graph.integers(1)])
     for stage in range(int(math.log2(config.subsampling.factor))):
         at, inputs = f"{path}.stages.{stage}", channels if stage else 1

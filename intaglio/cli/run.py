@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intaglio.cli.output import json_option, print_json, print_table
-from intaglio.cli.run_speech import SpeechFlags, speech_options, takes_recordings, transcribe
+from intaglio.cli.run_speech import SpeechFlags, speech_flags, takes_recordings, transcribe
 from intaglio.cli.text_lines import lines
 from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT, summary
@@ -50,7 +50,7 @@ PAIRS = 20
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
 @click.option("--similarity", "compare", is_flag=True, help="Show the cosine similarity of the texts' embeddings.")
-@speech_options
+@speech_flags
 @json_option
 def run_command(
     bundle: Path,

@@ -13,7 +13,7 @@ import click
 
 from intaglio.cli.output import print_json
 from intaglio.cli.printable import printable
-from intaglio.errors import UsageError
+from intaglio.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from intaglio.runtime.speech.recognizer import SpeechOptions
@@ -38,15 +38,12 @@ class SpeechFlags:
 
     def options(self) -> SpeechOptions:
         """The options of the recogniser. Raises `UsageError` for values out of range."""
-        from intaglio.runtime.speech.beam_search import BeamOptions
-        from intaglio.runtime.speech.recognizer import SpeechOptions
+        from intaglio.runtime.speech.recognizer import speech_options
 
-        width = self.beam if self.beam is not None or self.language_model is None else BeamOptions().width
-        beam = BeamOptions(width) if width is not None else None
-        return SpeechOptions(beam, self.language_model, max_seconds=self.max_seconds)
+        return speech_options(self.beam, self.language_model, self.max_seconds)
 
 
-def speech_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of speech to a command, which gets them as `speech`."""
 
     @click.option("--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy.")
@@ -69,10 +66,13 @@ def speech_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_recordings(bundle: Path) -> bool:
-    """Whether the bundle at this path is a speech recogniser."""
+    """Whether the bundle at this path is a speech recogniser; one that cannot be read is reported when it is opened."""
     from intaglio.manifest_reading import read_manifest
 
-    return read_manifest(bundle).audio is not None
+    try:
+        return read_manifest(bundle).audio is not None
+    except BundleError:
+        return False
 
 
 def transcribe(
@@ -82,17 +82,24 @@ def transcribe(
     from intaglio.runtime import run
     from intaglio.runtime.speech.recording_list import recordings_of
 
-    options = flags.options()
     if flags.stream:
         if recordings or file:
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
-        _stream(bundle, target, options, as_json)
+        _stream(bundle, target, flags.options(), as_json)
         return
     if bool(recordings) == bool(file):
         got = "both" if recordings else "neither"
         raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
     paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
-    for result in run(bundle, paths, target, speech=options):
+    results = run(
+        bundle,
+        paths,
+        target,
+        beam=flags.beam,
+        language_model=flags.language_model,
+        max_seconds=flags.max_seconds,
+    )
+    for result in results:
         if as_json:
             print_json(result)
         else:

@@ -143,6 +143,7 @@ def read_config(config: Mapping[str, Any], where: str) -> SpeechConfig:
 def check_config(config: SpeechConfig, where: str) -> None:
     """Raise `SourceError` for values that no model can have."""
     front_end, subsampling = config.front_end, config.subsampling
+    ranged: list[tuple[SpeechConfig | FrontEnd, str, str, tuple[int, int]]]
     ranged = [(config, "", name, limits) for name, limits in LIMITS.items()]
     ranged += [(front_end, "front_end.", name, limits) for name, limits in FRONT_END_LIMITS.items()]
     for owner, prefix, name, (low, high) in ranged:

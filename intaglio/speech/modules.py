@@ -71,7 +71,7 @@ class SelfAttention(nn.Module):
         return self.dropout if self.training else 0.0
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.heads, self.head_dim)).transpose(1, 2)
+        return x.view(x.shape[0], x.shape[1], self.heads, self.head_dim).transpose(1, 2)
 
 
 class RelativeAttention(SelfAttention):
@@ -105,7 +105,7 @@ def shifted(scores: Tensor) -> Tensor:
     """
     frames = scores.shape[-2]
     flat = scores.flatten(-2)[..., frames - 1 : frames - 1 + frames * (2 * frames - 1)]
-    return flat.unflatten(-1, (frames, 2 * frames - 1))[..., :frames]
+    return flat.reshape(*flat.shape[:-1], frames, 2 * frames - 1)[..., :frames]
 
 
 def relative_positions(frames: int, width: int, like: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, *context: Tensor) -> Tensor:
         """`x` [batch, frames, width] and what the module reads besides it -> the same shape as `x`."""
         if self.before:
-            return x + self.dropout(self.module(self.norm(x), *context))
+            added: Tensor = x + self.dropout(self.module(self.norm(x), *context))
+            return added
         normalised: Tensor = self.norm(x + self.dropout(self.module(self.scaling(x), *context)))
         return normalised
 

@@ -94,7 +94,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
     lengths, log_probs = outputs.get(OUTPUT_LENGTHS), outputs.get(LOG_PROBS)
     if lengths is None or log_probs is None or log_probs.ndim != 3 or lengths.shape != log_probs.shape[:1]:
         return None
-    kept: Array = np.arange(log_probs.shape[1]) < lengths[:, None]
+    kept: Array = np.arange(log_probs.shape[1]) < lengths.astype(np.int64)[:, None]
     return kept
 
 

@@ -42,6 +42,16 @@ class SpeechOptions:
             raise UsageError("a language model needs a beam search. Add a beam, or leave the language model out.")
 
 
+def speech_options(
+    beam: int | None = None, language_model: str | Path | None = None, max_seconds: float | None = None
+) -> SpeechOptions:
+    """The options as the verb `run` has them. Raises `UsageError` for one that is out of range."""
+    if beam is None and language_model is None:
+        return SpeechOptions(max_seconds=max_seconds)
+    options = BeamOptions() if beam is None else BeamOptions(beam)
+    return SpeechOptions(options, language_model, max_seconds=max_seconds)
+
+
 class SpeechRecognizer:
     """An opened bundle that transcribes recordings. A context manager; used by one thread at a time."""
 

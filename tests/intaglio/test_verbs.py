@@ -43,6 +43,7 @@ COMMAND_LINE_ONLY = {
     "agent --trace": "intaglio.runtime.agents.trace.trace_bytes",
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
+    "run --stream": "intaglio.runtime.speech.recognizer.SpeechRecognizer.stream",
     "run --similarity": "intaglio.runtime.similarities.similarity",
     "bench --force": "it guards --plot",
     "bench --plot": "intaglio.validate.bench.picture.picture",
