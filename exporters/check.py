@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from intaglio import child_process
-from intaglio.bounds import Bounds
+from intaglio.bounds import INTEGER, Bounds
 from intaglio.errors import EngineError
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
@@ -67,9 +67,10 @@ def _compare(
 
 
 def compared(found: Array, wanted: Array, bounds: Bounds) -> Checked:
-    """The difference of `found` from `wanted`, float arrays of the same shape."""
+    """The difference of `found` from `wanted`, arrays of the same shape; those of integers are to be equal."""
     error, similarity = max_abs(found, wanted), cosine(found, wanted)
-    limit = bounds.output.limit(float(np.abs(wanted).max(initial=0.0)))
+    bound = bounds.output if np.issubdtype(wanted.dtype, np.floating) else INTEGER
+    limit = bound.limit(float(np.abs(wanted).max(initial=0.0)))
     alike = bounds.cosine is None or similarity >= bounds.cosine.value
     return Checked(error, similarity, error <= limit and alike, limit)
 
