@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.graph_passes.affine_layers import AffineLayers, Vector, users
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.graphs import all_nodes, constant, rank, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 
 EPSILON = 1e-5  # the standard's default
 
@@ -58,7 +58,7 @@ def _fold(node: ir.Node, layers: AffineLayers) -> str | None:
     if node.attributes.get_int("training_mode", 0):
         return "it is in training mode"
     layer = layers.returning(x)
-    if layer is None or (layer.node.op_type == "MatMul" and rank(x) != 2):
+    if layer is None or layer.node.op_type == "MatMul":
         producer = x.producer()
         return f"it follows {'an input' if producer is None else producer.op_type}, not a Conv or Gemm with constants"
     if x.is_graph_output() or len(users(x)) != 1:
