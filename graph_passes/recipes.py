@@ -54,9 +54,9 @@ from intaglio.safe_yaml import load_yaml
 PASSES: dict[str, type[Pass]] = {
     "raise_opset": RaiseOpset,
     "fold_constants": FoldConstants,
+    "canonicalize": Canonicalize,
     "fold_batch_norm": FoldBatchNorm,
     "fold_scales": FoldScales,
-    "canonicalize": Canonicalize,
     "calibrate": Calibrate,
     "float16": Float16,
     "check_encoder": CheckEncoder,
