@@ -93,7 +93,8 @@ class Calibrate(ObservingPass):
             counts.leave(
                 f"{tokens} tokens are few, values outside their range will be clipped: give some 64 paragraphs"
             )
-        if inputs.manifest is None or inputs.manifest.decoder is None:  # a decoder's chunks have no padding
+        if inputs.manifest is None or (inputs.manifest.decoder is None and inputs.manifest.audio is None):
+            # a decoder's chunks have no padding, and recordings are run one by one
             _note_padding(mask_axes(model), counts)
         return model, counts
 

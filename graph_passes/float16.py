@@ -15,6 +15,7 @@ from onnx_ir.passes.common import InlinePass
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
+from intaglio.graph_passes.front_end import ancestors, front_end
 from intaglio.graph_passes.graphs import (
     Names,
     all_graphs,
@@ -43,6 +44,8 @@ class Float16(Pass):
     4. Calls of the model's functions are inlined first.
     5. Cos and Sin, and the computation of their angles, stay float32: rotary positions of some thousand radians would
        be off by whole radians.
+    6. So do the log-mel features of a recogniser (`front_end`), with the waveform that they are computed from, and
+       log-probabilities that are an output of the graph (LogSoftmax), which a search adds up.
 
     LayerNormalization still computes mean and variance in float32 (`stash_type`). Raises `GraphError` for a decoder
     with an exit after every block, which compares states in float32, and if the dtype of a value of another domain's
@@ -87,11 +90,11 @@ class _Conversion:
         self.names = Names(model)
         self.out_of_range = OutOfRange()
         self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
-        self.angles = _angles(nodes)
+        self.computed_in_single = _angles(nodes) | front_end(model) | _log_probabilities(nodes)
         # Places that stay float32: (node, index of an input), and (node, index of an output).
         self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
         self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
-        self.kept = self._kept_constants()
+        self.kept = self._kept_constants() | self._kept_io(front_end(model))
         self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same value in float32, if there is one
         self.casts: list[ir.Node] = []
 
@@ -147,7 +150,7 @@ class _Conversion:
         named = node.op_type in self.options.keep or node.name in self.options.keep
         if named and has_subgraphs(node):
             self.counts.leave(f"keep: {node.op_type} {node.name!r} has a body; name the nodes in it instead")
-        return not has_subgraphs(node) and (named or node in self.angles or self._schema(node) is None)
+        return not has_subgraphs(node) and (named or node in self.computed_in_single or self._schema(node) is None)
 
     def _kept_constants(self) -> set[ir.Value]:
         """Return the initializers and Constants used only in float32 places; they do not change."""
@@ -160,6 +163,15 @@ class _Conversion:
             if value.uses() and not value.is_graph_input() and not value.is_graph_output()
             if all((node, index) in places for node, index in value.uses())
         }
+
+    def _kept_io(self, features: set[ir.Node]) -> set[ir.Value]:
+        """Return the waveforms and the log-probabilities, inputs and outputs of the graph that do not change."""
+        waveforms = {
+            value
+            for value in self.model.graph.inputs
+            if value in self.floats and value.uses() and all(node in features for node, _ in value.uses())
+        }
+        return waveforms | {node.outputs[0] for node in _log_probabilities(self.nodes)}
 
     def _initializers(self, single_io: list[ir.Value]) -> None:
         for graph in all_graphs(self.model):
@@ -272,14 +284,12 @@ def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
 
 def _angles(nodes: Sequence[ir.Node]) -> set[ir.Node]:
     """Return the Cos and Sin nodes, and the nodes that compute their angles."""
-    found: set[ir.Node] = set()
-    waiting = [node for node in nodes if node.op_type in ("Cos", "Sin") and node.domain == ""]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += [producer for value in node.inputs if value is not None and (producer := value.producer())]
-    return found
+    return ancestors([node for node in nodes if node.op_type in ("Cos", "Sin") and node.domain == ""])
+
+
+def _log_probabilities(nodes: Sequence[ir.Node]) -> set[ir.Node]:
+    """Return the nodes of log-probabilities that are outputs of the graph."""
+    return {node for node in nodes if node.op_type == "LogSoftmax" and node.outputs[0].is_graph_output()}
 
 
 def _takes_half(schema: onnx.defs.OpSchema, side: str, index: int) -> bool:

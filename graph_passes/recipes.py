@@ -16,7 +16,9 @@ from intaglio.graph_passes.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
+from intaglio.graph_passes.fold_batch_norm import FoldBatchNorm
 from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.fold_scales import FoldScales
 from intaglio.graph_passes.inline import Inline
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.check_encoder import CheckEncoder
@@ -53,6 +55,8 @@ PASSES: dict[str, type[Pass]] = {
     "raise_opset": RaiseOpset,
     "fold_constants": FoldConstants,
     "canonicalize": Canonicalize,
+    "fold_batch_norm": FoldBatchNorm,
+    "fold_scales": FoldScales,
     "calibrate": Calibrate,
     "float16": Float16,
     "check_encoder": CheckEncoder,
@@ -88,6 +92,9 @@ PASSES: dict[str, type[Pass]] = {
 
 CANONICAL: list[Pass] = [RaiseOpset(), FoldConstants(), Canonicalize()]
 
+# Scales, shifts and batch normalisations become part of the weights.
+FOLDED: list[Pass] = [*CANONICAL, FoldBatchNorm(), FoldScales()]
+
 # From a calibrated floating-point graph to integer operators.
 LOWERING: list[Pass] = [
     IntegerEmbedding(),
@@ -117,7 +124,7 @@ INT8_ONLY: list[Pass] = [
 
 # INT8 products between floating-point GELU, softmax and normalisation, which TensorRT fuses itself.
 INT8_QDQ: list[Pass] = [
-    *CANONICAL,
+    *FOLDED,
     Calibrate(),
     Equalize(),
     Calibrate(),
@@ -131,10 +138,11 @@ MAX_PASSES = 200  # of a recipe
 
 RECIPES: dict[str, list[Pass]] = {
     "canonical": CANONICAL,
-    "float16": [*CANONICAL, Float16()],
+    "fold": FOLDED,
+    "float16": [*FOLDED, Float16()],
     "int8-only": INT8_ONLY,
     "int8-qdq": INT8_QDQ,
-    "int8-weights": [*CANONICAL, IntegerEmbedding(where="everywhere"), QuantizeWeights(where="everywhere")],
+    "int8-weights": [*FOLDED, IntegerEmbedding(where="everywhere"), QuantizeWeights(where="everywhere")],
     "h-gelu": [*CANONICAL, HGelu()],
     "lut": [Lut()],  # a decoder that intaglio exported is canonical
     "lut-sparse": [LutSparse()],

@@ -73,7 +73,7 @@ def compress(
     The tokenizer's files and the manifest are copied; engines and reports are not, as they belong to the old graph. For
     an encoder-decoder the passes apply to the decoder, and the encoder is copied unchanged.
     `calibration`: real inputs to observe activations on, a UTF-8 file with one text per line or an .npz file of arrays
-    by input name. `sensitivity`: the file that `intaglio.training.sensitivity` made for this bundle, or for another one
+    by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that `intaglio.training.sensitivity` made for this bundle, or for another one
     of the same checkpoint; if a pass needs it and it is not given, it is computed from `calibration`, a text. Each must
     be given if and only if a pass of the recipe needs it. `allow_float`: keep in floating point what an integer-only
     recipe cannot convert, instead of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option.
@@ -132,7 +132,8 @@ def _check_data(
     weighting = [graph_pass.name for graph_pass in passes if Need.SENSITIVITY in graph_pass.needs]
     if observing and calibration is None:
         raise UsageError(
-            f"recipe {recipe}: pass {observing[0]} needs real text. Give {CALIBRATION} FILE (one text per line)."
+            f"recipe {recipe}: pass {observing[0]} needs real text. Give {CALIBRATION} FILE (one text per line; for a "
+            "speech recogniser a folder or a list of recordings)."
         )
     if weighting and calibration is None and sensitivity is None:
         raise UsageError(

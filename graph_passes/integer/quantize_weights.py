@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
+from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.integer.region import model_region
@@ -29,7 +30,8 @@ class QuantizeWeights(Pass):
     1. `where="encoder"`: the weights from the embedding tables to the last normalisation; "everywhere": all.
     2. `smallest` is the minimum number of elements of a weight to quantise.
     3. The scales have the weight's dtype.
-    4. Left: weights that are not constants, not 2-D, or neither float32 nor float16.
+    4. Left: weights that are not constants, not 2-D, or neither float32 nor float16; the filters of a recogniser's
+       front end, whose rounding a logarithm would amplify.
     """
 
     name: ClassVar[str] = "quantize_weights"
@@ -42,8 +44,12 @@ class QuantizeWeights(Pass):
         counts = Counts()
         writer = Writer(model)
         shared: dict[ir.Value, ir.Value] = {}
+        computing_features = front_end(model)
         for node in model_region(model) if self.where == "encoder" else all_nodes(model):
             if node.op_type != "MatMul" or node.domain != "" or node.graph is not model.graph:
+                continue
+            if node in computing_features:
+                counts.leave(f"{node.name}: computes the features of a waveform")
                 continue
             weight = node.inputs[1]
             tensor = constant(weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intaglio.graph_passes.front_end import STRUCTURE, features, front_end
 from intaglio.graph_passes.graphs import constant
 from intaglio.plugins import DOMAIN
 
@@ -14,13 +15,14 @@ def model_region(model: ir.Model) -> list[ir.Node]:
     """Return the nodes, in the graph's order, that depend on embeddings and that a normalisation depends on.
 
     1. They begin with the Gathers from constant tables of two axes (words, positions, types), and what follows them;
-       in a graph without such tables, such as for images or sound, with its floating-point inputs.
+       in a graph without such tables, such as for images, with its floating-point inputs; in one that computes the
+       features of a waveform, after these.
     2. They end with the last normalisation; a pooler, a classifier or a language model's head comes after it. In a
        graph without normalisations they end with the outputs.
 
     Integer arithmetic on indices and masks is not included.
     """
-    following = set() if any(map(is_embedding, model.graph)) else set(filter(_is_float, model.graph.inputs))
+    following = set() if any(map(is_embedding, model.graph)) else _first_values(model)
     for node in model.graph:
         follows = not following.isdisjoint(value for value in node.inputs if value is not None)
         if is_embedding(node) or (follows and not _gives_structure(node)):
@@ -34,6 +36,10 @@ def model_region(model: ir.Model) -> list[ir.Node]:
             if not following.isdisjoint(node.outputs):
                 region.append(node)
     return region[::-1]
+
+
+def _first_values(model: ir.Model) -> set[ir.Value]:
+    return features(model, front_end(model)) or set(filter(_is_float, model.graph.inputs))
 
 
 def is_embedding(node: ir.Node) -> bool:
@@ -56,4 +62,4 @@ def _is_float(value: ir.Value) -> bool:
 
 def _gives_structure(node: ir.Node) -> bool:
     """Whether the node's output depends only on shapes."""
-    return node.domain == "" and node.op_type in ("Shape", "Size")
+    return node.domain == "" and node.op_type in STRUCTURE

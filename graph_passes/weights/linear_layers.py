@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.plugins import DOMAIN
@@ -166,9 +167,12 @@ def layer_name(weight: ir.Value) -> str:
 
 
 def all_layers(model: ir.Model) -> Iterator[LinearLayer]:
-    """Return every layer of the graph and its branches, in the order of the graph."""
+    """Return every layer of the graph and its branches, in the order of the graph, except those of a front end."""
+    computing_features = front_end(model)
     for node in all_nodes(model):
         if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
+            continue
+        if node in computing_features:
             continue
         x, factor = node.inputs[:2]
         if x is None or constant(x) is not None:

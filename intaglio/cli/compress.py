@@ -22,6 +22,7 @@ Examples:
   intaglio compress minilm -o minilm-fp16 --recipe float16
   intaglio compress bundle -o mine --recipe mine.yaml
   intaglio compress minilm -o minilm-int8 --recipe int8-only --calibration texts.txt
+  intaglio compress recogniser -o recogniser-int8 --recipe int8-qdq --calibration recordings/
 \b
 A recipe file lists passes in order:
   passes:
@@ -54,7 +55,8 @@ Group-wise quantisation of a decoder, with fewer bits than the recipe's default:
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Real inputs to observe activations on: a UTF-8 file with one text per line, or .npz arrays by input name.",
+    help="Real inputs to observe activations on: a UTF-8 file with one text per line, a folder or list of recordings, "
+    "or .npz arrays by input name.",
 )
 @click.option(
     "--sensitivity",

@@ -11,7 +11,9 @@ import pytest
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.float16 import Float16
+from intaglio.graph_passes.fold_batch_norm import FoldBatchNorm
 from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.fold_scales import FoldScales
 from intaglio.graph_passes.raise_opset import RaiseOpset
 from intaglio.graph_passes.recipes import PASSES, RECIPES, load_recipe
 from intaglio.graph_passes.weights.gptq import Gptq
@@ -33,7 +35,8 @@ def test_names_of_passes_are_the_keys_of_the_table() -> None:
 def test_recipe_by_name() -> None:
     name, passes = load_recipe("float16")
     assert name == "float16"
-    assert [type(entry) for entry in passes] == [RaiseOpset, FoldConstants, Canonicalize, Float16]
+    folding = [RaiseOpset, FoldConstants, Canonicalize, FoldBatchNorm, FoldScales]
+    assert [type(entry) for entry in passes] == [*folding, Float16]
     passes.clear()
     assert load_recipe("float16")[1], "the table was given away"
 

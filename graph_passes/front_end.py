@@ -1,0 +1,72 @@
+"""The part of a recogniser's graph that computes log-mel features from a waveform.
+
+It stays in float32: the power of loud speech exceeds float16, and the logarithm of a quiet band's power amplifies the
+rounding of its weights without bound.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+STRUCTURE = frozenset({"Shape", "Size"})
+SPECTRA = frozenset({"Conv", "MatMul", "STFT", "DFT"})
+LAYERS = frozenset({"BatchNormalization", "Conv", "GRU", "Gemm", "LSTM", "LayerNormalization", "MatMul", "RNN"})
+NOT_LINEAR = frozenset({"Gelu", "LayerNormalization", "Relu", "Sigmoid", "Softmax", "Tanh"})
+
+
+def front_end(model: ir.Model) -> set[ir.Node]:
+    """Return the nodes that compute log-mel features; none in a graph that takes no waveform.
+
+    1. A Log of the power (x·x, or Pow) of a spectrum (Conv, MatMul, STFT or DFT) with no activation function before
+       it, and all nodes that it depends on.
+    2. What follows it up to the first layer (Conv, MatMul, Gemm, a normalisation with weights), and all nodes which
+       that depends on: the normalisation of the features, and how many they are.
+    """
+    logs = [node for node in model.graph if node.op_type == "Log" and node.domain == "" and _is_of_power(node)]
+    return ancestors([*logs, *_following(logs)])
+
+
+def features(model: ir.Model, nodes: set[ir.Node]) -> set[ir.Value]:
+    """The values that the layers after the front end take from it, whose nodes are `nodes`."""
+    return {
+        value
+        for node in nodes
+        for value in node.outputs
+        if value.dtype is not None and value.dtype.is_floating_point()
+        if any(user not in nodes and user.op_type not in STRUCTURE for user, _ in value.uses())
+    }
+
+
+def ancestors(nodes: list[ir.Node]) -> set[ir.Node]:
+    """`nodes`, and all that they depend on."""
+    found: set[ir.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [producer for value in node.inputs if value is not None and (producer := value.producer())]
+    return found
+
+
+def _is_of_power(log: ir.Node) -> bool:
+    before = ancestors([log])
+    kinds = {node.op_type for node in before}
+    powers = any(
+        node.op_type == "Pow" or (node.op_type == "Mul" and node.inputs[0] is node.inputs[1]) for node in before
+    )
+    return powers and not kinds.isdisjoint(SPECTRA) and kinds.isdisjoint(NOT_LINEAR)
+
+
+def _following(logs: list[ir.Node]) -> list[ir.Node]:
+    """The nodes after `logs`, up to the first layers."""
+    found: set[ir.Node] = set(logs)
+    waiting = list(logs)
+    while waiting:
+        for value in waiting.pop().outputs:
+            for user, _ in value.uses():
+                stops = user.op_type in STRUCTURE | LAYERS or user.domain != ""
+                if user not in found and not stops:
+                    found.add(user)
+                    waiting.append(user)
+    return list(found)
