@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from itertools import islice
 
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.transcript import Word
@@ -57,18 +58,19 @@ class SpeechCall:
             self._timer.cancel()
 
     def work(self) -> bool:
-        """Compute one window; return whether others follow. On the worker's thread, as all that follows."""
+        """Compute one window, of a short recording also the end; return whether more follows.
+
+        On the worker's thread, as all that follows.
+        """
         if self.cancelled:
             return False
         began = time.perf_counter()
         if self.queued_seconds is None:
             self.queued_seconds = began - self._arrived
-        words = next(self._windows, None)
+        for words in islice(self._windows, 2 if self.short else 1):
+            self._send(words)
         self.work_seconds += time.perf_counter() - began
-        if words is None:
-            return False
-        self._send(words)
-        return True
+        return not self.transcription.finished
 
     def end(self, error: Exception | None) -> None:
         """Release the recording, and let the caller continue."""

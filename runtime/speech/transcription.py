@@ -24,9 +24,9 @@ class CountedBlocks:
 
 
 class Transcription:
-    """Iterate over it for the words of each window that became final; then ask for the transcript.
+    """Iterate over it for the words that became final; then ask for the transcript.
 
-    Each iteration reads and computes one window, or one batch of them.
+    Each iteration computes one window, or one batch of them; the last one only returns the last words.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Transcription:
         self.vocabulary = vocabulary
         self.frame_seconds = frame_samples / sample_rate
         self.tokens: list[Token] = []  # that became final
+        self.finished = False  # all words have been returned
 
     @property
     def seconds(self) -> float:
@@ -59,6 +60,7 @@ class Transcription:
         words.seconds = self.seconds
         last = self._decoder.finish()
         self.tokens += last
+        self.finished = True
         yield words.add(last) + words.close()
 
     def transcript(self) -> Transcript:
