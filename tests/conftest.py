@@ -18,8 +18,8 @@ import pytest
 from chat_bundles import chat_bundle
 from early_exits import save_early_exit
 from hypothesis import settings
-from threadpoolctl import threadpool_limits
 from speech_bundles import export_recogniser
+from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,18 @@ import numpy as np
 import pytest
 import soundfile
 from speech_bundles import RECORDINGS
+from starlette.responses import Response
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BusyError, EngineError, UsageError
 from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.serve.metrics import ServerMetrics
+from intaglio.serve.observation import Record
 from intaglio.serve.speech_call import SpeechCall
 from intaglio.serve.speech_worker import SpeechWorker
+from intaglio.serve.transcription_fields import TranscriptionRequest
+from intaglio.serve.transcriptions import Ending, Spoken
 from intaglio.serve.uploads import Upload
 
 RATE = 16000
@@ -102,7 +107,7 @@ def test_concurrent_callers_get_what_each_recording_has_alone(
         calls = [await served.start(recorded.upload(path)) for path in paths]
         assert await asyncio.gather(*map(text, calls)) == [each.text for each in expected]
         assert [call.transcription.seconds for call in calls] == [each.seconds for each in expected]
-        assert all(0 < call.work_seconds for call in calls)
+        assert all(call.work_seconds > 0 for call in calls)
 
     assert len({each.text for each in expected}) == len(paths)
     served = worker()
@@ -161,6 +166,39 @@ def test_a_cancelled_recording_stops_at_its_next_window_and_is_released(
     assert served.state() == Load()
 
 
+@pytest.mark.parametrize("leaves", ["whole", "streamed", "unread"])
+def test_a_client_that_leaves_stops_the_work(
+    worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    gate = Gate(monkeypatch)
+
+    async def ask(served: SpeechWorker) -> None:
+        call = await served.start(recorded.upload(70))
+        spoken = Spoken(call, TranscriptionRequest("speech"), ServerMetrics(), Record("speech"))
+        if leaves == "whole":
+            await left(spoken.whole())
+        elif leaves == "streamed":
+            await left(anext(spoken.streamed()))
+        else:
+            gone = Ending(Response(b"a"), call.cancel)
+            with pytest.raises(OSError, match="the client is gone"):
+                await gone({"type": "http"}, unread, unread)
+        assert call.cancelled
+        gate.open.set()
+
+    async def left(waiting: Awaitable[object]) -> None:
+        task = asyncio.ensure_future(waiting)
+        assert await asyncio.to_thread(gate.entered.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def unread(*_: object) -> Any:
+        raise OSError("the client is gone")
+
+    asyncio.run(ask(worker()))
+
+
 def test_a_caller_continues_with_the_error_while_its_window_is_computed(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +252,7 @@ def test_an_engine_that_fails_ends_its_recording_alone(
     monkeypatch.setattr(served._recognizer.engine, "run", fails)
 
     async def ask() -> None:
-        with pytest.raises(EngineError, match="^no memory$"):
+        with pytest.raises(EngineError, match=r"^no memory$"):
             await text(await served.start(recorded.upload(1)))
         await text(await served.start(recorded.upload(1)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def test_segments_hold_all_words_in_order_and_fit_a_subtitle(rows: list[tuple[in
         if " " in each.text:
             assert len(each.text) <= MAX_CHARACTERS
             assert each.end - each.start <= MAX_SECONDS
-    for one, other in zip(found, found[1:], strict=False):
+    for one, other in pairwise(found):
         both = one.text + " " + other.text.split(" ")[0]
         last = next(word for word in words if word.start == other.start)
         assert last.start - one.end >= PAUSE or len(both) > MAX_CHARACTERS or last.end - one.start > MAX_SECONDS
