@@ -200,6 +200,15 @@ QUALITY: dict[str, dict[Effect, Limit]] = {
         Effect.INT8: Limit(0.94, "observed 0.977 (int8-qdq)"),
         Effect.REPLACED: Limit(0.88, "the same as for weights of 4 bits; observed 0.53 (prune-rows)"),
     },
+    "wer_rise": {
+        Effect.EXACT: Limit(0.1, "order of summation: one word of a thousand, between two that are equally likely"),
+        Effect.FLOAT16: Limit(0.2, "11 bits of mantissa: two words of a thousand"),
+        Effect.WEIGHTS_8: Limit(0.5, "five words of a thousand"),
+        Effect.WEIGHTS_4: Limit(2.0, "twice that of 8-bit activations"),
+        Effect.WEIGHTS_3: Limit(3.0, "weights of 3 bits are for models that are trained for them, or larger"),
+        Effect.INT8: Limit(1.0, "one word of a hundred"),
+        Effect.REPLACED: Limit(2.0, "the same as for weights of 4 bits"),
+    },
 }
 MORE_IS_BETTER = frozenset({"mean_cosine", "min_cosine", "rank_correlation", "label_agreement", "same_top"})
 

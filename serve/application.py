@@ -38,6 +38,9 @@ from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
 from intaglio.serve.served_agent import ServedAgent
+from intaglio.serve.transcription_fields import transcription_request
+from intaglio.serve.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
+from intaglio.serve.uploads import Uploads
 
 SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
@@ -45,7 +48,7 @@ PING = 15  # seconds between comments in an idle stream, which keep proxies from
 Fields = TypeVar("Fields", bound=GenerationFields)
 EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest)
 EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse)
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+Answer = TypeVar("Answer")
 
 
 class ModelCard(msgspec.Struct):
@@ -74,8 +77,8 @@ class Health(msgspec.Struct):
 class Api:
     """The endpoints."""
 
-    def __init__(self, models: Models, options: ServerOptions):
-        self.models, self.options = models, options
+    def __init__(self, models: Models, options: ServerOptions, uploads: Uploads):
+        self.models, self.options, self._uploads = models, options, uploads
         self.metrics = ServerMetrics()
         # Each of them may get a row or a place in a queue.
         self._arrivals = Arrivals((options.rows + options.max_waiting) * len(models.by_name))
@@ -96,6 +99,7 @@ class Api:
             Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
+            Route("/v1/audio/transcriptions", self.transcriptions, methods=["POST"]),
         ]
         gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self._arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
@@ -157,6 +161,32 @@ class Api:
     async def classify(self, request: Request) -> Response:
         """Classes of texts."""
         return await self._encode(request, ClassificationRequest, classify)
+
+    async def transcriptions(self, request: Request) -> Response:
+        """The transcript of a recording."""
+        if not self.models.recognisers:  # nothing is read for it
+            raise ApiError(404, "no model of this server transcribes recordings. See /v1/models.")
+        form, upload = await self._uploads.read(request)
+        record: Record = request.scope["state"][KEY]
+        try:
+            fields = transcription_request(form)
+            model = self.models.speech(fields.model)
+            record.model = model.name
+            call = await model.worker.start(upload)
+        except BaseException as error:
+            upload.discard()
+            if isinstance(error, Exception):
+                raise recording_error(error) from error
+            raise
+        self._arrivals.leave(record)
+        seconds = self.options.request_timeout
+        late = f"the response took more than {seconds:g} seconds. Send a shorter recording."
+        call.expire_after(seconds, ApiError(504, late, "timeout_error"))
+        spoken = Spoken(call, fields, self.metrics, record)
+        if fields.stream:
+            return Ending(self._events(spoken.streamed()), call.cancel)
+        content = await _unless_disconnected(request, spoken.whole())
+        return Response(content, media_type=MEDIA_TYPES[fields.response_format])
 
     async def _encode(
         self,

@@ -51,10 +51,15 @@ def decode(body: bytes, kind: type[Body]) -> Body:
             if isinstance(item, dict):
                 for name in [name for name, value in item.items() if value is None]:
                     del item[name]
-    if strange := sorted(given.keys() - known):
+    return converted(given, kind)
+
+
+def converted(given: Mapping[str, object], kind: type[Body], strict: bool = True) -> Body:
+    """Convert the fields of a request to `kind`; with `strict` false, from text. Raises `ApiError` as `decode`."""
+    if strange := sorted(given.keys() - _known(kind)):
         raise unsupported(strange[0][:100])
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(given, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise _validation(error) from error
     except RecursionError as error:

@@ -38,6 +38,8 @@ class Access(msgspec.Struct, omit_defaults=True):
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # prompt tokens that were in the cache
     finish_reason: str | None = None
+    audio_seconds: float | None = None  # of a recording
+    real_time_factor: float | None = None  # seconds of work per second of audio
 
 
 @contextmanager
@@ -80,6 +82,7 @@ def configure(style: Format = "json", level: int = logging.INFO) -> None:
     # A `uvicorn.Config` made earlier in this process may have given this one a level of its own.
     logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
     logging.getLogger("uvicorn.access").disabled = True
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a form that is malformed is the client's error
 
 
 class JsonFormatter(logging.Formatter):

@@ -35,6 +35,7 @@ TOKEN = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0),
 )
+REAL_TIME = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # real-time factors
 TOKENS = tuple(float(factor * 10**power) for power in range(6) for factor in (1, 2, 5))
 GAUGES: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
     ("vllm:num_requests_running", "Requests in rows of the batch; of an encoder, texts.", lambda at: at.running),
@@ -83,6 +84,10 @@ class ServerMetrics:
         self.request_generation = histogram("vllm:request_generation_tokens", "Generated tokens.", TOKENS)
         self.rejections = counter("intaglio:requests_rejected", "Requests refused by the server.", MODEL, "reason")
         self.cancellations = counter("intaglio:requests_cancelled", "Requests whose clients left.", MODEL)
+        self.audio = counter("intaglio:audio_seconds", "Seconds of transcribed audio.", MODEL)
+        self.real_time = histogram(
+            "intaglio:real_time_factor", "Seconds of work per second of a recording.", REAL_TIME, MODEL
+        )
         self.tool_calls = counter("intaglio:agent_tool_calls", "Calls of tools by agents.", MODEL, "status")
         self.waited = counter(
             "intaglio:model_seconds", "Seconds that requests waited for passes of the model.", MODEL, "part"
@@ -150,6 +155,15 @@ class ServerMetrics:
         self.request_success.labels(model, "stop").inc()
         mine.prompt_tokens.inc(tokens)
         mine.request_prompt.observe(tokens)
+        mine.latency.observe(seconds)
+
+    def transcribed(self, model: str, audio: float, work: float, queued: float, seconds: float) -> None:
+        """Count a finished recording: its seconds, those of work, in the queue, and since it arrived."""
+        mine = self._of(model)
+        self.request_success.labels(model, "stop").inc()
+        self.audio.labels(model).inc(audio)
+        self.real_time.labels(model).observe(work / audio if audio else 0.0)
+        mine.queue_time.observe(queued)
         mine.latency.observe(seconds)
 
     def answered(self, model: str, run: RunRecord, reason: str) -> None:

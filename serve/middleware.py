@@ -16,7 +16,15 @@ from intaglio.serve.logs import Access, log_access, request
 from intaglio.serve.metrics import ServerMetrics
 from intaglio.serve.observation import KEY, Record
 
-REASONS = {401: "key", 408: "timeout", 413: "too_long", 415: "invalid", 429: "busy", 503: "shutting_down"}
+REASONS = {
+    401: "key",
+    403: "origin",
+    408: "timeout",
+    413: "too_long",
+    415: "invalid",
+    429: "busy",
+    503: "shutting_down",
+}
 CLOSED = 499  # the status in the log, of a client that went away
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 MAX_ID = 128  # characters of an id that a client gives
@@ -71,6 +79,8 @@ class Observed:
                 completion_tokens=record.completion_tokens,
                 cached_tokens=record.cached_tokens,
                 finish_reason=record.finish_reason,
+                audio_seconds=record.audio_seconds,
+                real_time_factor=record.real_time_factor,
             )
         )
 

@@ -13,6 +13,7 @@ from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, invalid
 from intaglio.serve.served_agent import ServedAgent
+from intaglio.serve.speech_worker import SpeechWorker
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,18 @@ class EncoderModel:
         return sequence.maximum if sequence else None
 
 
-Model = DecoderModel | EncoderModel
+@dataclass(frozen=True)
+class SpeechModel:
+    """A model that transcribes recordings."""
+
+    name: str
+    bundle: Bundle
+    worker: SpeechWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+    max_tokens: int | None = None  # a recording has seconds, not tokens
+
+
+Model = DecoderModel | EncoderModel | SpeechModel
 
 
 class Models:
@@ -74,18 +86,30 @@ class Models:
         """Those that generate text."""
         return [model for model in self.by_name.values() if isinstance(model, DecoderModel)]
 
+    @property
+    def recognisers(self) -> list[SpeechModel]:
+        """Those that transcribe recordings."""
+        return [model for model in self.by_name.values() if isinstance(model, SpeechModel)]
+
     def decoder(self, name: str) -> DecoderModel:
         """The decoder of this name. Raises `ApiError` if there is none."""
         model = self.find(name)
         if not isinstance(model, DecoderModel):
-            raise invalid(f"model {name!r} computes {model.bundle.manifest.task}, it generates no text.", "model")
+            raise _unsuitable(model, "generates no text")
         return model
 
     def encoder(self, name: str) -> EncoderModel:
         """The encoder of this name. Raises `ApiError` if there is none."""
         model = self.find(name)
         if not isinstance(model, EncoderModel):
-            raise invalid(f"model {name!r} generates text, it computes no embeddings or classes.", "model")
+            raise _unsuitable(model, "computes no embeddings or classes")
+        return model
+
+    def speech(self, name: str) -> SpeechModel:
+        """The speech recogniser of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, SpeechModel):
+            raise _unsuitable(model, "transcribes no recordings")
         return model
 
     def find(self, name: str) -> Model:
@@ -107,3 +131,11 @@ class Models:
         """End all requests, and release the models."""
         for model in self.by_name.values():
             model.worker.close()
+
+
+def _unsuitable(model: Model, lacking: str) -> ApiError:
+    """The error for a model of another kind than is needed, which `lacking` describes."""
+    does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
+    if isinstance(model, SpeechModel):
+        does = "transcribes recordings at /v1/audio/transcriptions"
+    return invalid(f"model {model.name!r} {does}, it {lacking}.", "model")

@@ -22,6 +22,8 @@ class Record:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str | None = None
+    audio_seconds: float | None = None  # of a recording
+    real_time_factor: float | None = None
 
 
 @dataclass

@@ -14,8 +14,9 @@ from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker
-from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models
+from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models, SpeechModel
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.speech_worker import SpeechWorker
 
 # Tokens that an encoder-decoder reads by default: its attention takes 4 bytes x heads x tokens², 0.8 GB for T5-base.
 SOURCE_TOKENS = 4096
@@ -68,11 +69,12 @@ def open_models(
     with ExitStack() as stack:
         for name, bundle in opened.items():
             with step(f"opening {name}"):
-                models[name] = (
-                    _open_decoder(name, bundle, options, target, threads, chosen)
-                    if name in decoders
-                    else _open_encoder(name, bundle, options, target, threads)
-                )
+                if name in decoders:
+                    models[name] = _open_decoder(name, bundle, options, target, threads, chosen)
+                elif bundle.manifest.audio is not None:
+                    models[name] = _open_speech(name, bundle, options, target, threads)
+                else:
+                    models[name] = _open_encoder(name, bundle, options, target, threads)
             stack.callback(models[name].worker.close)
         stack.pop_all()
     return Models(models)
@@ -110,3 +112,8 @@ def _open_encoder(name: str, bundle: Bundle, options: ServerOptions, target: str
         max_waiting_tokens=options.max_waiting_tokens,
     )
     return EncoderModel(name, bundle, worker)
+
+
+def _open_speech(name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None) -> SpeechModel:
+    worker = SpeechWorker(bundle, target, threads, options.rows, options.max_waiting, options.max_audio_seconds)
+    return SpeechModel(name, bundle, worker)

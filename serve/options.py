@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from intaglio.errors import UsageError
 
+UPLOAD_RATE = 96_000  # bytes a second of a recording: one channel of 16 bits at 48 kHz
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -18,6 +20,7 @@ class ServerOptions:
     max_waiting_tokens: int = 1 << 18  # of the prompts of these requests
     max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
     max_body_bytes: int = 8 << 20  # of a request; beyond: status 413
+    max_audio_seconds: float = 10_800.0  # of a recording; beyond: status 400
     max_choices: int = 32  # texts per HTTP request: prompts x n
     # Seconds until the headers of a request have arrived (beyond: disconnected), then its body (beyond: status 408)
     body_timeout: float = 30.0
@@ -31,10 +34,15 @@ class ServerOptions:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
         if self.max_sequence_tokens is not None and self.max_sequence_tokens < 2:
             raise UsageError(f"max sequence tokens {self.max_sequence_tokens}: expected at least 2.")
-        for name in ("body_timeout", "request_timeout", "send_timeout"):
+        for name in ("body_timeout", "request_timeout", "send_timeout", "max_audio_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected more than 0 seconds.")
         if not 0 <= self.grace < float("inf"):
             raise UsageError(f"grace {self.grace}: expected 0 seconds or more.")
         if any(len(key) < 1 for key in self.api_keys):
             raise UsageError("an API key is empty. Write at least one character, or leave it out.")
+
+    @property
+    def max_upload_bytes(self) -> int:
+        """Maximum size of a recording; beyond: status 413."""
+        return int(self.max_audio_seconds * UPLOAD_RATE)

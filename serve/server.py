@@ -28,13 +28,16 @@ from intaglio.serve.logs import Format, configure
 from intaglio.serve.opening import named, open_models
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.served_agent import ServedAgent
+from intaglio.serve.speech_worker import SpeechWorker
 from intaglio.serve.trace import TraceFile
+from intaglio.serve.uploads import Uploads
+from intaglio.temporary import scratch_directory
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-Failing = DecoderWorker | EncoderWorker | ServedAgent
+Failing = DecoderWorker | EncoderWorker | SpeechWorker | ServedAgent
 
 log = logging.getLogger("intaglio.serve")
 
@@ -69,7 +72,8 @@ def serve(
             for model in models.decoders:
                 model.worker.scheduler.observer = written.scheduler(model.name)
         configure(log_format)
-        api = Api(models, options)
+        uploads = Uploads(opened.enter_context(scratch_directory("uploads")), options)
+        api = Api(models, options, uploads)
         config = uvicorn.Config(
             api.application(),
             http=connection_class(options),  # a stream's tokens cost a quarter of what they cost with h11

@@ -18,6 +18,7 @@ import pytest
 from chat_bundles import chat_bundle
 from early_exits import save_early_exit
 from hypothesis import settings
+from speech_bundles import export_recogniser
 from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
@@ -178,6 +179,12 @@ def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory
 def tiny_bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
     """A copy of `tiny_bundle` that a test may change."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def recogniser(once: Once) -> Path:
+    """A small random speech recogniser that writes several words for a recording. Not to be changed."""
+    return once("bundles/recogniser", export_recogniser)
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,10 @@ LABELS = {
     "kl_divergence": "KL divergence, nats a token",
     "perplexity_rise": "rise of the perplexity, %",
     "same_top": "share of equal most likely tokens",
+    "wer_rise": "rise of the word error rate, points",
+    "cer_rise": "rise of the character error rate, points",
+    "wer": "word error rate, %",
+    "cer": "character error rate, %",
 }
 
 

@@ -31,10 +31,13 @@ def to_html(report: Report) -> str:
     summary = f"{sum(held)} of {len(held)} bounds held"
     if report.perplexity:
         summary = f"perplexity {report.perplexity.perplexity:.4f} over {report.perplexity.tokens} tokens"
+    if report.word_errors:
+        summary = f"word error rate {report.word_errors.actual.wer:.2f} % of {report.word_errors.words} words"
     verdict = ("PASSED" if report.passed else "FAILED") if report.judged or not report.passed else "MEASURED"
     sections = [
         _measures(report),
         _perplexity(report),
+        _word_errors(report),
         _outputs(report),
         _findings(report),
         _histograms(report),
@@ -121,8 +124,37 @@ def _perplexity(report: Report) -> Markup:
     return _section("Perplexity", join([_pairs(pairs), fill('<p class="soft">$note</p>', note=note)]))
 
 
+def _word_errors(report: Report) -> Markup:
+    found = report.word_errors
+    if found is None:
+        return Markup("")
+    head = ["", "word error rate", "substituted", "deleted", "inserted", "character error rate", "real-time factor"]
+    sides = {"this model": found.actual, **({"the other model": found.expected} if found.expected else {})}
+    rows = [
+        [
+            _cell(name, ""),
+            _cell(f"{side.wer:.2f} %", "number"),
+            *(_cell(str(count), "number") for count in (side.substitutions, side.deletions, side.insertions)),
+            _cell(f"{side.cer:.2f} %", "number"),
+            _cell(f"{side.real_time_factor:.4f}", "number"),
+        ]
+        for name, side in sides.items()
+    ]
+    note = (
+        f"Of {found.words} words and {found.characters} characters in {found.recordings} recordings. Both texts are in "
+        "lower case, with apostrophes, without punctuation."
+    )
+    worst = [
+        [_cell(each.recording, "code"), _cell(f"{each.errors} of {each.words}", "number")]
+        + [_cell(text, "") for text in (each.text, each.transcript)]
+        for each in found.actual.worst
+    ]
+    listed = [_table(["recording", "errors", "text", "transcript"], worst)] if worst else []
+    return _section("Words", join([_table(head, rows), fill('<p class="soft">$note</p>', note=note), *listed]))
+
+
 def _outputs(report: Report) -> Markup:
-    if report.perplexity:
+    if report.perplexity or report.word_errors:
         return Markup("")
     head = ["output", "verdict", "largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"]
     rows = [
@@ -190,6 +222,8 @@ def _inputs(report: Report) -> Markup:
     count = f"{used.samples} of {used.available} samples in {used.batches} batches"
     if report.perplexity:
         count = f"{report.perplexity.text_tokens} tokens"
+    if report.word_errors:
+        count = f"{report.word_errors.recordings} recordings, {report.word_errors.seconds:.1f} seconds"
     return _section("Inputs", _pairs({"source": used.source, "used": count, "SHA-256": used.sha256}))
 
 
@@ -223,7 +257,8 @@ def _pairs(pairs: dict[str, str]) -> Markup:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    numbers = {"largest error", "bound", "value", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
+    numbers = {"substituted", "deleted", "inserted", "word error rate", "character error rate", "real-time factor"}
+    numbers |= {"errors", "largest error", "bound", "value", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
     titles = join(
         fill('<th class="$kind">$title</th>', kind="number" if title in numbers else "", title=title) for title in head
     )

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from msgspec import UNSET
-
 from intaglio.bundle import Bundle
 from intaglio.errors import StorageError, UsageError, storage_errors
 from intaglio.files import atomic_write
@@ -15,6 +13,7 @@ from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.results import Validated
 from intaglio.validate.sides import PYTORCH, Side
+from intaglio.validate.word_errors import Recognised
 
 
 def recorded_side(side: Side) -> results.Side:
@@ -56,8 +55,7 @@ def slug(against: str | Path | None) -> str:
 
 def _validated(whole: results.Report, path: Path) -> Validated:
     """The result returned to the caller, for the report at `path`."""
-    found = whole.perplexity
-    return Validated(
+    validated = Validated(
         passed=whole.passed,
         outputs=whole.outputs,
         report=str(path),
@@ -66,9 +64,15 @@ def _validated(whole: results.Report, path: Path) -> Validated:
         measures=whole.measures,
         not_compared=whole.not_compared,
         first_layer_beyond=whole.first_layer_beyond,
-        perplexity=found.perplexity if found else UNSET,
-        kl_divergence=found.kl_divergence if found else UNSET,
-        tokens=found.tokens if found else UNSET,
-        against_perplexity=found.against_perplexity if found else UNSET,
-        same_top=found.same_top if found else UNSET,
     )
+    if scored := whole.perplexity:
+        for name in ("perplexity", "kl_divergence", "tokens", "against_perplexity", "same_top"):
+            setattr(validated, name, getattr(scored, name))
+    if spoken := whole.word_errors:
+        for name in ("words", "recordings", "seconds"):
+            setattr(validated, name, getattr(spoken, name))
+        for name in Recognised.__struct_fields__:
+            setattr(validated, name, getattr(spoken.actual, name))
+        other = spoken.expected
+        validated.against_wer, validated.against_cer = (other.wer, other.cer) if other else (None, None)
+    return validated

@@ -10,6 +10,7 @@ from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import Compared, Difference
 from intaglio.validate.measures import Measured
 from intaglio.validate.perplexity import Perplexity
+from intaglio.validate.word_errors import RecordingErrors, WordErrors
 
 
 class OutputError(msgspec.Struct):
@@ -52,7 +53,7 @@ class Side(msgspec.Struct):
     files: dict[str, str]
 
 
-class Report(msgspec.Struct):
+class Report(msgspec.Struct, kw_only=True):
     """The content of a report."""
 
     passed: bool
@@ -60,16 +61,17 @@ class Report(msgspec.Struct):
     changes: str  # what was done to one side and not to the other, by which the bounds were chosen
     measures: list[Measured]  # of the model's task, where these are what judges
     actual: Side
-    expected: Side | None  # None if only a perplexity was measured
-    outputs: dict[str, OutputError]
-    not_compared: list[str]  # outputs of the bundle that the other side does not have
-    layers: list[LayerError]  # block by block, in execution order, on the worst batch
-    bisected: bool
-    first_layer_beyond: LayerError | None
+    expected: Side | None  # None if nothing was compared
+    outputs: dict[str, OutputError] = {}
+    not_compared: list[str] = []  # outputs of the bundle that the other side does not have
+    layers: list[LayerError] = []  # block by block, in execution order, on the worst batch
+    bisected: bool = False
+    first_layer_beyond: LayerError | None = None
     inputs: InputsUsed
     environment: dict[str, str]
     written: str  # UTC
     perplexity: Perplexity | None = None
+    word_errors: WordErrors | None = None
 
 
 class Validated(msgspec.Struct, kw_only=True):
@@ -89,6 +91,19 @@ class Validated(msgspec.Struct, kw_only=True):
     tokens: int | UnsetType = UNSET  # scored ones
     against_perplexity: float | UnsetType | None = UNSET
     same_top: float | UnsetType | None = UNSET  # fraction of the tokens with the same top-1 prediction
+    # Only with --wer; rates in percent:
+    wer: float | UnsetType = UNSET
+    cer: float | UnsetType = UNSET
+    words: int | UnsetType = UNSET  # of the list's texts
+    substitutions: int | UnsetType = UNSET
+    deletions: int | UnsetType = UNSET
+    insertions: int | UnsetType = UNSET
+    recordings: int | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET  # of audio
+    real_time_factor: float | UnsetType = UNSET
+    worst: list[RecordingErrors] | UnsetType = UNSET
+    against_wer: float | UnsetType | None = UNSET  # None without --against
+    against_cer: float | UnsetType | None = UNSET
 
 
 def output_error(compared: Compared) -> OutputError:

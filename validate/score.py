@@ -1,4 +1,4 @@
-"""Score a generative model: its perplexity on a text, and the difference of its distributions from another model's."""
+"""Score a model alone, or beside another: its perplexity on a text, or its word error rate on recordings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from intaglio.bounds import check_given, quality_limits
+from intaglio.bounds import Limit, check_given, quality_limits
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import sha256
@@ -19,6 +19,7 @@ from intaglio.validate.perplexity import SCORED, Perplexity, perplexity
 from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import Validated
 from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
+from intaglio.validate.word_errors import MEASURES, RISES, word_errors
 
 
 def score(
@@ -49,20 +50,69 @@ def score(
         judged=changes is not None,
         changes=changes.reason if changes else "",
         measures=measures,
-        actual=recorded_side(Side(bundle, target, f"{bundle.path} on {target}")),
-        expected=recorded_side(Side(other, BASELINE, f"{other.path} on {BASELINE}")) if other else None,
-        outputs={},
-        not_compared=[],
-        layers=[],
-        bisected=False,
-        first_layer_beyond=None,
+        actual=_actual(bundle, target),
+        expected=_expected(other),
         inputs=_inputs(found, text),
         environment=reports.environment(),
         written=reports.now(),
         perplexity=found,
     )
-    name = f"{target}-perplexity" + ("" if against is None else f"-against-{slug(against)}")
-    return write_report(bundle, whole, name, report)
+    return write_report(bundle, whole, _name(target, "perplexity", against), report)
+
+
+def score_speech(
+    bundle: Bundle,
+    recordings: str | Path,
+    against: str | Path | None,
+    target: str,
+    report: str | Path | None,
+    given: Mapping[str, float],
+) -> Validated:
+    """Measure the word error rate of `bundle` on a list of recordings, and that of the bundle `against` if given.
+
+    The difference is judged by what was done to one of the two; without `against`, only what `given` has a bound for.
+    The arguments and exceptions are those of `validate`.
+    """
+    if against in (PYTORCH, REFERENCE):
+        raise UsageError(f"--wer: --against {against} transcribes nothing. Give a bundle, or leave it out.")
+    other = None if against is None else Bundle.open(against)
+    check_given(given, MEASURES if other is None else (*RISES, *MEASURES))
+    check_report(bundle, report)
+    limits = {name: Limit(value, "given by the user") for name, value in given.items()}
+    reason = "bounds given by the user" if given else ""
+    if other is not None:
+        changes = changes_between(bundle.manifest, other.manifest)
+        limits |= quality_limits(changes.effect, ["wer_rise"], given)
+        reason = changes.reason
+    path = Path(recordings)
+    found = word_errors(bundle, path, other, target)
+    measures = judge(found.measured, limits)
+    whole = results.Report(
+        passed=all(each.passed for each in measures),
+        judged=bool(limits),
+        changes=reason,
+        measures=measures,
+        actual=_actual(bundle, target),
+        expected=_expected(other),
+        inputs=InputsUsed(str(path), sha256(path), found.recordings, found.recordings, found.recordings),
+        environment=reports.environment(),
+        written=reports.now(),
+        word_errors=found,
+    )
+    return write_report(bundle, whole, _name(target, "wer", against), report)
+
+
+def _actual(bundle: Bundle, target: str) -> results.Side:
+    return recorded_side(Side(bundle, target, f"{bundle.path} on {target}"))
+
+
+def _expected(other: Bundle | None) -> results.Side | None:
+    return None if other is None else recorded_side(Side(other, BASELINE, f"{other.path} on {BASELINE}"))
+
+
+def _name(target: str, measured: str, against: str | Path | None) -> str:
+    """The name of the reports."""
+    return f"{target}-{measured}" + ("" if against is None else f"-against-{slug(against)}")
 
 
 def _other(bundle: Bundle, text: str | Path | None, against: str | Path | None) -> Bundle | None:

@@ -20,7 +20,7 @@ from intaglio.validate.measures import judge, measure_for
 from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.rules import rules_for
-from intaglio.validate.score import score
+from intaglio.validate.score import score, score_speech
 from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
 
 
@@ -40,6 +40,7 @@ def validate(
     perplexity: str | Path | None = None,
     context: int | None = None,
     stride: int | None = None,
+    wer: str | Path | None = None,
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
@@ -60,11 +61,26 @@ def validate(
     measured but not judged. An encoder-decoder is always scored this way: without a file, on the output of the bundle
     `against`.
 
+    With `wer`, a list of recordings and their texts, the word error rate of a speech recogniser is measured, and judged
+    by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`; see
+    `intaglio.validate.word_errors`.
+
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
     """
     opened = Bundle.open(bundle)
     given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
+    if wer is not None:
+        others = {
+            "data": data,
+            "bisect": bisect or None,
+            "perplexity": perplexity,
+            "context": context,
+            "stride": stride,
+        }
+        if strange := [f"--{name}" for name, value in others.items() if value is not None]:
+            raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
+        return score_speech(opened, wer, against, target, report, given)
     if perplexity is not None or opened.manifest.encoder is not None:
         if bisect:
             raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")

@@ -19,6 +19,7 @@ Examples:
   intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
   intaglio serve llama --draft small-llama --strategy speculative
   intaglio serve chat=qwen3 --agent helper.yaml
+  intaglio serve chat=qwen3 speech=squeezeformer
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
     -d '{"model": "llama", "messages": [{"role": "user", "content": "Hello!"}]}'
@@ -55,6 +56,12 @@ Examples:
     "the prompt of an encoder-decoder]",
 )
 @click.option("--max-body-bytes", default=8 << 20, show_default=True, help="Bytes of a request; beyond: status 413.")
+@click.option(
+    "--max-audio-seconds",
+    default=10_800.0,
+    show_default=True,
+    help="Seconds of a recording; beyond: status 400, and 413 beyond 96 kB a second.",
+)
 @click.option("--max-choices", default=32, show_default=True, help="Texts per request: prompts x n.")
 @click.option(
     "--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive: headers, then body."
@@ -83,11 +90,12 @@ def serve_command(
 ) -> None:
     """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.
 
-    Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify. A
-    model is named after its bundle's folder, or NAME. Listens on this machine only, unless --host says otherwise.
+    Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify;
+    speech recognisers /v1/audio/transcriptions. A model is named after its bundle's folder, or NAME. Listens on this
+    machine only, unless --host says otherwise.
     SIGTERM and Ctrl-C finish the running requests first, a second signal does not. The log goes to standard error.
     """
-    for library in ("uvicorn", "httptools", "starlette", "sse_starlette", "prometheus_client"):
+    for library in ("uvicorn", "httptools", "starlette", "sse_starlette", "prometheus_client", "python_multipart"):
         load(library)
     from intaglio.serve.options import ServerOptions
     from intaglio.serve.server import serve

@@ -25,6 +25,7 @@ Examples:
   intaglio validate minilm --data sentences.txt --report reports/
   intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2 --max-perplexity-rise 2
   intaglio validate t5-3bit --perplexity pairs.jsonl --against t5
+  intaglio validate squeezeformer-int8 --wer test.tsv --against squeezeformer
 \b
 The passes of the bundle decide what is judged. For the same computation (export, float16, inlined): every value of
 every output. For an approximation (8, 4, 3 bits, integers, pruning): the quality at the task. Names for --bound:
@@ -32,6 +33,8 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
   mean_cosine, min_cosine, rank_correlation            embeddings
   label_agreement, score_error                         classes, regression
   kl_divergence, perplexity_rise (percent), same_top   distributions over tokens
+  wer, cer (percent)                                   recordings
+  wer_rise, cer_rise (points, with --against)          recordings
 """
 
 
@@ -59,6 +62,11 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
     type=click.Path(path_type=Path),
     help='Score the model on this UTF-8 text; for an encoder-decoder, JSON lines {"prompt": ..., "reference": ...}.',
 )
+@click.option(
+    "--wer",
+    type=click.Path(path_type=Path),
+    help="Measure word errors on these recordings: .tsv (recording, tab, text) or .jsonl (audio_filepath, text).",
+)
 @click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
 @click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
 @click.option(
@@ -69,7 +77,8 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     """Compare BUNDLE with its source model, another bundle or another runtime, on real sentences.
 
     Writes a JSON and an HTML report. Exit code 1 when a bound is exceeded. --perplexity scores a language model on a
-    text; with --against BUNDLE, the distance between the two models' token distributions is judged too.
+    text; with --against BUNDLE, the distance between the two models' token distributions is judged too. --wer does the
+    same for a speech recogniser: both texts are compared in lower case and without punctuation.
     """
     from intaglio.validate import validate
 
@@ -81,6 +90,8 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     against = options["against"] or "pytorch"
     if isinstance(result.perplexity, float):
         _show_perplexity(result, bundle, options["perplexity"] or options["data"] or f"what {against} writes")
+    elif options["wer"] is not None:
+        _show_word_errors(result, bundle, options["wer"])
     else:
         _show_outputs(result, f"{bundle} on {options['target']} against {against}", options["bisect"])
     if result.judged and result.measures:
@@ -138,3 +149,22 @@ def _show_perplexity(result: Validated, bundle: Path, text: object) -> None:
         ]
     rows.append(("tokens", f"{result.tokens:,}"))
     print_table("Perplexity", ["", ""], rows)
+
+
+def _show_word_errors(result: Validated, bundle: Path, recordings: Path) -> None:
+    counts = f"{result.substitutions} substituted, {result.deletions} deleted, {result.insertions} inserted"
+    rows = [
+        ("bundle", str(bundle)),
+        ("recordings", f"{recordings}: {result.recordings}, {result.seconds:.1f} seconds, {result.words:,} words"),
+        ("word error rate", f"{result.wer:.2f} % ({counts})"),
+        ("character error rate", f"{result.cer:.2f} %"),
+    ]
+    if isinstance(result.against_wer, float):
+        rows += [
+            ("of the other model", f"words {result.against_wer:.2f} %, characters {result.against_cer:.2f} %"),
+        ]
+    rows.append(("real-time factor", f"{result.real_time_factor:.4f}"))
+    print_table("Word errors", ["", ""], rows)
+    if result.worst:
+        listed = [(Path(each.recording).name, each.errors, each.words) for each in result.worst]
+        print_table("Recordings with the most errors", ["recording", "errors", "words"], listed)

@@ -32,19 +32,36 @@ class AudioFile:
     with the state kept between blocks, so that the memory does not grow with the recording.
 
     Raises `UsageError` for what is no readable recording, is truncated, or is longer than `max_seconds`, which `option`
-    names; when read also for NaN, infinite or far too loud samples, and for fewer samples than the header states.
+    names; when read also for NaN, infinite or far too loud samples, and for fewer samples than the header states. The
+    messages call the file `name`, by default its path.
     """
 
     def __init__(
-        self, path: str | Path, sample_rate: int, max_seconds: float | None = None, option: str = "--max-seconds"
+        self,
+        path: str | Path,
+        sample_rate: int,
+        max_seconds: float | None = None,
+        option: str = "--max-seconds",
+        name: str | None = None,
     ):
         self.path = Path(path)
+        self._name = name or str(path)
         self.sample_rate = sample_rate
         self._max_seconds = max_seconds
         self._option = option
         self._file: Any = None  # soundfile.SoundFile
 
     def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Open and check it; `with` does. Raises `UsageError`, see the class."""
         soundfile = extras.load("soundfile")
         descriptor = self._open()
         try:
@@ -57,11 +74,9 @@ class AudioFile:
         except UsageError:
             self._file.close()
             raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close it; `with` does."""
         self._file.close()
 
     @property
@@ -163,7 +178,7 @@ class AudioFile:
         )
 
     def _refused(self, reason: str, fix: str) -> UsageError:
-        return UsageError(f"{self.path}: {reason}. {fix}")
+        return UsageError(f"{self._name}: {reason}. {fix}")
 
 
 _CONVERT = "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 OUT.wav"

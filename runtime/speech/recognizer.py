@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +16,11 @@ from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
 from intaglio.runtime.speech.beam_search import BeamDecoder, BeamOptions
-from intaglio.runtime.speech.ctc import Decoder, GreedyDecoder, LogProbs, Token
+from intaglio.runtime.speech.ctc import Decoder, GreedyDecoder, LogProbs
 from intaglio.runtime.speech.ngram_model import NgramModel
 from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOptions
-from intaglio.runtime.speech.transcript import Transcript, transcript
+from intaglio.runtime.speech.transcript import Transcript
+from intaglio.runtime.speech.transcription import CountedBlocks, Transcription
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
 from intaglio.runtime.speech.windows import WindowOptions, recording_log_probs
 from intaglio.targets import DEFAULT
@@ -93,16 +94,20 @@ class SpeechRecognizer:
 
     def transcribe_samples(self, blocks: Iterable[Samples], samples: int | None = None) -> Transcript:
         """Transcribe samples at the model's rate, which arrive in blocks; `samples`: how many, to show the progress."""
-        counted = _Counted(blocks)
+        transcription = self.begin(blocks, samples)
+        for _ in transcription:
+            pass
+        return transcription.transcript()
+
+    def begin(self, blocks: Iterable[Samples], samples: int | None = None) -> Transcription:
+        """Begin to transcribe; several may be in progress, as each computes only when it is iterated."""
         windows = self.options.windows
         cutter = windows.cutter(self.audio.sample_rate, self.audio.frame_samples)
-        decoder = self.decoder()
-        tokens: list[Token] = []
-        for log_probs in recording_log_probs(self._scores, counted, cutter, windows.batch_size, samples):
-            tokens += decoder.advance(log_probs)
-        rate = self.audio.sample_rate
-        tokens += decoder.finish()
-        return transcript(tokens, self.vocabulary, self.audio.frame_samples / rate, counted.samples / rate)
+        counted = CountedBlocks(blocks)
+        log_probs = recording_log_probs(self._scores, counted, cutter, windows.batch_size, samples)
+        return Transcription(
+            log_probs, self.decoder(), self.vocabulary, counted, self.audio.sample_rate, self.audio.frame_samples
+        )
 
     def stream(self, options: StreamOptions | None = None) -> StreamingTranscriber:
         """A transcriber of samples that arrive; it uses this engine."""
@@ -141,19 +146,6 @@ class SpeechRecognizer:
             log_probs = log_probs.copy()
             log_probs[..., self.vocabulary.blank] += self.vocabulary.blank_bias
         return log_probs, frames
-
-
-class _Counted:
-    """Blocks of samples, and how many have been read."""
-
-    def __init__(self, blocks: Iterable[Samples]):
-        self._blocks = blocks
-        self.samples = 0
-
-    def __iter__(self) -> Iterator[Samples]:
-        for block in self._blocks:
-            self.samples += len(block)
-            yield block
 
 
 def audio_of(bundle: Bundle) -> Audio:

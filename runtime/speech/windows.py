@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,7 +128,7 @@ def recording_log_probs(
     Raises `EngineError` if the model gives fewer frames than its windows have.
     """
     waiting: list[Window] = []
-    with progress.fraction("transcribing") as show:
+    with progress.fraction("transcribing") if samples else nullcontext(_show_nothing) as show:
         arrived = 0
         for block in blocks:
             waiting += cutter.push(block)
@@ -141,6 +142,10 @@ def recording_log_probs(
         while waiting:
             yield from computed(model, waiting[:batch_size])
             del waiting[:batch_size]
+
+
+def _show_nothing(part: float) -> None:
+    pass
 
 
 def computed(model: Model, windows: Sequence[Window]) -> Iterator[LogProbs]:

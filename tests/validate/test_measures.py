@@ -138,7 +138,7 @@ def test_the_task_decides_what_is_measured(task: str, output: str, activation: s
 
 
 def test_there_is_a_bound_for_every_measure_and_effect() -> None:
-    assert set(QUALITY) == set(LABELS)
+    assert set(QUALITY) == set(LABELS) - {"wer", "cer", "cer_rise"}  # these are judged if the user gives a bound
     assert {name for name, limits in QUALITY.items() if set(limits) != set(Effect)} == set()
     assert set(QUALITY) > MORE_IS_BETTER
 
