@@ -80,7 +80,8 @@ def compress(
     raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
     functions that it names. Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is
-    left at `output` then."""
+    left at `output` then.
+    """
     name, passes = load_recipe(
         recipe, {"bits": bits, "group_size": group_size, "allow_float": True if allow_float else None}
     )
