@@ -75,6 +75,11 @@ def roofline(
     check_threads(threads)
     opened = Bundle.open(bundle)
     manifest = opened.manifest
+    if manifest.audio is not None:
+        raise UsageError(
+            f"bundle {bundle}: lengths in a speech recogniser's graph are computed inside it, so its work cannot be "
+            f"predicted. Measure it with: intaglio bench {bundle}"
+        )
     count = threads or len(os.sched_getaffinity(0))
     runs = _runs(manifest, tokens, lengths)
     with step("measuring the machine"):

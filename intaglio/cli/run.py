@@ -76,6 +76,10 @@ def run_command(
     from intaglio.runtime import run, similarity
 
     if takes_recordings(bundle):
+        if compare:
+            raise UsageError(
+                "--similarity compares embeddings of texts, and the bundle takes recordings. Leave it out."
+            )
         transcribe(bundle, texts, file, target, speech, as_json)
         return
     speech.refuse(bundle)

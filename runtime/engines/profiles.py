@@ -1,8 +1,8 @@
 """Optimisation profiles: the lengths of every symbolic axis that an engine is built for.
 
 By default, the axis `batch` accepts 1 to 32 and is tuned for 8. Any other axis, such as `sequence`, accepts the minimum
-to the maximum stated in the bundle (512 if it states none) and is tuned for 128. The axes of a decoder have their own
-defaults, see `decoding`.
+to the maximum stated in the bundle (512 if it states none) and is tuned for 128. The axes of a decoder and of a
+speech recogniser have their own defaults, see `decoding` and `listening`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from intaglio.bundle import Axis, Decoder, TensorSpec
+from intaglio.bundle import Audio, Axis, Decoder, TensorSpec
 from intaglio.drafts import HIDDEN_TRANSFER
 from intaglio.errors import UsageError
 
@@ -18,6 +18,9 @@ BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maxim
 OPTIMUM, MAXIMUM = 128, 512  # for any other axis
 # Maxima for a decoder: sequences and tokens per step, tokens whose logits are needed, and slots of the cache.
 DECODED_TEXTS, PREFILL_TOKENS, POSITIONS_WANTED, CAPACITY = 8, 512, 64, 2048
+# Of audio: recordings in a batch, the seconds that an engine is tuned for, and those of a window of a long recording.
+RECORDINGS, TUNED_SECONDS, LONGEST_SECONDS = 8, 10.0, 30.0
+FEATURES_A_SECOND = 100  # frames, with the usual hop of 10 ms
 LARGEST = (1 << 31) - 1  # TensorRT's dimensions are int32 in its kernels
 
 
@@ -95,6 +98,14 @@ def decoding(decoder: Decoder, asked: Mapping[str, Range]) -> dict[str, Range]:
     if decoder.draft_kind == HIDDEN_TRANSFER:
         lengths.setdefault("drafted", Range(*(decoder.drafts * drafting for drafting in lengths["drafting"])))
     return lengths
+
+
+def listening(audio: Audio, axes: Mapping[str, Axis], asked: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of a speech recogniser's axes: as requested, or recordings up to a window of a long one."""
+    axis, per_second = ("samples", audio.sample_rate) if not audio.features else ("feature_frames", FEATURES_A_SECOND)
+    shortest = max(axes.get(axis, Axis()).minimum, 1)
+    tuned, longest = (max(shortest, int(seconds * per_second)) for seconds in (TUNED_SECONDS, LONGEST_SECONDS))
+    return {"batch": Range(1, 1, RECORDINGS), axis: Range(shortest, tuned, longest), **asked}
 
 
 def shapes(inputs: Iterable[TensorSpec], lengths: Mapping[str, Range]) -> dict[str, dict[str, list[int]]]:

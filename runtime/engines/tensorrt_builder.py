@@ -44,6 +44,8 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     if bundle.manifest.decoder is not None:
         asked = profiles.decoding(bundle.manifest.decoder, asked)
     axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # shared by name
+    if bundle.manifest.audio is not None:
+        asked = profiles.listening(bundle.manifest.audio, axes, asked)
     lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
     fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
     records: list[EngineRecord] = []

@@ -20,6 +20,7 @@ from intaglio.errors import IntaglioError
 from intaglio.validate.bench.decoder import DecoderBench
 from intaglio.validate.bench.encoder import EncoderBench
 from intaglio.validate.bench.load import Load, Round
+from intaglio.validate.bench.speech import SpeechBench
 
 
 class Opening(msgspec.Struct):
@@ -58,6 +59,8 @@ class BundleBench(Protocol):
 def opened(opening: Opening) -> BundleBench:
     """Choose by the bundle's manifest. Raises `BundleError`, and `UsageError` for options that do not apply."""
     bundle = Bundle.open(opening.bundle)
+    if bundle.manifest.audio is not None:
+        return SpeechBench(bundle, opening.options, opening.prompts)
     if bundle.manifest.decoder is None:
         return EncoderBench(bundle, opening.options, opening.prompts)
     return DecoderBench(bundle, opening.options, opening.prompts, opening.rows)

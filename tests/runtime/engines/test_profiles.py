@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.bundle import Axis, TensorSpec
+from intaglio.bundle import Audio, Axis, TensorSpec
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.profiles import LARGEST, Range, default, limits, parse, ranges, shapes
+from intaglio.runtime.engines.profiles import LARGEST, Range, default, limits, listening, parse, ranges, shapes
 
 lengths = st.integers(1, LARGEST)
 ordered = st.lists(lengths, min_size=3, max_size=3).map(lambda found: Range(*sorted(found)))
@@ -82,3 +82,12 @@ def test_profile_gives_back_the_limits_of_every_axis(asked: dict[str, Range]) ->
     profile = shapes(INPUTS, ranges(INPUTS, {}, asked))
     assert profile["past"]["opt"] == [asked["batch"].optimum, 4, asked["past"].optimum, 64]
     assert limits(INPUTS, profile) == {name: Axis(found.minimum, found.maximum) for name, found in asked.items()}
+
+
+def test_an_engine_for_recordings_takes_a_window_of_a_long_one() -> None:
+    axes = {"batch": Axis(), "samples": Axis(400)}
+    found = listening(Audio(16000, 640), axes, {})
+    assert found == {"batch": Range(1, 1, 8), "samples": Range(400, 160_000, 480_000)}
+    asked = {"samples": Range(400, 800, 1600)}
+    assert listening(Audio(16000, 640), axes, asked)["samples"] == asked["samples"]
+    assert listening(Audio(16000, 640, features=80), {}, {})["feature_frames"] == Range(1, 1000, 3000)
