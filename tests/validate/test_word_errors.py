@@ -15,7 +15,8 @@ from speech_bundles import RECORDINGS, export_recogniser
 
 from intaglio.bundle import Bundle
 from intaglio.errors import MissingExtraError, UsageError
-from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.runtime.speech.beam_search import BeamOptions
+from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.validate import validate
 from intaglio.validate.word_errors import normalised, word_errors
 
@@ -102,6 +103,17 @@ def test_silence_may_have_no_words(recogniser: Path, transcripts: list[str], lis
     found = word_errors(Bundle.open(recogniser), listed("", transcripts[1]))
     assert found.actual.insertions == len(transcripts[0].split())
     assert found.words == len(transcripts[1].split())
+
+
+def test_both_models_decode_by_the_given_options(
+    recogniser: Path, transcripts: list[str], listed: Callable[..., Path], tmp_path: Path
+) -> None:
+    options = SpeechOptions(beam=BeamOptions(width=8))
+    with SpeechRecognizer(Bundle.open(recogniser), options=options) as opened:
+        searched = [opened.transcribe(RECORDINGS / name).text for name in NAMES]
+    assert searched != transcripts
+    found = validate(recogniser, wer=listed(*searched), against=recogniser, speech=options, report=tmp_path / "reports")
+    assert (found.wer, found.against_wer) == (0.0, 0.0)
 
 
 def test_validate_reports_it(
