@@ -77,7 +77,8 @@ class Health(msgspec.Struct):
 class Api:
     """The endpoints."""
 
-    def __init__(self, models: Models, options: ServerOptions, uploads: Uploads):
+    def __init__(self, models: Models, options: ServerOptions, uploads: Uploads | None = None):
+        """`uploads`: needed to transcribe recordings."""
         self.models, self.options, self._uploads = models, options, uploads
         self.metrics = ServerMetrics()
         # Each of them may get a row or a place in a queue.
@@ -164,7 +165,7 @@ class Api:
 
     async def transcriptions(self, request: Request) -> Response:
         """The transcript of a recording."""
-        if not self.models.recognisers:  # nothing is read for it
+        if self._uploads is None:  # nothing is read
             raise ApiError(404, "no model of this server transcribes recordings. See /v1/models.")
         form, upload = await self._uploads.read(request)
         record: Record = request.scope["state"][KEY]

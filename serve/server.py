@@ -72,7 +72,9 @@ def serve(
             for model in models.decoders:
                 model.worker.scheduler.observer = written.scheduler(model.name)
         configure(log_format)
-        uploads = Uploads(opened.enter_context(scratch_directory("uploads")), options)
+        uploads = None
+        if models.recognisers:
+            uploads = Uploads(opened.enter_context(scratch_directory("uploads")), options)
         api = Api(models, options, uploads)
         config = uvicorn.Config(
             api.application(),

@@ -11,6 +11,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files import sha256
 from intaglio.runtime.inputs import InputsUsed
+from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.changes import changes_between
@@ -67,6 +68,7 @@ def score_speech(
     target: str,
     report: str | Path | None,
     given: Mapping[str, float],
+    speech: SpeechOptions | None = None,
 ) -> Validated:
     """Measure the word error rate of `bundle` on a list of recordings, and that of the bundle `against` if given.
 
@@ -85,7 +87,7 @@ def score_speech(
         limits |= quality_limits(changes.effect, ["wer_rise"], given)
         reason = changes.reason
     path = Path(recordings)
-    found = word_errors(bundle, path, other, target)
+    found = word_errors(bundle, path, other, target, speech)
     measures = judge(found.measured, limits)
     whole = results.Report(
         passed=all(each.passed for each in measures),

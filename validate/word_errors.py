@@ -20,7 +20,7 @@ from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.progress import step, track
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
 from intaglio.targets import DEFAULT
 from intaglio.validate.sides import BASELINE
@@ -82,11 +82,18 @@ def normalised(text: str) -> str:
     return " ".join("".join(kept).split())
 
 
-def word_errors(bundle: Bundle, path: Path, against: Bundle | None = None, target: str = DEFAULT) -> WordErrors:
+def word_errors(
+    bundle: Bundle,
+    path: Path,
+    against: Bundle | None = None,
+    target: str = DEFAULT,
+    speech: SpeechOptions | None = None,
+) -> WordErrors:
     """Transcribe the recordings of the list at `path` with `bundle` on `target`, and with `against` on "ort-cpu".
 
-    The list is a .tsv or .jsonl file, see `recording_list`. Raises `UsageError` for one without texts, for recordings
-    that cannot be read, and for a bundle that takes none; `MissingExtraError`.
+    The list is a .tsv or .jsonl file, see `recording_list`. Both models decode by `speech`, by default greedily. Raises
+    `UsageError` for a list without texts, for recordings that cannot be read, and for a bundle that takes none;
+    `MissingExtraError`.
     """
     load("jiwer")  # before the work
     listed = _listed(path)
@@ -94,10 +101,10 @@ def word_errors(bundle: Bundle, path: Path, against: Bundle | None = None, targe
     words = sum(len(text.split()) for text in texts)
     if not words:
         raise UsageError(f"{OPTION} {path}: its texts have no words. Write what is said after each recording.")
-    actual, seconds = _recognised(bundle, target, listed, texts, "transcribing")
+    actual, seconds = _recognised(bundle, target, speech, listed, texts)
     expected = None
     if against is not None:
-        expected, _ = _recognised(against, BASELINE, listed, texts, "transcribing with the other model")
+        expected, _ = _recognised(against, BASELINE, speech, listed, texts)
     return WordErrors(len(listed), round(seconds, 3), words, sum(map(len, texts)), actual, expected)
 
 
@@ -114,16 +121,16 @@ def _listed(path: Path) -> list[Listed]:
 
 
 def _recognised(
-    bundle: Bundle, target: str, listed: Sequence[Listed], texts: Sequence[str], doing: str
+    bundle: Bundle, target: str, speech: SpeechOptions | None, listed: Sequence[Listed], texts: Sequence[str]
 ) -> tuple[Recognised, float]:
     """The errors of one model, and the seconds of audio."""
     with step("opening the model"):
-        recogniser = SpeechRecognizer(bundle, target)
+        recogniser = SpeechRecognizer(bundle, target, options=speech)
     found: list[str] = []
     seconds, began = 0.0, time.perf_counter()
     with recogniser:
-        for each in track(listed, doing, len(listed)):
-            with AudioFile(each.path, recogniser.audio.sample_rate) as file:
+        for each in track(listed, f"transcribing with {bundle.path.name}", len(listed)):
+            with AudioFile(each.path, recogniser.audio.sample_rate, recogniser.options.max_seconds) as file:
                 transcript = recogniser.transcribe_samples(file.blocks())
             found.append(normalised(transcript.text))
             seconds += transcript.seconds
