@@ -253,7 +253,7 @@ def _layer(node: ir.Node) -> AffineLayer | str:
     if tensor.dtype not in FLOATS:
         return f"a {node.op_type} in {tensor.dtype.name.lower()}, expected float32"
     if node.op_type == "Gemm" and (
-        node.attributes.get_int("transA", 0)
+        node.attributes.get_int("transA", 0) != 0
         or node.attributes.get_float("alpha", 1.0) != 1
         or node.attributes.get_float("beta", 1.0) != 1
     ):

@@ -73,12 +73,13 @@ def compress(
     The tokenizer's files and the manifest are copied; engines and reports are not, as they belong to the old graph. For
     an encoder-decoder the passes apply to the decoder, and the encoder is copied unchanged.
     `calibration`: real inputs to observe activations on, a UTF-8 file with one text per line or an .npz file of arrays
-    by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that `intaglio.training.sensitivity` made for this bundle, or for another one
-    of the same checkpoint; if a pass needs it and it is not given, it is computed from `calibration`, a text. Each must
-    be given if and only if a pass of the recipe needs it. `allow_float`: keep in floating point what an integer-only
-    recipe cannot convert, instead of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option.
-    `threads`: maximum number of threads, by default all processors that this process may use. `allow_code`: let
-    the recipe run the user's own functions that it names.
+    by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that
+    `intaglio.training.sensitivity` made for this bundle, or for another one of the same checkpoint; if a pass needs it
+    and it is not given, it is computed from `calibration`, a text. Each must be given if and only if a pass of the
+    recipe needs it. `allow_float`: keep in floating point what an integer-only recipe cannot convert, instead of
+    raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
+    threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
+    functions that it names.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(
