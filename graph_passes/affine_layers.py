@@ -187,21 +187,21 @@ class AffineLayer:
             shaped = bias.reshape(shape) if math.prod(shape) == bias.size else bias
             _replace(model, names, node, list(node.inputs).index(value), shaped)
             return
-        made = add_initializer(model, names.new(f"{self.node.name}.bias"), bias)
+        name = self.node.name or product.name
+        made = add_initializer(model, names.new(f"{name}.bias"), bias)
         if self.node.op_type != "MatMul":
             self.node.resize_inputs(3)
             self.node.replace_input_with(2, made)
             return
-        added = ir.Node("", "Add", [product, made], num_outputs=1, name=names.new(f"{self.node.name}_bias"))
+        added = ir.Node("", "Add", [product, made], num_outputs=1, name=names.new(f"{name}_bias"))
         assert self.node.graph is not None
         self.node.graph.insert_after(self.node, added)
         output = added.outputs[0]
         output.type, output.shape = product.type, product.shape
         product.replace_all_uses_with(output)
         added.replace_input_with(0, product)
-        name = product.name
-        product.name = names.new(f"{name}_unbiased")
-        output.name, self.adding = name, added
+        output.name, product.name = product.name, names.new(f"{product.name}_unbiased")
+        self.adding = added
 
 
 class AffineLayers:
@@ -245,15 +245,18 @@ class AffineLayers:
 def _layer(node: ir.Node) -> AffineLayer | str:
     if node.domain != "" or node.op_type not in KINDS:
         return f"{node.op_type}, no linear layer"
-    tensor = constant(node.inputs[1])
-    if tensor is None or constant(node.inputs[0]) is not None:
+    weight = node.inputs[1]
+    tensor = constant(weight)
+    if weight is None or tensor is None or constant(node.inputs[0]) is not None:
         return f"a {node.op_type} whose weight is not a constant"
     if node.op_type != "Conv" and len(tensor.shape) != 2:
         return f"a {node.op_type} whose weight has {len(tensor.shape)} axes, expected 2"
     if tensor.dtype not in FLOATS:
         return f"a {node.op_type} in {tensor.dtype.name.lower()}, expected float32"
+    if any(user.op_type == "Gather" for user, _ in weight.uses()):  # a copy would cost more than a scale
+        return f"a {node.op_type} whose weight is an embedding table too"
     if node.op_type == "Gemm" and (
-        node.attributes.get_int("transA", 0)
+        node.attributes.get_int("transA", 0) != 0
         or node.attributes.get_float("alpha", 1.0) != 1
         or node.attributes.get_float("beta", 1.0) != 1
     ):

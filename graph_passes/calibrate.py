@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.activation_statistics import KEY, Floats, Statistics
 from intaglio.graph_passes.calibration import IDS, count_tokens
 from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.graphs import all_nodes, has_subgraphs, infer_shapes
+from intaglio.graph_passes.graphs import Names, all_nodes, has_subgraphs, infer_shapes
 from intaglio.graph_passes.observing import ObservingPass
 from intaglio.graph_passes.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.thresholds import Method, threshold
@@ -188,18 +189,42 @@ def mask_axes(model: ir.Model) -> Sequence[Length] | None:
 
 
 def _bytes(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[int]:
-    """Estimate the bytes of each value in the largest batch; an axis of unknown length counts as the longest."""
+    """Return the bytes of each value in the largest batch.
+
+    Axes that are not those of the graph's inputs are measured in a run: guessed, a second of sound would count as
+    16,000 frames.
+    """
     actual: dict[Length, int] = {}
     for value in model.graph.inputs:
         for axis, name in enumerate(lengths(value) or []):
             longest = max((batch[str(value.name)].shape[axis] for batch in batches if value.name in batch), default=1)
             actual[name] = max(longest, actual.get(name, 1))
-    longest = max((length for name, length in actual.items() if not isinstance(name, int)), default=1)
-    sizes = []
+    shapes: dict[ir.Value, Sequence[int]] = {}
     for value in values:
-        known = [name if isinstance(name, int) else actual.get(name, longest) for name in lengths(value) or []]
-        sizes.append(int(np.prod(known, dtype=np.int64)) * int((value.dtype or ir.DataType.FLOAT).itemsize))
-    return sizes
+        known = [name if isinstance(name, int) else actual.get(name, 0) for name in lengths(value) or [0]]
+        if 0 not in known:
+            shapes[value] = known
+    largest = max(batches, key=lambda batch: sum(array.size for array in batch.values()))
+    shapes |= _measured(model, [value for value in values if value not in shapes], largest)
+    return [math.prod(shapes[value]) * int((value.dtype or ir.DataType.FLOAT).itemsize) for value in values]
+
+
+def _measured(model: ir.Model, values: Sequence[ir.Value], feeds: dict[str, Array]) -> dict[ir.Value, Sequence[int]]:
+    """Return the shapes of `values` in one run, which need not be in memory together."""
+    if not values:
+        return {}
+    names = Names(model)
+    nodes = [ir.Node("", "Shape", [value], num_outputs=1) for value in values]
+    for node, value in zip(nodes, values, strict=True):
+        node.outputs[0].name = names.new(f"{value.name}_shape")
+        node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
+    model.graph.extend(nodes)
+    try:
+        with _engine(model, [node.outputs[0] for node in nodes]) as engine, interrupts.deferred():
+            arrays = engine.run(feeds)
+    finally:
+        model.graph.remove(nodes, safe=True)
+    return {value: arrays[str(node.outputs[0].name)].tolist() for node, value in zip(nodes, values, strict=True)}
 
 
 def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Value]]:

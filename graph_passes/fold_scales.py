@@ -35,8 +35,9 @@ class FoldScales(Pass):
     float64 and rounded once; one with other users is copied.
 
     Left, with a reason: a scale or shift that is an output of the graph, or that has a user other than a linear layer
-    with a constant weight; a shift before a Conv that pads with zeros; layers in float16; NaN and infinities. Left
-    without one: the bias of a linear layer, and constants that are not one number, or one per channel.
+    with a constant weight of its own, not an embedding table; a shift before a Conv that pads with zeros; layers in
+    float16; NaN and infinities. Left without one: the bias of a linear layer, and constants that are not one number, or
+    one per channel.
     """
 
     name: ClassVar[str] = "fold_scales"

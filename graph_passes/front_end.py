@@ -27,12 +27,12 @@ def front_end(model: ir.Model) -> set[ir.Node]:
 
 
 def features(model: ir.Model, nodes: set[ir.Node]) -> set[ir.Value]:
-    """The values that the layers after the front end take from it, whose nodes are `nodes`."""
+    """The floating-point values that the layers after the front end take from it, whose nodes are `nodes`."""
     return {
         value
         for node in nodes
         for value in node.outputs
-        if value.dtype is not None and value.dtype.is_floating_point()
+        if value.dtype is None or value.dtype.is_floating_point()
         if any(user not in nodes and user.op_type not in STRUCTURE for user, _ in value.uses())
     }
 

@@ -22,7 +22,9 @@ def model_region(model: ir.Model) -> list[ir.Node]:
 
     Integer arithmetic on indices and masks is not included.
     """
-    following = set() if any(map(is_embedding, model.graph)) else _first_values(model)
+    before = front_end(model)
+    first = features(model, before) or set(filter(_is_float, model.graph.inputs))
+    following = set() if any(map(is_embedding, model.graph)) else first
     for node in model.graph:
         follows = not following.isdisjoint(value for value in node.inputs if value is not None)
         if is_embedding(node) or (follows and not _gives_structure(node)):
@@ -33,13 +35,9 @@ def model_region(model: ir.Model) -> list[ir.Node]:
     for node in reversed(list(model.graph)):
         if is_normalization(node) or not needed.isdisjoint(node.outputs):
             needed.update(value for value in node.inputs if value is not None)
-            if not following.isdisjoint(node.outputs):
+            if node not in before and not following.isdisjoint(node.outputs):
                 region.append(node)
     return region[::-1]
-
-
-def _first_values(model: ir.Model) -> set[ir.Value]:
-    return features(model, front_end(model)) or set(filter(_is_float, model.graph.inputs))
 
 
 def is_embedding(node: ir.Node) -> bool:

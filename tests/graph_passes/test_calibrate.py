@@ -216,6 +216,33 @@ def test_arrays_calibrate_a_model_without_text(parse: Parse, tmp_path: Path) -> 
     assert model.meta["calibration"].samples == 10
 
 
+def test_frames_of_sound_are_not_taken_for_samples(
+    parse: Parse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40,000 scores for each of 40,000 frames would be more than fits into memory; there are 400 frames."""
+    model = parse(
+        """(float[N, 1, samples] x) => (float[N, T, T] z) {
+            c = Conv <strides = [100]> (x, w)  r = Relu(c)  t = Transpose <perm = [0, 2, 1]> (r)
+            s = MatMul(t, r)  z = Exp(s)
+        }""",
+        {"w": np.full((2, 1, 100), 0.01, np.float32)},
+    )
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).uniform(-1, 1, (1, 1, 40_000)).astype(np.float32))
+    opened: list[list[str]] = []
+    engine = calibrate.OnnxRuntimeEngine
+
+    class Watched(engine):  # type: ignore[misc, valid-type]
+        def __init__(self, path: Path):
+            super().__init__(path)
+            opened.append([spec.name for spec in self.outputs])
+
+    monkeypatch.setattr(calibrate, "OnnxRuntimeEngine", Watched)
+    model, found = observe(pack(model, tmp_path / "bundle"), tmp_path / "x.npz")
+    assert opened[-1] == ["c", "r", "t", "s", "z"], "observed in several runs"
+    assert found["s"].count == 400 * 400
+    assert [node.op_type for node in model.graph] == ["Conv", "Relu", "Transpose", "MatMul", "Exp"]
+
+
 def test_float16_graph_is_observed(parse: Parse, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.array([[1, -2.5]], np.float16))
     bundle = pack(parse("(float16[N, 2] x) => (float16[N, 2] y) { y = Neg(x) }"), tmp_path / "bundle")

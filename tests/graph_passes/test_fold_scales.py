@@ -139,6 +139,11 @@ def test_layer_s_output_with_other_users_is_not_scaled(parse: Any, compute: Any,
             "Mul used by a MatMul whose weight is not a constant",
         ),
         (
+            "(int64[A] i) => (float[A, 5] y) { x = Gather(table, i) a = Mul(x, g) y = Gemm <transB = 1> (a, table) }",
+            "g table",
+            "Mul used by a Gemm whose weight is an embedding table too",
+        ),
+        (
             "(float[A, T, 3] x) => (float[A, T, 4] y) { a = Mul(x, n) y = MatMul(a, w) }",
             "n w",
             "Mul by NaN, infinity, or divided by 0",
@@ -160,6 +165,7 @@ def test_what_is_left_has_a_reason(parse: Any, compute: Any, text: str, used: st
         "n": np.array([1, np.nan, 2], np.float32),
         "z": np.array([1, 0, 2], np.float32),
         "rows": np.ones((5, 1), np.float32),
+        "table": np.ones((5, 3), np.float32),
     }
     model = parse(text, {name: (WEIGHTS | more)[name] for name in used.split()})
     before = len(model.graph)

@@ -1,0 +1,80 @@
+"""The features of a waveform are found by their structure, and nothing that only resembles them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.graph_passes.float16 import Float16
+from intaglio.graph_passes.front_end import front_end
+from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.weights.rtn import Rtn
+
+RANDOM = np.random.default_rng(0)
+WEIGHTS = {
+    "waves": RANDOM.standard_normal((8, 1, 16)).astype(np.float32) * 60,
+    "filters": RANDOM.uniform(0, 1, (4, 32)).astype(np.float32),
+    "floor": np.array(1e-9, np.float32),
+    "rows": np.array([2]),
+    "w": RANDOM.standard_normal((32, 32)).astype(np.float32) / 8,
+    "g": np.ones(32, np.float32),
+}
+FEATURES = {"spectrum", "real", "imaginary", "power", "t", "bands", "safe", "log", "total", "count", "mean", "centred"}
+TEXT = """(float[A, 1, S] audio) => (float[A, T, 32] y) {
+    spectrum = Conv <strides = [4]> (audio, waves)
+    real, imaginary = Split <axis = 1, num_outputs = 2> (spectrum)
+    r = Mul(real, real)  i = Mul(imaginary, imaginary)  power = Add(r, i)
+    t = Transpose <perm = [0, 2, 1]> (power)  bands = MatMul(t, filters)  safe = Add(bands, floor)  log = Log(safe)
+    total = ReduceSum <keepdims = 1> (log, rows)
+    shape = Shape <start = 2> (log)  count = Cast <to = 1> (shape)
+    mean = Div(total, count)  centred = Sub(log, mean)
+    h = MatMul(centred, w)  n = LayerNormalization <axis = -1> (h, g)  k = MatMul(n, w)  p = Softmax(k)
+    y = LogSoftmax <axis = -1> (p)
+}"""
+
+
+def recogniser(parse: Any) -> ir.Model:
+    model: ir.Model = parse(TEXT, WEIGHTS)
+    return model
+
+
+def test_features_end_where_the_first_layer_begins(parse: Any) -> None:
+    found = {value.name for node in front_end(recogniser(parse)) for value in node.outputs}
+    assert found == FEATURES | {"r", "i", "shape"}
+
+
+def test_entropy_of_a_network_s_answer_is_no_feature(parse: Any) -> None:
+    text = """(float[A, 4] x) => (float[A, 4] y) {
+        h = MatMul(x, w)  q = Mul(h, h)  p = Softmax <axis = -1> (q)  l = Log(p)  y = Mul(p, l)
+    }"""
+    assert front_end(parse(text, {"w": np.ones((4, 4), np.float32)})) == set()
+
+
+def test_region_of_integers_begins_after_the_features(parse: Any) -> None:
+    model = recogniser(parse)
+    assert [node.outputs[0].name for node in model_region(model)] == ["h", "n"]
+    QuantizeWeights(where="everywhere")(model)
+    assert np.array_equal(model.graph.initializers["filters"].const_value.numpy(), WEIGHTS["filters"])
+    assert "w" not in model.graph.initializers
+
+
+def test_groups_leave_the_filters(parse: Any) -> None:
+    model, counts = Rtn()(recogniser(parse))
+    assert np.array_equal(model.graph.initializers["filters"].const_value.numpy(), WEIGHTS["filters"])
+    assert sum(counts.rewritten.values()) > 0
+
+
+def test_float16_keeps_the_power_of_loud_sound_in_its_range(parse: Any, compute: Any) -> None:
+    audio = np.sign(np.sin(np.arange(400, dtype=np.float32) / 3)).reshape(1, 1, 400)
+    expected = compute(recogniser(parse), audio=audio)[0]
+    model, _ = Float16()(recogniser(parse))
+    assert [value.dtype for value in (*model.graph.inputs, *model.graph.outputs)] == [ir.DataType.FLOAT] * 2
+    dtypes = {value.name: value.dtype for node in model.graph for value in node.outputs}
+    assert {dtypes[f"{name}_float32"] for name in FEATURES} == {ir.DataType.FLOAT}
+    assert dtypes["n"] == ir.DataType.FLOAT16
+    kept = {name: value.const_value.dtype for name, value in model.graph.initializers.items()}
+    assert (kept["waves"], kept["filters"], kept["w"]) == (ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    np.testing.assert_allclose(compute(model, audio=audio)[0], expected, atol=5e-3)
