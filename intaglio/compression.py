@@ -79,13 +79,8 @@ def compress(
     recipe needs it. `allow_float`: keep in floating point what an integer-only recipe cannot convert, instead of
     raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
-<<<<<<< HEAD
-    functions that it names. Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is
-    left at `output` then.
-=======
     functions that it names.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
->>>>>>> wip/folding
     """
     name, passes = load_recipe(
         recipe, {"bits": bits, "group_size": group_size, "allow_float": True if allow_float else None}

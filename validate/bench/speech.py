@@ -10,7 +10,7 @@ import numpy as np
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.modalities.audio import padded, resampled
+from intaglio.runtime.modalities.audio import resampled
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.speech_samples import SAMPLE_RATE, recordings
 from intaglio.targets import DEFAULT
@@ -48,7 +48,8 @@ class SpeechBench:
         sent = 0
         for _, start in load.arrivals(began):
             batch = [self._rows[(load.first + sent + place) % len(self._rows)] for place in range(load.concurrency)]
-            self._recognizer.log_probs(*padded(batch).values())
+            lengths = np.array([len(row) for row in batch], np.int64)
+            self._recognizer.log_probs(np.stack(batch), lengths)
             timings.append(Timing(time.perf_counter() - start, len(batch) * SECONDS))
             sent += len(batch)
             if load.requests is not None and sent >= load.requests:
