@@ -90,11 +90,12 @@ class _Conversion:
         self.names = Names(model)
         self.out_of_range = OutOfRange()
         self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
-        self.computed_in_single = _angles(nodes) | front_end(model) | _log_probabilities(nodes)
+        features, log_probs = front_end(model), _log_probabilities(nodes)
+        self.computed_in_single = _angles(nodes) | features | log_probs
         # Places that stay float32: (node, index of an input), and (node, index of an output).
         self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
         self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
-        self.kept = self._kept_constants() | self._kept_io(front_end(model))
+        self.kept = self._kept_constants() | self._waveforms(features) | {node.outputs[0] for node in log_probs}
         self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same value in float32, if there is one
         self.casts: list[ir.Node] = []
 
@@ -164,14 +165,10 @@ class _Conversion:
             if all((node, index) in places for node, index in value.uses())
         }
 
-    def _kept_io(self, features: set[ir.Node]) -> set[ir.Value]:
-        """Return the waveforms and the log-probabilities, inputs and outputs of the graph that do not change."""
-        waveforms = {
-            value
-            for value in self.model.graph.inputs
-            if value in self.floats and value.uses() and all(node in features for node, _ in value.uses())
-        }
-        return waveforms | {node.outputs[0] for node in _log_probabilities(self.nodes)}
+    def _waveforms(self, features: set[ir.Node]) -> set[ir.Value]:
+        """Return the graph's inputs that only features are computed from."""
+        inputs = self.floats.intersection(self.model.graph.inputs)
+        return {value for value in inputs if value.uses() and all(node in features for node, _ in value.uses())}
 
     def _initializers(self, single_io: list[ir.Value]) -> None:
         for graph in all_graphs(self.model):

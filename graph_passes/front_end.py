@@ -38,13 +38,15 @@ def features(model: ir.Model, nodes: set[ir.Node]) -> set[ir.Value]:
 
 
 def ancestors(nodes: list[ir.Node]) -> set[ir.Node]:
-    """`nodes`, and all that they depend on."""
+    """`nodes`, and all whose numbers they depend on: of a value only the shape of which is used, nothing."""
     found: set[ir.Node] = set()
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
+            if node.op_type in STRUCTURE and node.domain == "":
+                continue
             waiting += [producer for value in node.inputs if value is not None and (producer := value.producer())]
     return found
 

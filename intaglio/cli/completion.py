@@ -40,8 +40,8 @@ zsh needs these lines in ~/.zshrc:
 """
 
 RECIPES = (
-    "canonical", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed", "rtn",
-    "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
+    "canonical", "fold", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed",
+    "rtn", "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
 )  # fmt: skip
 DTYPES = ("float32", "float16")
 AGAINST = ("pytorch", "reference")
