@@ -14,6 +14,7 @@ EXTRA_OF = {
     "httptools": "serve",
     "httpx2": "agents",
     "huggingface_hub": "export",
+    "jiwer": "quality",
     "jsonschema": "agents",
     "llguidance": "grammar",
     "mcp": "agents",

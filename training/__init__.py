@@ -1,8 +1,9 @@
-"""Everything that needs gradients, in torch: fine-tuning, gradual pruning, alignment, drafts, weight sensitivities."""
+"""Everything that needs gradients, in torch: fine-tuning, pruning, alignment, drafts, sensitivities, speech."""
 
 from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune
 from intaglio.training.sensitivity import Sensitivity, sensitivity
+from intaglio.training.speech.train_speech import TrainedSpeech, train_speech
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only
@@ -15,6 +16,7 @@ __all__ = [
     "TrainedDrafts",
     "TrainedExit",
     "TrainedLayer",
+    "TrainedSpeech",
     "align",
     "prune",
     "sensitivity",
@@ -22,4 +24,5 @@ __all__ = [
     "train_hidden_transfer",
     "train_int8_only",
     "train_medusa",
+    "train_speech",
 ]

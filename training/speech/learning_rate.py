@@ -23,4 +23,5 @@ class LearningRate:
             return self.peak * step / self.warm_up
         if step < self.warm_up + self.hold:
             return self.peak
-        return self.peak * (self.warm_up / (step - self.hold)) ** self.decay
+        decayed: float = self.peak * (self.warm_up / (step - self.hold)) ** self.decay
+        return decayed
