@@ -23,5 +23,4 @@ class LearningRate:
             return self.peak * step / self.warm_up
         if step < self.warm_up + self.hold:
             return self.peak
-        decayed: float = self.peak * (self.warm_up / (step - self.hold)) ** self.decay
-        return decayed
+        return self.peak * float((self.warm_up / (step - self.hold)) ** self.decay)

@@ -66,7 +66,8 @@ class TrainedSpeech(msgspec.Struct):
 def train_speech(
     output: str | Path,
     options: SpeechTraining | None = None,
-    corpus: CorpusOptions | None = None,
+    utterances: int = 7000,
+    held_out: int = 400,
     corpora: str | Path | None = None,
     recordings: Sequence[str | Path] = (),
     threads: int | None = None,
@@ -75,10 +76,11 @@ def train_speech(
 ) -> TrainedSpeech:
     """Train a speech recogniser as `options` say on a synthesised corpus, and test it.
 
-    The corpus is spoken by espeak-ng the first time and kept in the folder `corpora`, by default in the cache. It is
-    tested on held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders
-    where packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with
-    each evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
+    The corpus has `utterances` to train on, and `held_out` for validation and for the test each. It is spoken by
+    espeak-ng the first time and kept in the folder `corpora`, by default in the cache. The network is tested on
+    held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders where
+    packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with each
+    evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
 
     `output` becomes a folder with config.json, model.safetensors and vocabulary.json, which can be exported, and
     training.json, this result. Raises `UsageError`, `GraphError` if training diverges, `MissingExtraError`,
@@ -90,7 +92,9 @@ def train_speech(
     for library in ("torch", "jiwer", "soundfile", "soxr"):
         extras.load(library)
     began = time.monotonic()
-    made = synthesise(corpus or CorpusOptions(), None if corpora is None else Path(corpora), threads)
+    made = synthesise(
+        CorpusOptions(utterances, held_out, held_out), None if corpora is None else Path(corpora), threads
+    )
     tokens = _tokens(made, options)
     with torch_threads(threads or usable_threads()), _seeded(options.seed):
         run, reader, network = _prepared(made, tokens, options)

@@ -74,6 +74,10 @@ class SpeechTraining:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise UsageError(f"minutes {self.minutes}: expected a positive number.")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout {self.dropout}: expected 0 to less than 1.")
+        if self.width % self.heads or self.width % 2:
+            raise UsageError(f"width {self.width}: expected an even multiple of the {self.heads} heads.")
         if self.ablation is not None and self.architecture != "squeezeformer":
             raise UsageError(f"ablation {self.ablation}: of the Squeezeformer only, got {self.architecture}.")
         if self.architecture == "squeezeformer" and self.layers < 2:

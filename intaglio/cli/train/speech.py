@@ -94,13 +94,10 @@ def speech_command(
     is a line on standard error.
     """
     from intaglio.training import train_speech
-    from intaglio.training.speech.corpus import CorpusOptions
     from intaglio.training.speech.training_options import SpeechTraining
 
-    corpus = CorpusOptions(utterances, held_out, held_out)
-    result = train_speech(
-        output, SpeechTraining(**options), corpus, corpora, recordings, threads, force, _report
-    )  # fmt: skip
+    training = SpeechTraining(**options)
+    result = train_speech(output, training, utterances, held_out, corpora, recordings, threads, force, _report)
     if as_json:
         print_json(result)
         return
