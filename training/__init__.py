@@ -3,7 +3,8 @@
 from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune
 from intaglio.training.sensitivity import Sensitivity, sensitivity
-from intaglio.training.speech.train_speech import TrainedSpeech, train_speech
+from intaglio.training.speech.results import TrainedSpeech
+from intaglio.training.speech.train_speech import train_speech
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only

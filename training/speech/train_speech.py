@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,50 +17,20 @@ from intaglio.speech_samples import recordings as shipped_recordings
 from intaglio.threads import check_threads, usable_threads
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.recordings import found, read
+from intaglio.training.speech.results import RESULTS, Evaluation, TestErrors, TrainedSpeech
 from intaglio.training.speech.sentences import Part
 from intaglio.training.speech.tokens import Tokens, characters, pieces
 from intaglio.training.speech.training_options import SpeechTraining
-from intaglio.training.speech.word_errors import WordErrors, by_group, word_errors
+from intaglio.training.speech.word_errors import by_group, word_errors
 from intaglio.training.torch_threads import torch_threads
 
 if TYPE_CHECKING:
     from intaglio.speech.network import SpeechNetwork
     from intaglio.training.speech.batches import Example
     from intaglio.training.speech.features import FeatureReader
-    from intaglio.training.speech.training_run import Evaluation, TrainingRun
+    from intaglio.training.speech.training_run import TrainingRun
 
-RESULTS = "training.json"  # in the checkpoint: what was measured
 READING = "LibriVox"  # the recordings that come with the project
-
-
-class TestErrors(msgspec.Struct):
-    """Word errors on what was not trained on."""
-
-    __test__ = False  # pytest takes classes of this name for tests
-
-    test: WordErrors  # held-out sentences, spoken by held-out voices
-    mixed: WordErrors  # the same at other speeds, in rooms and with noise
-    kinds: dict[str, WordErrors]  # of `test`, by the kind of sentence
-    voices: dict[str, WordErrors]  # of `test`, by voice
-    recordings: dict[str, WordErrors]  # of people, by the name of the set
-
-
-class TrainedSpeech(msgspec.Struct):
-    """The result of `train_speech`."""
-
-    checkpoint: str
-    options: dict[str, Any]  # those of `SpeechTraining`
-    utterances: dict[str, int]  # of each part of the corpus
-    hours: float  # of the speech to train on, before it is mixed
-    tokens: int  # of the vocabulary, the blank among them
-    parameters: int
-    steps: int
-    epochs: float
-    evaluations: list[Evaluation]
-    kept_steps: list[int]  # whose weights were kept, as their mean
-    validation_wer: float  # percent, of the weights kept
-    errors: TestErrors
-    seconds: float
 
 
 def train_speech(

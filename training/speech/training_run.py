@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from intaglio.progress import fraction
 from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, batches
 from intaglio.training.speech.learning_rate import LearningRate
+from intaglio.training.speech.results import Evaluation
 from intaglio.training.speech.spec_augment import SpecAugment
 from intaglio.training.speech.speech_trainer import SpeechTrainer, greedy_tokens
 from intaglio.training.speech.tokens import Tokens
@@ -23,16 +23,6 @@ from intaglio.training.speech.word_errors import word_errors
 
 State = dict[str, Tensor]
 SMOOTHED = 50  # steps over which a reported loss is averaged
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """How far a training run is."""
-
-    step: int
-    seconds: float  # of training and evaluating until here
-    loss: float  # nats a token, of the latest steps
-    learning_rate: float
-    wer: float  # percent, of the validation part
 
 
 class TrainingRun:

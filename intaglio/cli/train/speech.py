@@ -11,7 +11,7 @@ from intaglio.cli.output import force_option, json_option, print_json, print_tab
 
 if TYPE_CHECKING:
     from intaglio.training import TrainedSpeech
-    from intaglio.training.speech.training_run import Evaluation
+    from intaglio.training.speech.results import Evaluation
     from intaglio.training.speech.word_errors import WordErrors
 
 EPILOG = """\b

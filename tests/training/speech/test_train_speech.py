@@ -25,9 +25,9 @@ from intaglio.speech.front_end import LogMel
 from intaglio.training import TrainedSpeech, train_speech
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.features import FeatureReader, Mixed
+from intaglio.training.speech.results import RESULTS
 from intaglio.training.speech.speech_trainer import SpeechTrainer
 from intaglio.training.speech.tokens import characters
-from intaglio.training.speech.train_speech import RESULTS
 from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
 from intaglio.training.speech.training_run import TrainingRun, mean
 
@@ -70,7 +70,7 @@ def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tm
     assert {path.name for path in (tmp_path / "made").iterdir()} == {
         *("config.json", "model.safetensors", "vocabulary.json", RESULTS)
     }
-    assert json.loads((tmp_path / "made" / RESULTS).read_text()) == msgspec.to_builtins(result)
+    assert msgspec.json.decode((tmp_path / "made" / RESULTS).read_bytes(), type=TrainedSpeech) == result
     config = read_config(json.loads((tmp_path / "made/config.json").read_text()), "config.json")
     assert isinstance(config, SqueezeformerConfig) and config.hidden_size == 16
     weights = load_file(tmp_path / "made/model.safetensors")
