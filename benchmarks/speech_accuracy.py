@@ -82,7 +82,7 @@ def conformer_like(options: SpeechTraining) -> SpeechTraining:
     """A Conformer-CTC with about as many parameters as the Squeezeformer of `options`."""
     wanted = parameters(options)
     multiple = options.heads if options.heads % 2 == 0 else 2 * options.heads
-    widths = range(multiple, 3 * options.width, multiple)
+    widths = range(multiple, 2 * options.width, multiple)
     made = [replace(options, architecture="conformer-ctc", width=width) for width in widths]
     return min(made, key=lambda each: abs(parameters(each) - wanted))
 
