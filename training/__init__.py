@@ -8,6 +8,7 @@ from intaglio.training.speech.train_speech import train_speech
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only
+from intaglio.training.train_ngram import TrainedNgram, train_ngram
 
 __all__ = [
     "Aligned",
@@ -17,6 +18,7 @@ __all__ = [
     "TrainedDrafts",
     "TrainedExit",
     "TrainedLayer",
+    "TrainedNgram",
     "TrainedSpeech",
     "align",
     "prune",
@@ -25,5 +27,6 @@ __all__ = [
     "train_hidden_transfer",
     "train_int8_only",
     "train_medusa",
+    "train_ngram",
     "train_speech",
 ]

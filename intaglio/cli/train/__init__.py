@@ -8,6 +8,7 @@ from intaglio.cli.train.align import align_command
 from intaglio.cli.train.drafts import hidden_transfer_command, medusa_command
 from intaglio.cli.train.early_exit import early_exit_command
 from intaglio.cli.train.int8_only import int8_only_command
+from intaglio.cli.train.ngram import ngram_command
 from intaglio.cli.train.prune import prune_command
 from intaglio.cli.train.speech import speech_command
 
@@ -29,6 +30,7 @@ METHODS = (
     hidden_transfer_command,
     medusa_command,
     speech_command,
+    ngram_command,
 )
 
 
