@@ -1,11 +1,14 @@
-"""Everything that needs gradients, in torch: fine-tuning, gradual pruning, alignment, drafts, weight sensitivities."""
+"""Everything that needs gradients, in torch: fine-tuning, pruning, alignment, drafts, sensitivities, speech."""
 
 from intaglio.training.alignment import Aligned, align
 from intaglio.training.pruning import Pruned, prune
 from intaglio.training.sensitivity import Sensitivity, sensitivity
+from intaglio.training.speech.results import TrainedSpeech
+from intaglio.training.speech.train_speech import train_speech
 from intaglio.training.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.train_int8_only import Trained, train_int8_only
+from intaglio.training.train_ngram import TrainedNgram, train_ngram
 
 __all__ = [
     "Aligned",
@@ -15,6 +18,8 @@ __all__ = [
     "TrainedDrafts",
     "TrainedExit",
     "TrainedLayer",
+    "TrainedNgram",
+    "TrainedSpeech",
     "align",
     "prune",
     "sensitivity",
@@ -22,4 +27,6 @@ __all__ = [
     "train_hidden_transfer",
     "train_int8_only",
     "train_medusa",
+    "train_ngram",
+    "train_speech",
 ]

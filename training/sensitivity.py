@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,6 +18,7 @@ from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text_chunks import load_chunks
 from intaglio.sensitivity_file import Observed, SensitivityWriter
 from intaglio.threads import check_threads
+from intaglio.training.torch_threads import torch_threads
 
 OPTION = "--calibration"
 LEAST_TOKENS = 64  # minimum length of a calibration text; gradients on fewer tokens are meaningless
@@ -77,7 +76,7 @@ def sensitivity(
         network = DecoderNetwork(load(source.model_path, mapped=True))
     observed = Observed(source.manifest.source.sha256, Path(calibration).name, used.sha256, len(pieces), count)
     losses = []
-    with _torch_threads(threads), SensitivityWriter.create(output, network.shapes, observed) as writer:
+    with torch_threads(threads), SensitivityWriter.create(output, network.shapes, observed) as writer:
 
         def take(name: str, gradient: torch.Tensor) -> None:
             if not torch.isfinite(gradient).all():
@@ -103,19 +102,6 @@ def sensitivity(
         loss=float(np.mean(losses)),
         seconds=time.monotonic() - started,
     )
-
-
-@contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
-    """Limit torch to `threads` threads."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _check_options(output: Path, samples: int, tokens: int, force: bool, threads: int | None) -> None:

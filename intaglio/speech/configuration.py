@@ -94,6 +94,12 @@ class SqueezeformerConfig(SpeechConfig, frozen=True, kw_only=True):
         recover = last if self.time_recover_layer is None else self.time_recover_layer
         return self.time_reduce_layer, recover if self.recover_time else None
 
+    @property
+    def frame_samples(self) -> int:
+        """The samples between two output frames."""
+        reduced, recovered = self.time_reduced
+        return super().frame_samples * (2 if reduced is not None and recovered is None else 1)
+
 
 CONFIGS: dict[str, type[SpeechConfig]] = {
     "conformer-ctc": ConformerConfig,

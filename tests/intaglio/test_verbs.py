@@ -23,6 +23,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
 from intaglio.targets import summary
+from intaglio.training.speech.training_options import SpeechTraining
 from intaglio.validate.bench.bench import NOT_TAKEN
 
 REQUIRED = inspect.Parameter.empty
@@ -61,7 +62,12 @@ COMMAND_LINE_ONLY = {
     "generate --work": "intaglio.validate.decoding_work.compared_work",
 }
 # What a function passes its options on to.
-PASSED_TO: Mapping[str, Callable[..., Any]] = {"generate": TextGenerator, "bench": TextGenerator, "agent": open_agent}
+PASSED_TO: Mapping[str, Callable[..., Any]] = {
+    "generate": TextGenerator,
+    "bench": TextGenerator,
+    "agent": open_agent,
+    "train speech": SpeechTraining,
+}
 # Parameters that must be given in Python and not on the command line, which has another way.
 ANOTHER_WAY = {"run texts", "generate prompts", "tune-decoding draft"}
 
@@ -93,10 +99,9 @@ def parameters_of(name: str) -> Mapping[str, Any]:
     options = {key: each.default for key, each in inspect.signature(PASSED_TO[name]).parameters.items()}
     left_out = NOT_TAKEN if name == "bench" else ("scheduling",)  # limits of a queue, which is a server's
     options = {key: each for key, each in options.items() if key not in left_out}
-    passed = ("options", "strategy_options")
-    return {key: each for key, each in (options | own).items() if key not in passed} | dict.fromkeys(
-        options_by_name(STRATEGIES)
-    )
+    passed = ("options", "strategy_options", "report")
+    strategies = () if name == "train speech" else options_by_name(STRATEGIES)
+    return {key: each for key, each in (options | own).items() if key not in passed} | dict.fromkeys(strategies)
 
 
 def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:

@@ -1,0 +1,128 @@
+"""`intaglio train speech`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio.cli.output import force_option, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from intaglio.training import TrainedSpeech
+    from intaglio.training.speech.results import Evaluation
+    from intaglio.training.speech.word_errors import WordErrors
+
+EPILOG = """\b
+Examples:
+  intaglio train speech -o ./squeezeformer
+  intaglio train speech -o ./conformer --architecture conformer-ctc --minutes 60 --threads 2
+  intaglio train speech -o ./pieces --pieces 128 --width 144 --layers 8
+  intaglio train speech -o ./no-skip --ablation no-skip --json
+  intaglio export ./squeezeformer -o recogniser
+  intaglio run recogniser meeting.wav
+"""
+
+
+@click.command("speech", epilog=EPILOG, short_help="Train a speech recogniser on synthesised sentences.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
+@click.option(
+    "--architecture",
+    type=click.Choice(["squeezeformer", "conformer-ctc"]),
+    default="squeezeformer",
+    show_default=True,
+    help="Architecture of the encoder.",
+)
+@click.option("--width", default=96, show_default=True, help="Width of the encoder.")
+@click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
+@click.option("--heads", default=4, show_default=True, help="Attention heads.")
+@click.option("--channels", default=32, show_default=True, help="Channels of the subsampling convolutions.")
+@click.option("--dropout", default=0.1, show_default=True, help="Dropout, in attention too.")
+@click.option(
+    "--ablation",
+    type=click.Choice(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
+    help="Change the Squeezeformer: for comparison only.",
+)
+@click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
+@click.option("--steps", default=6000, show_default=True, help="Steps of the optimiser.")
+@click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
+@click.option("--learning-rate", default=2e-3, show_default=True, help="Peak learning rate of AdamW.")
+@click.option("--warm-up", default=400, show_default=True, help="Steps until the peak.")
+@click.option("--hold", default=1500, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
+@click.option(
+    "--variants",
+    default=2,
+    show_default=True,
+    help="Noisy variants of each utterance, one per epoch in turns, which take 58 MB an hour; 0: always new ones.",
+)
+@click.option("--band-masks", default=2, show_default=True, help="SpecAugment: masks over bands.")
+@click.option("--band-width", default=15, show_default=True, help="SpecAugment: widest mask, of 80 bands.")
+@click.option("--time-masks", default=3, show_default=True, help="SpecAugment: masks over time, of 5 % at most.")
+@click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
+@click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
+@click.option("--utterances", default=7000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
+@click.option("--held-out", default=400, show_default=True, help="Utterances for validation, and as many for the test.")
+@click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
+@click.option(
+    "--recordings",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Folder where packages with real recordings were unpacked, to test on. Repeatable.",
+)
+@click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
+@click.option("--threads", type=int, help="Number of threads.  [default: one per processor]")
+@force_option
+@json_option
+def speech_command(
+    output: Path,
+    utterances: int,
+    held_out: int,
+    corpora: Path | None,
+    recordings: tuple[Path, ...],
+    threads: int | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Train a speech recogniser on English sentences that espeak-ng speaks, from random weights.
+
+    Sentences, digits, numbers and commands are spoken by several voices, and mixed with noise, rooms and other speeds.
+    Whole voices and sentences are held out for validation and for the test; recordings of people are tested on, but
+    never trained on. The weights with the lowest word error rate (WER) on the validation part are kept. Each evaluation
+    is a line on standard error.
+    """
+    from intaglio.training import train_speech
+    from intaglio.training.speech.training_options import SpeechTraining
+
+    training = SpeechTraining(**options)
+    result = train_speech(output, training, utterances, held_out, corpora, recordings, threads, force, _report)
+    if as_json:
+        print_json(result)
+        return
+    _print(result)
+
+
+def _report(evaluation: Evaluation) -> None:
+    click.echo(
+        f"step {evaluation.step:,}: loss {evaluation.loss:.3f}, WER {evaluation.wer:.1f} %, {evaluation.seconds:.0f} s",
+        err=True,
+    )
+
+
+def _print(result: TrainedSpeech) -> None:
+    errors = result.errors
+    groups = {"held-out voices": errors.test, "the same, mixed": errors.mixed}
+    groups |= {f"  {name}": each for name, each in errors.kinds.items()}
+    groups |= {f"  {name}": each for name, each in errors.voices.items()}
+    groups |= {f"people: {name}": each for name, each in errors.recordings.items()}
+    print_table("Word errors", ["", "WER %", "words", "utterances"], [_row(*each) for each in groups.items()])
+    click.echo(
+        f"{result.checkpoint}: {result.parameters:,} parameters, {result.tokens} tokens, after {result.steps:,} steps; "
+        f"WER {result.validation_wer:.1f} % on the validation part, in {result.seconds:.0f} s"
+    )
+
+
+def _row(name: str, errors: WordErrors) -> tuple[str, str, int, int]:
+    return name, f"{errors.wer:.1f}", errors.words, errors.utterances

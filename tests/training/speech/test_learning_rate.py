@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from intaglio.training.speech.learning_rate import LearningRate
+
+
+@pytest.mark.parametrize("decay", [0.5, 1.0])
+def test_the_rate_is_that_of_the_thesis(decay: float) -> None:
+    """Section 5.3: lr(t) = peak·t / T0, peak, peak·T0ᵈ / (t - T_peak)ᵈ."""
+    rate = LearningRate(2e-3, warm_up=20, hold=160, decay=decay)
+    assert rate.at(1) == pytest.approx(2e-3 / 20)
+    assert rate.at(10) == pytest.approx(1e-3)
+    assert {rate.at(step) for step in range(20, 180)} == {2e-3}
+    assert rate.at(200) == pytest.approx(2e-3 * 20**decay / 40**decay)
+    assert rate.at(500) == pytest.approx(2e-3 * 20**decay / 340**decay)
+
+
+def test_the_rate_does_not_jump_at_the_borders() -> None:
+    rate = LearningRate(1e-3, warm_up=1000, hold=3000)
+    rates = [rate.at(step) for step in range(1, 10_000)]
+    assert max(abs(after - before) for before, after in pairwise(rates)) <= 1.001e-3 / 1000
+    assert rate.at(1000) == rate.at(4000) == max(rates) == 1e-3
+
+
+def test_without_a_hold_and_with_half_the_decay_it_is_noam_annealing() -> None:
+    rate = LearningRate(1.0, warm_up=100, hold=0, decay=0.5)
+    for step in (1, 50, 100, 101, 400, 10_000):
+        assert rate.at(step) == pytest.approx(100**0.5 * min(step**-0.5, step * 100**-1.5))

@@ -1,0 +1,109 @@
+"""The core of the training: the loss, its steps, and greedy decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from intaglio.errors import GraphError
+from intaglio.speech.configuration import FrontEnd
+from intaglio.speech.network import SpeechNetwork
+from intaglio.training.speech.batches import Example, collate
+from intaglio.training.speech.learning_rate import LearningRate
+from intaglio.training.speech.spec_augment import SpecAugment
+from intaglio.training.speech.speech_trainer import SpeechTrainer, ctc_loss, greedy_tokens
+from intaglio.training.speech.training_options import Architecture, SpeechTraining
+
+TOKENS, MELS = 5, FrontEnd().mels
+PLAIN = SpecAugment(band_masks=0, time_masks=0)
+
+
+def network(architecture: Architecture = "squeezeformer", dropout: float = 0.0) -> SpeechNetwork:
+    torch.manual_seed(0)
+    options = SpeechTraining(architecture, width=32, layers=2, heads=2, channels=4, dropout=dropout)
+    return SpeechNetwork(options.config(TOKENS), front_end=False)
+
+
+def example(tokens: tuple[int, ...], frames: int, seed: int) -> Example:
+    """Each token sounds in bands of its own, one after the other."""
+    features = np.random.default_rng(seed).normal(0, 0.3, (frames, MELS))
+    for place, token in enumerate(tokens):
+        features[place * frames // len(tokens) : (place + 1) * frames // len(tokens), token * 12 : token * 12 + 12] += 2
+    return Example(features.astype(np.float16), tokens)
+
+
+EXAMPLES = [example(tokens, 60 + 8 * index, index) for index, tokens in enumerate([(1, 2), (3, 1), (4, 2, 1), (2, 3)])]
+
+
+@pytest.mark.parametrize("architecture", ["squeezeformer", "conformer-ctc"])
+def test_a_handful_of_utterances_is_learned(architecture: Architecture) -> None:
+    trained = network(architecture)
+    trainer = SpeechTrainer(trained, LearningRate(5e-3, 5, 30), PLAIN, seed=0)
+    losses = [trainer.step(EXAMPLES).loss for _ in range(90)]
+    assert losses[-1] < 0.1 * losses[0]
+    assert greedy_tokens(trained, EXAMPLES, 1000) == [list(each.tokens) for each in EXAMPLES]
+
+
+def test_the_rate_of_each_step_is_that_of_the_schedule() -> None:
+    trainer = SpeechTrainer(network(), LearningRate(1e-3, 2, 1), PLAIN, seed=0)
+    assert [trainer.step(EXAMPLES).learning_rate for _ in range(4)] == pytest.approx([5e-4, 1e-3, 1e-3, 2 / 3 * 1e-3])
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    trained = network()
+    trainer = SpeechTrainer(trained, LearningRate(1.0, 1, 1), PLAIN, seed=0)
+    decays = {id(each): group["weight_decay"] for group in trainer._optimizer.param_groups for each in group["params"]}
+    for name, parameter in trained.named_parameters():
+        vector = name.endswith("bias") or ".norm." in name or ".scaling." in name
+        assert (decays[id(parameter)] == 0) == (parameter.ndim == 1), name
+        assert not vector or decays[id(parameter)] == 0, name
+
+
+def test_an_utterance_with_more_tokens_than_frames_is_ignored() -> None:
+    fitting, too_long = EXAMPLES[0], example((1, 2, 3, 4) * 5, 16, 9)
+    trained = network().eval()
+    both = collate([fitting, too_long])
+    loss = ctc_loss(trained, both.features, both)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad.clone() for parameter in trained.parameters() if parameter.grad is not None]
+    trained.zero_grad()
+    alone = collate([fitting])
+    expected = ctc_loss(trained, alone.features, alone)
+    expected.backward()  # type: ignore[no-untyped-call]
+    share = len(fitting.tokens) / (len(fitting.tokens) + len(too_long.tokens))
+    assert loss.item() == pytest.approx(share * expected.item(), rel=1e-4)
+    wanted = [share * parameter.grad for parameter in trained.parameters() if parameter.grad is not None]
+    for gradient, each in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, each, rtol=1e-3, atol=1e-5)
+
+
+def test_a_loss_of_nan_is_one_line_and_changes_no_weight() -> None:
+    trained = network()
+    before = {name: each.clone() for name, each in trained.named_parameters()}
+    trainer = SpeechTrainer(trained, LearningRate(1e-3, 1, 1), PLAIN, seed=0)
+    broken = Example(np.full((40, MELS), np.nan, np.float16), (1,))
+    with pytest.raises(GraphError, match=r"^the loss is nan after 1 steps?\. Lower the learning rate\.$"):
+        trainer.step([broken])
+    for name, each in trained.named_parameters():
+        assert torch.equal(each, before[name])
+
+
+def test_one_bad_batch_does_not_undo_the_others() -> None:
+    trained = network()
+    trainer = SpeechTrainer(trained, LearningRate(1e-3, 1, 100), PLAIN, seed=0)
+    loud = [Example(each.features * np.float16(500), each.tokens) for each in EXAMPLES]
+    trainer.step(loud)
+    norm = sum(float(each.grad.square().sum()) for each in trained.parameters() if each.grad is not None) ** 0.5
+    assert norm <= 5.0 * 1.001
+
+
+def test_greedy_tokens_come_in_the_order_of_the_examples_and_do_not_depend_on_batches() -> None:
+    examples = [example((1 + index % 4, 2), 40 + 7 * (index * 5 % 8), index) for index in range(8)]
+    trained = network()
+    torch.nn.init.normal_(trained.head.weight)  # so that frames differ in what they are
+    alone = [greedy_tokens(trained, [each], 1)[0] for each in examples]
+    assert len({tuple(each) for each in alone}) > 4
+    assert greedy_tokens(trained, examples, 200) == alone
+    assert greedy_tokens(trained, examples, 10_000) == alone
+    assert not trained.training

@@ -1,0 +1,252 @@
+"""The verb, at a tiny size, on a corpus that a stand-in for espeak-ng speaks."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from intaglio import interrupts
+from intaglio.errors import GraphError, SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.runtime import run
+from intaglio.runtime.speech.vocabulary import read_vocabulary
+from intaglio.speech.configuration import SqueezeformerConfig, read_config
+from intaglio.speech.front_end import LogMel
+from intaglio.training import TrainedSpeech, train_speech
+from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
+from intaglio.training.speech.features import FeatureReader, Mixed
+from intaglio.training.speech.results import RESULTS
+from intaglio.training.speech.speech_trainer import SpeechTrainer
+from intaglio.training.speech.tokens import characters
+from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
+from intaglio.training.speech.training_run import TrainingRun, mean
+
+Run = Callable[..., tuple[int, str, str]]
+TINY = SpeechTraining(
+    width=16, layers=2, heads=2, channels=4, steps=4, warm_up=2, hold=1, batch_frames=600, evaluate_every=2, variants=1
+)
+SIZES: dict[str, Any] = {"utterances": 8, "held_out": 4, "threads": 1}
+FLAGS = [f"--{name.replace('_', '-')}={getattr(TINY, name)}" for name in ("width", "layers", "heads", "channels")]
+FLAGS += ["--steps=2", "--batch-frames=600", "--variants=1", "--utterances=8", "--held-out=4", "--threads=1"]
+
+
+@pytest.fixture(scope="module")
+def spoken_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpora")
+
+
+@pytest.fixture
+def corpora(tones: Path, spoken_once: Path) -> Path:
+    """A folder of corpora; there is a program to fill it."""
+    assert (tones / "espeak-ng").is_file()
+    return spoken_once
+
+
+def trained(output: Path, corpora: Path, options: SpeechTraining = TINY, **others: Any) -> TrainedSpeech:
+    return train_speech(output, options, corpora=corpora, **(SIZES | others))
+
+
+def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
+    assert seen == [2, 4] == [each.step for each in result.evaluations]
+    assert result.utterances == {"train": 8, "validation": 4, "test": 4}
+    assert (result.steps, result.tokens) == (4, 29)
+    errors = result.errors
+    assert errors.test.utterances == errors.mixed.utterances == 4
+    for groups in (errors.kinds, errors.voices):
+        assert sum(each.words for each in groups.values()) == errors.test.words > 0
+    assert errors.recordings["LibriVox"].utterances == 5
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {
+        *("config.json", "model.safetensors", "vocabulary.json", RESULTS)
+    }
+    assert msgspec.json.decode((tmp_path / "made" / RESULTS).read_bytes(), type=TrainedSpeech) == result
+    config = read_config(json.loads((tmp_path / "made/config.json").read_text()), "config.json")
+    assert isinstance(config, SqueezeformerConfig) and config.hidden_size == 16
+    weights = load_file(tmp_path / "made/model.safetensors")
+    running = [name for name in weights if "running" in name]
+    assert result.parameters == sum(array.size for name, array in weights.items() if name not in running)
+    export(tmp_path / "made", tmp_path / "bundle")
+    recording = Path(interrupts.__file__).parent / "recordings/sentence-1.flac"
+    (transcript,) = run(tmp_path / "bundle", [str(recording)])
+    assert set(transcript.transcript) <= set("abcdefghijklmnopqrstuvwxyz' ")
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(corpora: Path, tmp_path: Path) -> None:
+    state = torch.random.get_rng_state()
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        trained(tmp_path / name, corpora, replace(TINY, seed=seed, dropout=0.2))
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")}
+    assert weights["one"] == weights["two"] != weights["other"]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_every_ablation_is_trained_and_exported(corpora: Path, tmp_path: Path) -> None:
+    for ablation in ABLATIONS:
+        result = trained(tmp_path / ablation, corpora, replace(TINY, ablation=ablation, steps=1))
+        assert result.options["ablation"] == ablation
+        export(tmp_path / ablation, tmp_path / "bundle", force=True, check=False)
+        manifest = json.loads((tmp_path / "bundle/bundle.json").read_text())
+        assert manifest["audio"]["frame_samples"] == (1280 if ablation == "no-upsampling" else 640)
+
+
+def test_a_conformer_writes_sub_word_pieces(corpora: Path, tmp_path: Path) -> None:
+    result = trained(tmp_path / "made", corpora, replace(TINY, architecture="conformer-ctc", pieces=40, steps=1))
+    vocabulary = read_vocabulary(tmp_path / "made/vocabulary.json")
+    assert len(vocabulary) == result.tokens == 40 and vocabulary.word_mark == "▁"
+    assert export(tmp_path / "made", tmp_path / "bundle").passed
+
+
+def test_the_time_ends_a_run_before_its_steps(corpora: Path, tmp_path: Path) -> None:
+    result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9, minutes=0.01))
+    assert 0.6 <= result.evaluations[-1].seconds < 20
+    assert result.steps == result.evaluations[-1].step < 10**6
+
+
+def test_a_diverging_run_leaves_nothing(corpora: Path, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"the loss is (nan|inf) after \d+ steps\. Lower the learning rate\."):
+        trained(tmp_path / "made", corpora, replace(TINY, learning_rate=1e30, steps=20, warm_up=1))
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = SpeechTrainer.step
+
+    def interrupted(self: SpeechTrainer, examples: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return step(self, examples)
+
+    monkeypatch.setattr(SpeechTrainer, "step", interrupted)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "made", corpora)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_output_that_exists_is_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # without espeak-ng
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"the directory exists\. Add --force"):
+        train_speech(tmp_path / "made")
+    with pytest.raises(UsageError, match="espeak-ng: not found on the PATH"):
+        train_speech(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"architecture": "rnn"}, "architecture 'rnn': expected one of squeezeformer, conformer-ctc"),
+        ({"ablation": "no-norm"}, "ablation 'no-norm': expected one of no-skip"),
+        ({"ablation": "no-skip", "architecture": "conformer-ctc"}, "ablation no-skip: of the Squeezeformer only"),
+        ({"steps": 0}, "steps 0: expected at least 1"),
+        ({"variants": -1}, "variants -1: expected at least 0"),
+        ({"minutes": 0.0}, "minutes 0.0: expected a positive number"),
+        ({"learning_rate": float("nan")}, "learning rate nan"),
+        ({"layers": 1}, "layers 1: expected at least 2"),
+        ({"dropout": 1.0}, "dropout 1.0: expected 0 to less than 1"),
+        ({"width": 30, "heads": 4}, "width 30: expected an even multiple of the 4 heads"),
+    ],
+)
+def test_impossible_options_are_an_error(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        SpeechTraining(**options)
+
+
+def test_a_network_too_large_is_an_error() -> None:
+    with pytest.raises(SourceError, match="hidden_size is 1000000"):
+        SpeechTraining(width=1_000_000).config(29)
+
+
+@pytest.fixture
+def corpus(corpora: Path) -> Corpus:
+    return synthesise(CorpusOptions(12, 4, 4), corpora)
+
+
+def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(corpus: Corpus) -> None:
+    config = TINY.config(29)
+    reader = FeatureReader(corpus, config.front_end, characters())
+    spoken = corpus.part("train")
+    clean = reader.examples(spoken, "")
+    for each, example in zip(spoken, clean, strict=True):
+        audio = torch.from_numpy(corpus.audio(each))[None]
+        expected = LogMel(config.front_end)(audio, torch.tensor([audio.shape[1]]))[0][0]
+        np.testing.assert_allclose(example.features, expected.numpy(), atol=4e-3)
+        assert characters().vocabulary.text(example.tokens) == each.text
+    one, same, other = (reader.examples(spoken, "", Mixed((seed, 0))) for seed in (1, 1, 2))
+    for first, second, third, fourth in zip(clean, one, same, other, strict=True):
+        assert np.array_equal(second.features, third.features)
+        assert not np.array_equal(second.features, first.features)
+        assert not np.array_equal(second.features, fourth.features)
+    half = reader.examples(spoken, "", Mixed((1, 0), clean=0.5))
+    unchanged = [np.array_equal(a.features, b.features) for a, b in zip(clean, half, strict=True)]
+    assert 0 < sum(unchanged) < len(unchanged)
+
+
+def test_variants_take_turns_and_none_is_ever_new(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, ...]] = []
+    examples = FeatureReader.examples
+
+    def counted(self: FeatureReader, utterances: Any, description: str, mixed: Mixed | None = None) -> Any:
+        if mixed is not None and mixed.clean:
+            made.append(tuple(mixed.seed))
+        return examples(self, utterances, description, mixed)
+
+    monkeypatch.setattr(FeatureReader, "examples", counted)
+    many = replace(TINY, steps=5, batch_frames=100_000)  # a step is an epoch
+    for variants, expected in ((2, [0, 1]), (0, [0, 1, 2, 3, 4])):
+        made.clear()
+        trained(tmp_path / str(variants), corpora, replace(many, variants=variants))
+        assert [variant for _, variant in made] == expected
+
+
+def test_the_mean_of_the_best_weights_is_kept_only_if_it_is_no_worse(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from intaglio.speech.network import SpeechNetwork
+
+    tokens = characters()
+    network = SpeechNetwork(TINY.config(29), front_end=False)
+    spoken = corpus.part("validation")
+    validation = FeatureReader(corpus, network.config.front_end, tokens).examples(spoken, ""), [e.text for e in spoken]
+    for last, kept in ((19.0, [1, 3]), (21.0, [3])):
+        rates = iter([40.0, 50.0, 20.0, last])
+        states: list[dict[str, torch.Tensor]] = []
+
+        def rate(self: TrainingRun) -> float:
+            states.append({name: each.clone() for name, each in network.state_dict().items()})  # noqa: B023
+            return next(rates)  # noqa: B023
+
+        monkeypatch.setattr(TrainingRun, "_rate", rate)
+        options = replace(TINY, steps=3, evaluate_every=1, average=2)
+        run = TrainingRun(network, tokens, options, lambda epoch: validation[0], validation)
+        assert run.train() == (min(last, 20.0), kept)
+        expected = mean([states[2], states[0]]) if len(kept) == 2 else states[2]
+        for name, each in network.state_dict().items():
+            assert torch.equal(each, expected[name]), name
+
+
+def test_the_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path, tmp_path: Path) -> None:
+    command = ["train", "speech", f"--corpora={corpora}", *FLAGS]
+    code, out, err = intaglio(*command, "-o", tmp_path / "one", "--json")
+    assert code == 0 and out.count("\n") == 1 and err.startswith("step 2: loss ") and err.count("\n") == 1
+    assert json.loads(out)["options"]["width"] == 16
+    code, out, _ = intaglio(*command, "-o", tmp_path / "two")
+    assert code == 0 and "held-out voices" in out and "people: LibriVox" in out and "29 tokens" in out
+    code, out, err = intaglio(*command, "-o", tmp_path / "two")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "Add --force" in err
+    code, out, err = intaglio(*command, "-o", tmp_path / "three", "--ablation=no-skip", "--architecture=conformer-ctc")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "of the Squeezeformer only" in err

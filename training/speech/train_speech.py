@@ -1,0 +1,182 @@
+"""The verb `train_speech`: a speech recogniser, trained on sentences that espeak-ng speaks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from intaglio import extras
+from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
+from intaglio.progress import step
+from intaglio.speech_samples import recordings as shipped_recordings
+from intaglio.threads import check_threads, usable_threads
+from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
+from intaglio.training.speech.recordings import found, read
+from intaglio.training.speech.results import RESULTS, Evaluation, TestErrors, TrainedSpeech
+from intaglio.training.speech.sentences import Part
+from intaglio.training.speech.tokens import Tokens, characters, pieces
+from intaglio.training.speech.training_options import SpeechTraining
+from intaglio.training.speech.word_errors import by_group, word_errors
+from intaglio.training.torch_threads import torch_threads
+
+if TYPE_CHECKING:
+    from intaglio.speech.network import SpeechNetwork
+    from intaglio.training.speech.batches import Example
+    from intaglio.training.speech.features import FeatureReader
+    from intaglio.training.speech.training_run import TrainingRun
+
+READING = "LibriVox"  # the recordings that come with the project
+
+
+def train_speech(
+    output: str | Path,
+    options: SpeechTraining | None = None,
+    utterances: int = 7000,
+    held_out: int = 400,
+    corpora: str | Path | None = None,
+    recordings: Sequence[str | Path] = (),
+    threads: int | None = None,
+    force: bool = False,
+    report: Callable[[Evaluation], None] | None = None,
+) -> TrainedSpeech:
+    """Train a speech recogniser as `options` say on a synthesised corpus, and test it.
+
+    The corpus has `utterances` to train on, and `held_out` for validation and for the test each. It is spoken by
+    espeak-ng the first time and kept in the folder `corpora`, by default in the cache. The network is tested on
+    held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders where
+    packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with each
+    evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
+
+    `output` becomes a folder with config.json, model.safetensors and vocabulary.json, which can be exported, and
+    training.json, this result. Raises `UsageError`, `GraphError` if training diverges, `MissingExtraError`,
+    `StorageError`; nothing is left at `output` then.
+    """
+    options, path = options or SpeechTraining(), Path(output)
+    check_threads(threads)
+    check_output_directory(path, force, CHECKPOINT)
+    for library in ("torch", "jiwer", "soundfile", "soxr"):
+        extras.load(library)
+    began = time.monotonic()
+    made = synthesise(
+        CorpusOptions(utterances, held_out, held_out), None if corpora is None else Path(corpora), threads
+    )
+    tokens = _tokens(made, options)
+    with torch_threads(threads or usable_threads()), _seeded(options.seed):
+        run, reader, network = _prepared(made, tokens, options)
+        rate, kept = run.train(report)
+        errors = _test(run, reader, made, [Path(folder) for folder in recordings], options.seed)
+    result = TrainedSpeech(
+        checkpoint=str(output),
+        options=msgspec.to_builtins(options),
+        utterances={part: len(made.part(part)) for part in ("train", "validation", "test")},
+        hours=round(made.hours("train"), 3),
+        tokens=len(tokens.vocabulary),
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        steps=run.evaluations[-1].step,
+        epochs=round(run.epochs, 2),
+        evaluations=run.evaluations,
+        kept_steps=kept,
+        validation_wer=rate,
+        errors=errors,
+        seconds=round(time.monotonic() - began, 1),
+    )
+    with step("writing"):
+        _write(path, network, tokens, result, force)
+    return result
+
+
+def _tokens(corpus: Corpus, options: SpeechTraining) -> Tokens:
+    texts = [utterance.text for utterance in corpus.part("train")]
+    return pieces(texts, options.pieces) if options.pieces else characters()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generator for the block, and put it back afterwards."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _prepared(
+    corpus: Corpus, tokens: Tokens, options: SpeechTraining
+) -> tuple[TrainingRun, FeatureReader, SpeechNetwork]:
+    """A run with its examples, and what they are read with."""
+    from intaglio.speech.network import SpeechNetwork
+    from intaglio.training.speech.features import CLEAN, FeatureReader, Mixed
+    from intaglio.training.speech.training_run import TrainingRun
+
+    config = options.config(len(tokens.vocabulary))
+    reader = FeatureReader(corpus, config.front_end, tokens)
+    spoken = corpus.part("train")
+    variants: dict[int, list[Example]] = {}
+
+    def examples(epoch: int) -> list[Example]:
+        variant = epoch % options.variants if options.variants else epoch
+        if variant not in variants:
+            if not options.variants:
+                variants.clear()
+            mixed = Mixed((options.seed, variant), CLEAN)
+            variants[variant] = reader.examples(spoken, f"mixing variant {variant + 1}", mixed)
+        return variants[variant]
+
+    network = SpeechNetwork(config, front_end=False)
+    held_out = corpus.part("validation")
+    validation = reader.examples(held_out, "reading the validation part"), [each.text for each in held_out]
+    return TrainingRun(network, tokens, options, examples, validation), reader, network
+
+
+def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, folders: Sequence[Path], seed: int) -> TestErrors:
+    from intaglio.training.speech.features import Mixed
+
+    part: Part = "test"
+    spoken = corpus.part(part)
+    said = [utterance.text for utterance in spoken]
+    clean = run.transcripts(reader.examples(spoken, "reading the test part"))
+    mixed = run.transcripts(reader.examples(spoken, "mixing the test part", Mixed((seed, 0, 1))))
+    real = list(_real(reader, folders))
+    return TestErrors(
+        test=word_errors(said, clean),
+        mixed=word_errors(said, mixed),
+        kinds=by_group([each.kind for each in spoken], said, clean),
+        voices=by_group([each.voice for each in spoken], said, clean),
+        recordings=by_group(
+            [name for name, _, _ in real],
+            [text for _, text, _ in real],
+            run.transcripts([example for _, _, example in real]),
+        ),
+    )
+
+
+def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str, str, Example]]:
+    """The recordings of people: the name of their set, what is said, and their features."""
+    from intaglio.training.speech.batches import Example
+
+    for each in shipped_recordings():
+        yield READING, each.text, Example(reader.features(each.samples), ())
+    for kind, place in found(folders):
+        if kind.name == "librivox":
+            continue  # those of the project
+        for recording in read(kind, place):
+            yield kind.name, recording.text, Example(reader.features(recording.samples), ())
+
+
+def _write(path: Path, network: SpeechNetwork, tokens: Tokens, result: TrainedSpeech, force: bool) -> None:
+    from intaglio.speech.checkpoint import write_checkpoint
+
+    weights = {name: each for name, each in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    vocabulary = {
+        "tokens": tokens.vocabulary.tokens,
+        "blank": tokens.vocabulary.blank,
+        "word_mark": tokens.vocabulary.word_mark,
+    }
+    with atomic_directory(path, force, CHECKPOINT) as folder:
+        write_checkpoint(folder, network.config, weights, vocabulary)
+        (folder / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")

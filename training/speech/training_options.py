@@ -1,0 +1,112 @@
+"""How a speech recogniser is trained, and the network that is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from intaglio.errors import UsageError
+from intaglio.speech.configuration import ConformerConfig, SpeechConfig, SqueezeformerConfig, Subsampling, check_config
+from intaglio.training.options import check_choices, check_numbers
+
+Architecture = Literal["squeezeformer", "conformer-ctc"]
+Ablation = Literal["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]
+
+# The rows of the thesis' table 5.4, as options of the network.
+ABLATIONS: dict[Ablation, dict[str, Any]] = {
+    "no-skip": {"skip_connection": False},
+    "no-upsampling": {"recover_time": False},
+    "post-norm": {"normalization": "post"},
+    "pre-norm": {"normalization": "pre"},
+    "no-swish": {"convolution_activation": "none"},
+}
+
+
+@dataclass(frozen=True)
+class SpeechTraining:
+    """The network, the optimiser's steps, and what it sees in them.
+
+    The learning rate rises over `warm_up` steps, stays for `hold` steps and then decays as 1 / step (thesis, section
+    5.3). SpecAugment's masks are narrower than the thesis', as synthesised sentences are short.
+    """
+
+    architecture: Architecture = "squeezeformer"
+    width: int = 96
+    layers: int = 6  # blocks; a Squeezeformer halves the frame rate in the middle
+    heads: int = 4
+    channels: int = 32  # of the subsampling convolutions
+    dropout: float = 0.1
+    ablation: Ablation | None = None
+    pieces: int = 0  # sub-word tokens; 0: characters
+    steps: int = 6000
+    minutes: float | None = None  # the steps end here at the latest
+    learning_rate: float = 2e-3  # the highest
+    warm_up: int = 400  # steps
+    hold: int = 1500  # steps
+    batch_frames: int = 6000  # of 10 ms in a step, padding counted
+    variants: int = 2  # of each utterance, differently mixed; 0: fresh ones in every epoch
+    band_masks: int = 2
+    band_width: int = 15  # bands of 80, at most
+    time_masks: int = 3  # of 5 % of the frames each, at most
+    evaluate_every: int = 500  # steps
+    average: int = 5  # the weights of the best evaluations; 1: the best alone
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {"architecture": (self.architecture, get_args(Architecture))}
+        if self.ablation is not None:
+            choices["ablation"] = (self.ablation, get_args(Ablation))
+        check_choices(choices)
+        names = (
+            "width",
+            "layers",
+            "heads",
+            "channels",
+            "steps",
+            "batch_frames",
+            "evaluate_every",
+            "average",
+            "warm_up",
+        )
+        check_numbers({name.replace("_", " "): getattr(self, name) for name in names}, self.learning_rate, self.seed)
+        for name in ("pieces", "hold", "variants", "band_masks", "band_width", "time_masks"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise UsageError(f"minutes {self.minutes}: expected a positive number.")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout {self.dropout}: expected 0 to less than 1.")
+        if self.width % self.heads or self.width % 2:
+            raise UsageError(f"width {self.width}: expected an even multiple of the {self.heads} heads.")
+        if self.ablation is not None and self.architecture != "squeezeformer":
+            raise UsageError(f"ablation {self.ablation}: of the Squeezeformer only, got {self.architecture}.")
+        if self.architecture == "squeezeformer" and self.layers < 2:
+            raise UsageError("layers 1: expected at least 2, as a Squeezeformer halves the frame rate between two.")
+
+    def config(self, tokens: int) -> SpeechConfig:
+        """The network for a vocabulary of `tokens`, of which 0 is the blank. Raises `SourceError` for no network."""
+        shared: dict[str, Any] = {
+            "vocab_size": tokens,
+            "blank_token_id": 0,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.dropout,
+        }
+        config: SpeechConfig
+        if self.architecture == "squeezeformer":
+            ablated = ABLATIONS[self.ablation] if self.ablation else {}
+            subsampling = Subsampling(channels=self.channels)
+            config = SqueezeformerConfig(
+                model_type="squeezeformer",
+                time_reduce_layer=(self.layers - 1) // 2,
+                subsampling=subsampling,
+                **shared,
+                **ablated,
+            )
+        else:
+            subsampling = Subsampling(kind="convolution", channels=self.channels)
+            config = ConformerConfig(model_type="conformer-ctc", subsampling=subsampling, **shared)
+        check_config(config, "the network")
+        return config
