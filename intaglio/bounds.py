@@ -200,6 +200,15 @@ QUALITY: dict[str, dict[Effect, Limit]] = {
         Effect.INT8: Limit(0.94, "observed 0.977 (int8-qdq)"),
         Effect.REPLACED: Limit(0.88, "the same as for weights of 4 bits; observed 0.53 (prune-rows)"),
     },
+    "token_errors": {
+        Effect.EXACT: Limit(0.002, "order of summation: two tokens of a thousand that are nearly equally likely"),
+        Effect.FLOAT16: Limit(0.005, "11 bits of mantissa; observed 0 of 4192 phonemes"),
+        Effect.WEIGHTS_8: Limit(0.015, "observed 0.0055 of 4192 phonemes (int8-weights)"),
+        Effect.WEIGHTS_4: Limit(0.08, "twice that of 8-bit activations"),
+        Effect.WEIGHTS_3: Limit(0.15, "weights of 3 bits are for models that are trained for them, or larger"),
+        Effect.INT8: Limit(0.04, "observed 0.028 of 4192 phonemes, and 0.011 calibrated on the speaker (int8-qdq)"),
+        Effect.REPLACED: Limit(0.08, "the same as for weights of 4 bits"),
+    },
     "wer_rise": {
         Effect.EXACT: Limit(0.1, "order of summation: one word of a thousand, between two that are equally likely"),
         Effect.FLOAT16: Limit(0.2, "11 bits of mantissa: two words of a thousand"),

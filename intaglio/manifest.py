@@ -92,6 +92,7 @@ class Audio(msgspec.Struct, frozen=True):
     frame_samples: int  # between two output frames
     features: int = 0  # 0: the graph takes samples; else the bands of the features that it takes
     precision: str = "float32"  # dtype that the features are rounded to
+    blank: int = 0  # the token of CTC that is none
 
 
 class PassRecord(msgspec.Struct):

@@ -177,7 +177,12 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
 
 def verify_audio(path: Path, audio: Audio) -> None:
     """Reject impossible numbers of a speech recogniser."""
-    limits = {"sample_rate": (1000, 1_000_000), "frame_samples": (1, 1_000_000), "features": (0, 1 << 16)}
+    limits = {
+        "sample_rate": (1000, 1_000_000),
+        "frame_samples": (1, 1_000_000),
+        "features": (0, 1 << 16),
+        "blank": (0, LONGEST),
+    }
     for name, (low, high) in limits.items():
         if not low <= (value := getattr(audio, name)) <= high:
             raise BundleError(

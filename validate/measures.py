@@ -5,6 +5,7 @@
     labels          fraction of texts with the same label, or the difference of a regression's scores
     distributions   over the vocabulary: KL divergence, fraction of equal top-1 tokens, and for a decoder the rise of
                     its perplexity on the text
+    transcripts     of a speech recogniser: share of tokens that are heard differently, and of equal frames
 
 Their bounds are in `intaglio.bounds.QUALITY`.
 """
@@ -12,7 +13,7 @@ Their bounds are in `intaglio.bounds.QUALITY`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -37,6 +38,7 @@ LABELS = {
     "kl_divergence": "KL divergence, nats a token",
     "perplexity_rise": "rise of the perplexity, %",
     "same_top": "share of equal most likely tokens",
+    "token_errors": "tokens heard differently, share",
     "wer_rise": "rise of the word error rate, points",
     "cer_rise": "rise of the character error rate, points",
     "wer": "word error rate, %",
@@ -203,17 +205,15 @@ class Scores(Measure):
 class Distributions(Measure):
     """Distributions over a vocabulary, of the token at each position or (`continues`) of the next one."""
 
-    def __init__(self, continues: bool, output: str = "logits"):
-        """`output` holds logits, or log-probabilities."""
+    def __init__(self, continues: bool):
         super().__init__()
-        self.outputs = (output,)
         self.names = ("kl_divergence", *(("perplexity_rise",) if continues else ()), "same_top")
         self._continues = continues
         self._sums = Sums()
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         """Score every token; the last one of a decoder's sequence has no target."""
-        found, wanted, targets = actual[self.outputs[0]], expected[self.outputs[0]], None
+        found, wanted, targets = actual["logits"], expected["logits"], None
         if self._continues:
             ids = np.asarray(feeds["input_ids"], np.int64)
             found, wanted, targets = found[:, :-1], wanted[:, :-1], ids[:, 1:].reshape(-1)
@@ -228,6 +228,52 @@ class Distributions(Measure):
             sums.same_top / sums.tokens,
             perplexity_rise(sums.perplexity, sums.against_perplexity) if self._continues else None,
         )
+
+
+class Transcripts(Measure):
+    """What a speech recogniser hears, by greedy decoding.
+
+    A token that is heard one frame later changes the distributions of two frames, and nothing of the transcript.
+    """
+
+    names = ("token_errors", "same_top")
+    outputs = ("log_probs", "output_lengths")
+
+    def __init__(self, blank: int):
+        super().__init__()
+        self._blank = blank
+        self._edits = self._tokens = self._frames = self._same = 0
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Count the tokens that differ in each recording, whose frames are consecutive rows without padding."""
+        found, wanted = (_floats(each["log_probs"]).argmax(axis=-1).reshape(-1) for each in (actual, expected))
+        broken = np.isnan(_floats(actual["log_probs"])).any(axis=-1).reshape(-1)
+        self._frames += wanted.size
+        self._same += int(np.count_nonzero((found == wanted) & ~broken))
+        ends = np.cumsum(expected["output_lengths"].astype(np.int64))[:-1]
+        for ours, theirs in zip(np.split(found, ends), np.split(wanted, ends), strict=True):
+            heard, said = (self._collapsed(each) for each in (ours, theirs))
+            self._edits += edits(heard, said)
+            self._tokens += len(said)
+
+    def _collapsed(self, best: npt.NDArray[np.int64]) -> list[int]:
+        """The tokens of the best one in each frame: repetitions are one, and blanks none."""
+        begins = np.append(True, best[1:] != best[:-1])[: len(best)]
+        return [token for token in best[begins].tolist() if token != self._blank]
+
+    def _results(self) -> dict[str, float]:
+        """See `LABELS`; without any token, an edit counts as one of one."""
+        return {"token_errors": self._edits / max(self._tokens, 1), "same_top": self._same / max(self._frames, 1)}
+
+
+def edits(found: Sequence[int], wanted: Sequence[int]) -> int:
+    """The least number of insertions, deletions and substitutions between two sequences (Levenshtein distance)."""
+    row = list(range(len(wanted) + 1))
+    for number, token in enumerate(found, 1):
+        diagonal, row[0] = row[0], number
+        for place, other in enumerate(wanted, 1):
+            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (token != other))
+    return row[-1]
 
 
 def distribution_results(kl_divergence: float, same_top: float, rise: float | None) -> dict[str, float]:
@@ -248,8 +294,8 @@ def measure_for(manifest: Manifest) -> Measure:
             return Scores() if manifest.activation == "identity" else Labels(manifest.activation)
         case "fill-mask" | "generate" if "logits" in outputs:
             return Distributions(continues=manifest.task == "generate")
-        case "transcribe" if "log_probs" in outputs:
-            return Distributions(continues=False, output="log_probs")
+        case "transcribe" if {"log_probs", "output_lengths"} <= outputs and manifest.audio is not None:
+            return Transcripts(manifest.audio.blank)
         case _:
             return Vectorwise()
 

@@ -10,7 +10,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.progress import step
 from intaglio.runtime.modalities.table import modality_of
-from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.targets import find_target
 from intaglio.validate import report as reports
 from intaglio.validate import results
@@ -42,7 +42,8 @@ def validate(
     context: int | None = None,
     stride: int | None = None,
     wer: str | Path | None = None,
-    speech: SpeechOptions | None = None,
+    beam: int | None = None,
+    language_model: str | Path | None = None,
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
@@ -64,8 +65,8 @@ def validate(
     `against`.
 
     With `wer`, a list of recordings and their texts, the word error rate of a speech recogniser is measured, and judged
-    by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode by `speech`,
-    by default greedily. See `intaglio.validate.word_errors`.
+    by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode greedily, or
+    with a beam search of the width `beam` and the ARPA file `language_model`. See `intaglio.validate.word_errors`.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
@@ -82,7 +83,9 @@ def validate(
         }
         if strange := [f"--{name}" for name, value in others.items() if value is not None]:
             raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
-        return score_speech(opened, wer, against, target, report, given, speech)
+        return score_speech(opened, wer, against, target, report, given, speech_options(beam, language_model))
+    if beam is not None or language_model is not None:
+        raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
     if perplexity is not None or opened.manifest.encoder is not None:
         if bisect:
             raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")

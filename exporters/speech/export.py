@@ -131,6 +131,7 @@ def _manifest(
             config.frame_samples,
             0 if takes_audio else front_end.mels,
             front_end.precision if takes_audio else "float32",
+            config.blank_token_id,
         ),
     )
 

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
 from intaglio.speech.configuration import FrontEnd
-from intaglio.speech.front_end import EPSILON, LogMel
+from intaglio.speech.constants import DEVIATION_EPSILON
+from intaglio.speech.spectrum import mel_filters, waves
 
 PATH = "front_end"
 
@@ -41,8 +42,8 @@ def _logarithms(graph: SpeechGraph, config: FrontEnd) -> ir.Value:
     pads = [half, half]
     if config.padding == "reflect":
         x, pads = _mirrored(graph, x, half), [0, 0]
-    waves, filters = _constants(graph, config)
-    spectrum = graph.op("Conv", [x, waves], strides=[config.hop], pads=pads)
+    sinusoids, filters = _constants(graph, config)
+    spectrum = graph.op("Conv", [x, sinusoids], strides=[config.hop], pads=pads)
     real, imaginary = graph.ops("Split", [spectrum], 2, axis=1, num_outputs=2)
     power = graph.op("Add", [graph.op("Mul", [real, real]), graph.op("Mul", [imaginary, imaginary])])
     bands = graph.swapped(graph.op("Conv", [power, filters]))
@@ -57,12 +58,11 @@ def _constants(graph: SpeechGraph, config: FrontEnd) -> tuple[ir.Value, ir.Value
     """
     bins = config.fft_size // 2 + 1
     if config.constants == "stored":
-        waves = graph.weight(f"{PATH}.waves", [2 * bins, 1, config.window], dtype=FLOAT)
         filters = graph.weight(f"{PATH}.filters", [config.mels, bins], dtype=FLOAT)
-        return waves, graph.op("Unsqueeze", [filters, graph.integers(2)])
-    computed = LogMel(config)
-    waves = graph.constant("waves", computed.get_buffer("waves").numpy(), FLOAT)
-    return waves, graph.constant("mel_filters", computed.get_buffer("filters").numpy()[..., None], FLOAT)
+        stored = graph.weight(f"{PATH}.waves", [2 * bins, 1, config.window], dtype=FLOAT)
+        return stored, graph.op("Unsqueeze", [filters, graph.integers(2)])
+    computed = mel_filters(config.sample_rate, config.fft_size, config.mels)
+    return graph.constant("waves", waves(config), FLOAT), graph.constant("mel_filters", computed[..., None], FLOAT)
 
 
 def _mirrored(graph: SpeechGraph, x: ir.Value, half: int) -> ir.Value:
@@ -87,5 +87,5 @@ def _normalised(graph: SpeechGraph, logs: ir.Value, keep: ir.Value, frames: ir.V
     centred = graph.op("Sub", [logs, mean(graph.kept(logs, keep, (2,), FLOAT), count)])
     centred = graph.kept(centred, keep, (2,), FLOAT)
     variance = mean(graph.op("Mul", [centred, centred]), graph.op("Sub", [count, one]))
-    deviation = graph.op("Add", [graph.op("Sqrt", [variance]), graph.number(EPSILON, FLOAT)])
+    deviation = graph.op("Add", [graph.op("Sqrt", [variance]), graph.number(DEVIATION_EPSILON, FLOAT)])
     return graph.op("Div", [centred, deviation])

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
-from intaglio.speech.modules import LONGEST_WAVE, TimeReduction, halved
+from intaglio.speech.constants import LONGEST_WAVE, REDUCTION_BEFORE, REDUCTION_KERNEL
 
 NORM_EPSILON = 1e-5  # of torch's LayerNorm and BatchNorm1d
 
@@ -181,7 +181,7 @@ def _image_subsampling(
             x = graph.convolution(f"{at}.1", x, [channels, channels, 1, 1])
         else:
             x = graph.convolution(f"{at}.0", x, [channels, inputs, 3, 3], **down)
-        lengths, bands = graph.halved(lengths), halved(bands)
+        lengths, bands = graph.halved(lengths), (bands + 1) // 2
         x = graph.op("Relu", [x])
         x = graph.kept(x, graph.valid(lengths, graph.size(x, 2)), (1, 3))
     flat = graph.integers(0, 0, channels * bands)
@@ -191,10 +191,10 @@ def _image_subsampling(
 
 def time_reduction(graph: SpeechGraph, path: str, x: ir.Value, frames: Frames) -> ir.Value:
     """The states at half the frame rate."""
-    width, kernel, before = graph.config.hidden_size, TimeReduction.KERNEL, TimeReduction.BEFORE
+    width, kernel = graph.config.hidden_size, REDUCTION_KERNEL
     with graph.module(path):
         x = graph.swapped(graph.kept(x, frames.keep, (2,)))
-        pads = [before, kernel - before]
+        pads = [REDUCTION_BEFORE, kernel - REDUCTION_BEFORE]
         x = graph.convolution(f"{path}.depthwise", x, [width, 1, kernel], group=width, strides=[2], pads=pads)
         end = graph.op("Unsqueeze", [graph.halved(frames.size), graph.integers(0)])
         x = graph.op("Slice", [x, graph.integers(0), end, graph.integers(2)])

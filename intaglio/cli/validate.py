@@ -33,6 +33,7 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
   mean_cosine, min_cosine, rank_correlation            embeddings
   label_agreement, score_error                         classes, regression
   kl_divergence, perplexity_rise (percent), same_top   distributions over tokens
+  token_errors, same_top                               what a speech recogniser hears
   wer, cer (percent)                                   recordings
   wer_rise, cer_rise (points, with --against)          recordings
 """
@@ -67,6 +68,8 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
     type=click.Path(path_type=Path),
     help="Measure word errors on these recordings: .tsv (recording, tab, text) or .jsonl (audio_filepath, text).",
 )
+@click.option("--beam", type=int, help="With --wer: width of a prefix beam search; without it, decoding is greedy.")
+@click.option("--language-model", type=click.Path(path_type=Path), help="With --wer: ARPA file of word n-grams.")
 @click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
 @click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
 @click.option(

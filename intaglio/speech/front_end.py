@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from intaglio.speech.configuration import FrontEnd
-from intaglio.speech.mel_filters import mel_filters
-
-EPSILON = 1e-5  # added to a band's deviation
+from intaglio.speech.constants import DEVIATION_EPSILON
+from intaglio.speech.spectrum import mel_filters, waves
 
 
 class LogMel(nn.Module):
@@ -26,13 +23,9 @@ class LogMel(nn.Module):
     def __init__(self, config: FrontEnd):
         super().__init__()
         self.config = config
-        angles = torch.arange(config.window, dtype=torch.float64)[None] * (2 * math.pi / config.fft_size)
-        angles = angles * torch.arange(config.fft_size // 2 + 1, dtype=torch.float64)[:, None]
-        hann = torch.hann_window(config.window, periodic=config.periodic_window, dtype=torch.float64)
-        waves = torch.cat([angles.cos(), angles.sin()]) * hann  # [2 · bins, window]
         filters = torch.from_numpy(mel_filters(config.sample_rate, config.fft_size, config.mels))
         stored = config.constants == "stored"
-        self.register_buffer("waves", waves.float()[:, None], persistent=stored)
+        self.register_buffer("waves", torch.from_numpy(waves(config)), persistent=stored)
         self.register_buffer("filters", filters, persistent=stored)
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +64,7 @@ class LogMel(nn.Module):
         mean = logs.masked_fill(~keep, 0.0).sum(1, keepdim=True) / count.clamp(min=1.0)
         centred = (logs - mean).masked_fill(~keep, 0.0)
         variance = centred.square().sum(1, keepdim=True) / (count - 1.0).clamp(min=1.0)
-        return centred / (variance.sqrt() + EPSILON)
+        return centred / (variance.sqrt() + DEVIATION_EPSILON)
 
 
 def valid(lengths: Tensor, size: int) -> Tensor:

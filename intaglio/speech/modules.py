@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.speech.configuration import SpeechConfig
+from intaglio.speech.constants import LONGEST_WAVE, REDUCTION_BEFORE, REDUCTION_KERNEL
 from intaglio.speech.front_end import valid
 
 Number = TypeVar("Number", int, Tensor)
-LONGEST_WAVE = 10000.0  # of the positions' sines, in frames / 2π; Vaswani et al., arXiv:1706.03762, section 3.5
 
 
 class Scaling(nn.Module):
@@ -210,17 +210,15 @@ class TimeReduction(nn.Module):
     Frame i of the result is of the frames 2·i - 3 to 2·i + 1, as in NVIDIA's implementation.
     """
 
-    KERNEL, BEFORE = 5, 3
-
     def __init__(self, width: int):
         super().__init__()
-        self.depthwise = nn.Conv1d(width, width, self.KERNEL, stride=2, groups=width)
+        self.depthwise = nn.Conv1d(width, width, REDUCTION_KERNEL, stride=2, groups=width)
         self.pointwise = nn.Linear(width, width)
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         """`x` [batch, frames, width], `keep` [batch, frames] -> [batch, (frames + 1) // 2, width]."""
         x = x.masked_fill(~keep[..., None], 0.0).transpose(1, 2)
-        x = nn.functional.pad(x, (self.BEFORE, self.KERNEL - self.BEFORE))
+        x = nn.functional.pad(x, (REDUCTION_BEFORE, REDUCTION_KERNEL - REDUCTION_BEFORE))
         x = self.depthwise(x)[:, :, : halved(keep.shape[1])]
         reduced: Tensor = self.pointwise(x.transpose(1, 2))
         return reduced

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_allclose
+from rapidfuzz.distance import Levenshtein
 
 from intaglio.bounds import MORE_IS_BETTER, OF_VALUES, QUALITY, Limit, approximate_bounds, quality_limits
 from intaglio.bundle import FORMAT, Manifest, Source, TensorSpec
@@ -23,7 +24,9 @@ from intaglio.validate.measures import (
     Labels,
     Measure,
     Scores,
+    Transcripts,
     Vectorwise,
+    edits,
     judge,
     measure_for,
     rank_correlation,
@@ -58,7 +61,7 @@ def test_embeddings_that_point_elsewhere_lower_the_smallest_cosine() -> None:
     turned[3] = -vectors[3]
     found = results(Embeddings("sentence_embedding"), {"sentence_embedding": turned}, {"sentence_embedding": vectors})
     assert found["min_cosine"] == pytest.approx(-1)
-    assert found["mean_cosine"] == pytest.approx(6 / 8)
+    assert found["mean_cosine"] == pytest.approx(5 / 8)
     assert found["rank_correlation"] < 0.99
 
 
@@ -179,3 +182,28 @@ def test_values_of_an_approximation_only_have_to_be_finite() -> None:
 def test_nan_holds_no_bound() -> None:
     limits = {"kl_divergence": Limit(1.0, ""), "same_top": Limit(0.0, "")}
     assert [each.passed for each in judge(dict.fromkeys(limits, float("nan")), limits)] == [False, False]
+
+
+@given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), max_size=8))
+def test_edits_are_those_of_the_library(found: list[int], wanted: list[int]) -> None:
+    assert edits(found, wanted) == Levenshtein.distance(found, wanted)
+
+
+def test_what_is_heard_counts_and_not_when() -> None:
+    def outputs(*rows: list[int]) -> dict[str, Any]:
+        best = np.array([token for row in rows for token in row])
+        return {"log_probs": np.eye(5, dtype=np.float32)[best], "output_lengths": np.array([len(row) for row in rows])}
+
+    measure = Transcripts(blank=0)
+    measure.take({}, outputs([0, 1, 1, 0, 2], [3, 0, 0]), outputs([1, 1, 0, 0, 2], [3, 0, 3]))
+    assert measure.results["token_errors"] == pytest.approx(1 / 4)  # the second 3 of the second recording
+    assert measure.results["same_top"] == pytest.approx(5 / 8)
+
+
+def test_nan_is_never_heard_alike() -> None:
+    lengths = np.array([2])
+    broken = {"log_probs": np.full((2, 3), np.nan, np.float32), "output_lengths": lengths}
+    whole = {"log_probs": np.eye(3, dtype=np.float32)[:2], "output_lengths": lengths}
+    measure = Transcripts(blank=0)
+    measure.take({}, broken, whole)
+    assert measure.results["same_top"] == 0

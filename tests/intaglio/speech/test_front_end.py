@@ -12,7 +12,7 @@ from transformers.audio_utils import mel_filter_bank
 
 from intaglio.speech.configuration import FrontEnd
 from intaglio.speech.front_end import LogMel
-from intaglio.speech.mel_filters import mel_filters
+from intaglio.speech.spectrum import mel_filters
 from intaglio.speech_samples import recordings
 
 

@@ -1,13 +1,27 @@
-"""Mel filters: the bands of the front end's spectrum."""
+"""The constants of the front end: the waves under its window, and the filters of its bands."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.speech.configuration import FrontEnd
+
 LINEAR = 200.0 / 3  # Hz per mel below `BREAK`; Slaney, "Auditory Toolbox" (1998)
 BREAK = 1000.0  # Hz, where the scale becomes logarithmic
 STEP = np.log(6.4) / 27.0  # of the frequency's logarithm per mel above `BREAK`
+
+
+def waves(config: FrontEnd) -> npt.NDArray[np.float32]:
+    """Cosines, then sines, of the frequencies of the spectrum under a Hann window, [fft_size + 2, 1, window].
+
+    The Fourier transform is a convolution with them.
+    """
+    places = np.arange(config.window)
+    period = config.window if config.periodic_window else config.window - 1
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * places / period)
+    angles = 2 * np.pi / config.fft_size * np.arange(config.fft_size // 2 + 1)[:, None] * places
+    return (np.concatenate([np.cos(angles), np.sin(angles)]) * hann).astype(np.float32)[:, None]
 
 
 def mel_filters(sample_rate: int, fft_size: int, mels: int) -> npt.NDArray[np.float32]:
