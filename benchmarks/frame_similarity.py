@@ -58,7 +58,7 @@ def picture(found: Mapping[str, Similarities]) -> str:
             Line(name, kind, np.arange(1.0, len(similarities[distance]) + 1), np.array(similarities[distance]))
             for (name, similarities), kind in zip(found.items(), KINDS, strict=False)
         ]
-        title = f"Frames next to each other ({distance} apart)" if distance == 1 else f"Frames {distance} apart"
+        title = "Frames next to each other" if distance == 1 else f"Frames {distance} apart"
         axes = Axis("block", ticks(range(1, blocks + 1))), Axis("cosine similarity", ticks(heights, 1))
         panels.append(Panel(title, *axes, lines, 160))
     return chart("Cosine similarity of neighbouring frames after each block of two speech recognisers", panels)

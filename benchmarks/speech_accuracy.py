@@ -190,9 +190,11 @@ def main(
     found = {name: trained(folder / name, options, threads, corpora) for name, options in wanted.items()}
     rows = measured(folder, found, threads)
     if drawing is not None:
-        names = [name for name in ("squeezeformer", "conformer-ctc") if not isinstance(found[name], str)]
         recordings = heard(corpora)
-        atomic_write(drawing, picture({name: frame_similarity(folder / name, recordings) for name in names}).encode())
+        labels = {"Squeezeformer": "squeezeformer", "Conformer-CTC": "conformer-ctc"}
+        trained_ones = {label: name for label, name in labels.items() if not isinstance(found[name], str)}
+        compared = {label: frame_similarity(folder / name, recordings) for label, name in trained_ones.items()}
+        atomic_write(drawing, picture(compared).encode())
     ablated = [row for row in rows if row.name in ABLATIONS]
     results = Results(processor(), threads, [row for row in rows if row not in ablated], ablated)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,17 +119,31 @@ def test_a_diverging_run_leaves_nothing(corpora: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ctrl-C as the program takes it; forgotten afterwards."""
+    monkeypatch.setattr(interrupts, "_asked", False)
+    before = [(number, signal.getsignal(number)) for number in interrupts.SIGNALS]
+    interrupts.install()
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
 def test_an_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = SpeechTrainer.step
+    step, steps = SpeechTrainer.step, []
 
     def interrupted(self: SpeechTrainer, examples: Any) -> Any:
+        steps.append(len(examples))
         signal.raise_signal(signal.SIGINT)
         return step(self, examples)
 
     monkeypatch.setattr(SpeechTrainer, "step", interrupted)
     before = set(tmp_path.iterdir())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(interrupts.Interrupted):
         trained(tmp_path / "made", corpora)
+    assert len(steps) == 1
     assert set(tmp_path.iterdir()) == before
 
 
