@@ -23,6 +23,7 @@ from intaglio.runtime.speech.vocabulary import read_vocabulary
 from intaglio.speech.configuration import SqueezeformerConfig, read_config
 from intaglio.speech.front_end import LogMel
 from intaglio.training import TrainedSpeech, train_speech
+from intaglio.training.speech import training_run
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.features import FeatureReader, Mixed
 from intaglio.training.speech.results import RESULTS
@@ -83,12 +84,13 @@ def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tm
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(corpora: Path, tmp_path: Path) -> None:
-    state = torch.random.get_rng_state()
     for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        torch.rand(1)  # what others draw changes nothing
+        state = torch.random.get_rng_state()
         trained(tmp_path / name, corpora, replace(TINY, seed=seed, dropout=0.2))
+        assert torch.equal(torch.random.get_rng_state(), state)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")}
     assert weights["one"] == weights["two"] != weights["other"]
-    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_every_ablation_is_trained_and_exported(corpora: Path, tmp_path: Path) -> None:
@@ -186,6 +188,20 @@ def test_a_network_too_large_is_an_error() -> None:
 @pytest.fixture
 def corpus(corpora: Path) -> Corpus:
     return synthesise(CorpusOptions(12, 4, 4), corpora)
+
+
+def test_an_evaluation_does_not_end_dropout_and_batch_statistics(corpora: Path, tmp_path: Path) -> None:
+    found: list[bool] = []
+
+    class Watched(SpeechTrainer):
+        def step(self, examples: Any) -> Any:
+            found.append(self.network.training)
+            return super().step(examples)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training_run, "SpeechTrainer", Watched)
+        trained(tmp_path / "made", corpora, replace(TINY, evaluate_every=1))
+    assert found == [True] * TINY.steps
 
 
 def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(corpus: Corpus) -> None:
