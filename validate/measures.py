@@ -13,7 +13,7 @@ Their bounds are in `intaglio.bounds.QUALITY`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bounds import MORE_IS_BETTER, Limit
-from intaglio.bundle import Manifest
 from intaglio.runtime.inputs import MASK
 from intaglio.validate.distributions import Sums, perplexity_rise
 
@@ -169,7 +168,7 @@ class Labels(Measure):
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         """Count texts whose labels are all equal; a probability of one half is a logit of 0."""
-        found, wanted = _floats(actual["logits"]), _floats(expected["logits"])
+        found, wanted = floats(actual["logits"]), floats(expected["logits"])
         if self._several:
             same = ((found > 0) == (wanted > 0)).all(axis=-1)
         else:
@@ -218,7 +217,7 @@ class Distributions(Measure):
             ids = np.asarray(feeds["input_ids"], np.int64)
             found, wanted, targets = found[:, :-1], wanted[:, :-1], ids[:, 1:].reshape(-1)
         width = found.shape[-1]
-        self._sums.add(_floats(found).reshape(-1, width), _floats(wanted).reshape(-1, width), targets)
+        self._sums.add(floats(found).reshape(-1, width), floats(wanted).reshape(-1, width), targets)
 
     def _results(self) -> dict[str, float]:
         """See `LABELS`."""
@@ -230,74 +229,10 @@ class Distributions(Measure):
         )
 
 
-class Transcripts(Measure):
-    """What a speech recogniser hears, by greedy decoding.
-
-    A token that is heard one frame later changes the distributions of two frames, and nothing of the transcript.
-    """
-
-    names = ("token_errors", "same_top")
-    outputs = ("log_probs", "output_lengths")
-
-    def __init__(self, blank: int):
-        super().__init__()
-        self._blank = blank
-        self._edits = self._tokens = self._frames = self._same = 0
-
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Count the tokens that differ in each recording, whose frames are consecutive rows without padding."""
-        found, wanted = (_floats(each["log_probs"]).argmax(axis=-1).reshape(-1) for each in (actual, expected))
-        broken = np.isnan(_floats(actual["log_probs"])).any(axis=-1).reshape(-1)
-        self._frames += wanted.size
-        self._same += int(np.count_nonzero((found == wanted) & ~broken))
-        ends = np.cumsum(expected["output_lengths"].astype(np.int64))[:-1]
-        for ours, theirs in zip(np.split(found, ends), np.split(wanted, ends), strict=True):
-            heard, said = (self._collapsed(each) for each in (ours, theirs))
-            self._edits += edits(heard, said)
-            self._tokens += len(said)
-
-    def _collapsed(self, best: npt.NDArray[np.int64]) -> list[int]:
-        """The tokens of the best one in each frame: repetitions are one, and blanks none."""
-        begins = np.append(True, best[1:] != best[:-1])[: len(best)]
-        return [token for token in best[begins].tolist() if token != self._blank]
-
-    def _results(self) -> dict[str, float]:
-        """See `LABELS`; without any token, an edit counts as one of one."""
-        return {"token_errors": self._edits / max(self._tokens, 1), "same_top": self._same / max(self._frames, 1)}
-
-
-def edits(found: Sequence[int], wanted: Sequence[int]) -> int:
-    """The least number of insertions, deletions and substitutions between two sequences (Levenshtein distance)."""
-    row = list(range(len(wanted) + 1))
-    for number, token in enumerate(found, 1):
-        diagonal, row[0] = row[0], number
-        for place, other in enumerate(wanted, 1):
-            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (token != other))
-    return row[-1]
-
-
 def distribution_results(kl_divergence: float, same_top: float, rise: float | None) -> dict[str, float]:
     """The results of comparing distributions; `rise` is None without a perplexity."""
     risen = {} if rise is None else {"perplexity_rise": rise}
     return {"kl_divergence": kl_divergence, **risen, "same_top": same_top}
-
-
-def measure_for(manifest: Manifest) -> Measure:
-    """The measure of a bundle's task, by its task and its outputs."""
-    outputs = {spec.name for spec in manifest.outputs}
-    match manifest.task:
-        case "embed" if "sentence_embedding" in outputs:
-            return Embeddings("sentence_embedding")
-        case "encode" if "last_hidden_state" in outputs:
-            return Embeddings("last_hidden_state")
-        case "classify" if "logits" in outputs:
-            return Scores() if manifest.activation == "identity" else Labels(manifest.activation)
-        case "fill-mask" | "generate" if "logits" in outputs:
-            return Distributions(continues=manifest.task == "generate")
-        case "transcribe" if {"log_probs", "output_lengths"} <= outputs and manifest.audio is not None:
-            return Transcripts(manifest.audio.blank)
-        case _:
-            return Vectorwise()
 
 
 def judge(results: Mapping[str, float], limits: Mapping[str, Limit]) -> list[Measured]:
@@ -337,5 +272,5 @@ def _ranks(values: Vectors) -> Vectors:
     return np.asarray((ends - (counts + 1) / 2)[inverse], np.float64)
 
 
-def _floats(array: Array) -> npt.NDArray[np.floating]:
+def floats(array: Array) -> npt.NDArray[np.floating]:
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)  # type: ignore[return-value]

@@ -17,12 +17,13 @@ from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validate.changes import changes_between
 from intaglio.validate.compare import Array, compare
-from intaglio.validate.measures import judge, measure_for
+from intaglio.validate.measures import judge
 from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.rules import rules_for
 from intaglio.validate.score import score, score_speech
 from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
+from intaglio.validate.task_measure import measure_for
 
 
 def validate(

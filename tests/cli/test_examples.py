@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from speech_bundles import RECORDINGS, export_recogniser
 
 from intaglio.bundle import Bundle
 from intaglio.cli import compress, sensitivity
@@ -64,6 +65,8 @@ def test_the_examples_of_sensitivity_and_of_the_decoders_recipes_run(
 def test_the_examples_of_the_encoders_recipes_run(typed: Callable[[list[str]], None], tiny_bundle: Path) -> None:
     shutil.copytree(tiny_bundle, "bundle")
     shutil.copytree(tiny_bundle, "minilm")
+    shutil.copytree(RECORDINGS, "recordings")
+    export_recogniser(Path("recogniser"))
     shutil.copy("text.txt", "texts.txt")
     written = recipes(compress.EPILOG)
     assert len(written) == 3

@@ -17,6 +17,7 @@ from intaglio.bounds import MORE_IS_BETTER, OF_VALUES, QUALITY, Limit, approxima
 from intaglio.bundle import FORMAT, Manifest, Source, TensorSpec
 from intaglio.effect import Effect
 from intaglio.validate.changes import Changes
+from intaglio.validate.heard import Transcripts, edits
 from intaglio.validate.measures import (
     LABELS,
     Distributions,
@@ -24,14 +25,12 @@ from intaglio.validate.measures import (
     Labels,
     Measure,
     Scores,
-    Transcripts,
     Vectorwise,
-    edits,
     judge,
-    measure_for,
     rank_correlation,
 )
 from intaglio.validate.rules import rules_for
+from intaglio.validate.task_measure import measure_for
 
 RANDOM = np.random.default_rng(0)
 
