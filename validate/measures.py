@@ -273,4 +273,5 @@ def _ranks(values: Vectors) -> Vectors:
 
 
 def floats(array: Array) -> npt.NDArray[np.floating]:
+    """The array, as float32 if it holds no floating-point numbers."""
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)  # type: ignore[return-value]
