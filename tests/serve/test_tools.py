@@ -57,10 +57,11 @@ def test_a_streamed_call_is_the_same(client: openai.OpenAI) -> None:
 
 
 def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
-    message = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    message = ask(client, tool_choice="required", parallel_tool_calls=False, seed=0).choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
     assert len(results) == 1
-    after = ask(client, messages=[*QUESTION, message, *results], tool_choice="none", max_tokens=8)
+    asked = [*QUESTION, message, *results]
+    after = ask(client, messages=asked, tool_choice="none", max_tokens=8, extra_body={"ignore_eos": True})
     assert after.choices[0].message.tool_calls is None
     assert after.choices[0].message.content
 

@@ -69,7 +69,8 @@ def test_no_clustering_at_all_is_better(exponent: int, data: st.DataObject, coun
     weights = data.draw(hnp.arrays(np.float32, length, elements=positive))
     used = weights if weights.any() else np.ones_like(weights)
     made = one(values, weights, count)
-    rounding = EXACT * scatter(values, used) + float(used.sum()) * (2.0**-24 * float(np.abs(values).max())) ** 2
+    half_step = max(2.0**-24 * float(np.abs(values).max()), 2.0**-150)  # of a centroid; below 2**-126 steps are equal
+    rounding = EXACT * scatter(values, used) + float(used.sum()) * half_step**2
     assert error(values, used, made.centroids) <= least_error(values, used, count) * (1 + 1e-9) + 4 * rounding
 
 
