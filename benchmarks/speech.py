@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 import torch
 from graph_operations import operations
-from safetensors.torch import save_file
 
 import intaglio
 from intaglio.bundle import Bundle
 from intaglio.progress import step
 from intaglio.runtime.engines.opening import open_engine
+from intaglio.speech.checkpoint import write_checkpoint
 from intaglio.speech.configuration import SpeechConfig
 from intaglio.speech.network import SpeechNetwork
 from intaglio.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
@@ -75,12 +75,8 @@ def timed(run: Callable[[], object]) -> float:
 def checkpoint_of(network: SpeechNetwork, folder: Path) -> Path:
     """The network as a checkpoint."""
     folder.mkdir()
-    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items() if "num_batches" not in name}
-    save_file(state, folder / "model.safetensors")
     tokens = ["<blank>", *(f"t{index}" for index in range(1, network.config.vocab_size))]
-    (folder / "config.json").write_bytes(msgspec.json.encode(network.config))
-    vocabulary = {"tokens": tokens, "blank": 0, "word_mark": "▁"}
-    (folder / "vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
+    write_checkpoint(folder, network.config, network.state_dict(), {"tokens": tokens, "blank": 0, "word_mark": "▁"})
     return folder
 
 

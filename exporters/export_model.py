@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
@@ -25,7 +24,7 @@ from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family, find_speech
-from intaglio.exporters.source import build_module, reference_outputs, source_errors
+from intaglio.exporters.source import build_module, check_finite, reference_outputs, source_errors
 from intaglio.exporters.speech.export import export_speech, rounds_features
 from intaglio.extras import load
 from intaglio.files import check_output_directory
@@ -179,11 +178,7 @@ def _source_outputs(plan: _Plan, feeds: list[Batch]) -> list[Batch]:
     with source_errors(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
         module = build_module(plan.checkpoint, plan.checkpoint.tensors())
         expected = [reference_outputs(module, batch) for batch in feeds]
-    if not all(np.isfinite(array).all() for batch in expected for array in batch.values()):
-        raise SourceError(
-            f"{plan.checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
-            "Its weights are damaged: download or copy the checkpoint again."
-        )
+    check_finite(plan.checkpoint, (array for batch in expected for array in batch.values()))
     return expected
 
 

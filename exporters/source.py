@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from intaglio.bundle import Source
 from intaglio.early_exit import EVERY
@@ -136,6 +139,15 @@ def build_model(
         )
     _check_complete(checkpoint, architecture, blocks, report)
     return model
+
+
+def check_finite(checkpoint: Checkpoint, outputs: Iterable[npt.NDArray[np.generic]]) -> None:
+    """Raise `SourceError` if one of the source model's `outputs` on real input has a NaN or an infinity."""
+    if not all(np.isfinite(array).all() for array in outputs):
+        raise SourceError(
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from intaglio.exporters.decoders.draft_check import source_drafts
 from intaglio.exporters.decoders.draft_graph import decoder_graph
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.decoders.graph import DecoderGraph
-from intaglio.exporters.source import build_decoder, source_errors
+from intaglio.exporters.source import build_decoder, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.extras import load
 from intaglio.model_file import count_weights, save
@@ -114,11 +114,7 @@ def _source_outputs(
             expected[DRAFT_LOGITS] = [source_drafts(module, decoder, text) for text in texts]
         if isinstance(module, EarlyExitModule):
             expected[EXIT_LOGITS] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
-    if not all(np.isfinite(array).all() for arrays in expected.values() for array in arrays):
-        raise SourceError(
-            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
-            "Its weights are damaged: download or copy the checkpoint again."
-        )
+    check_finite(checkpoint, (array for arrays in expected.values() for array in arrays))
     return expected
 
 

@@ -17,7 +17,7 @@ from intaglio.exporters.decoders.export import GENERATION, full_config, with_end
 from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
-from intaglio.exporters.source import build_model, source_errors
+from intaglio.exporters.source import build_model, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
 from intaglio.model_file import save, share
@@ -117,11 +117,7 @@ def _source_outputs(
             logits = model(encoder_outputs=(states,), decoder_input_ids=torch.tensor([pair.written])).logits[0]
             arrays = {"cross_key": keys, "cross_value": values, LOGITS: logits}
             expected.append({name: tensor.numpy() for name, tensor in arrays.items()})
-    if not all(np.isfinite(array).all() for arrays in expected for array in arrays.values()):
-        raise SourceError(
-            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
-            "Its weights are damaged: download or copy the checkpoint again."
-        )
+    check_finite(checkpoint, (array for arrays in expected for array in arrays.values()))
     return expected
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from intaglio.errors import SourceError, storage_errors
-from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.exporters.checkpoints.hama_container import read_container
 from intaglio.exporters.checkpoints.nemo_archive import read_archive
 from intaglio.exporters.speech.from_hama import read_hama
@@ -18,7 +18,6 @@ from intaglio.files import atomic_directory
 from intaglio.progress import step
 from intaglio.speech.configuration import check_config
 
-VOCABULARY = "vocabulary.json"
 NEMO, HAMA = ".nemo", ".hama"
 
 
@@ -48,6 +47,7 @@ def convert(source: str | Path, output: str | Path, force: bool = False) -> Conv
             torch = load("torch")
             from intaglio.exporters.speech.from_nemo import read_nemo
             from intaglio.exporters.speech.network import check_weights
+            from intaglio.speech.checkpoint import write_checkpoint
             from intaglio.speech.network import SpeechNetwork
         with step("reading"):
             if path.suffix == NEMO:
@@ -59,14 +59,8 @@ def convert(source: str | Path, output: str | Path, force: bool = False) -> Conv
         with torch.device("meta"):
             network = SpeechNetwork(config)
         check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, path)
-        with step("writing"), storage_errors(folder):
-            from safetensors.torch import save_file
-
-            contiguous = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
-            save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
-            (folder / WEIGHTS).chmod(0o644)  # the library lets only its user read it
-            for name, content in ((CONFIG, config), (VOCABULARY, vocabulary)):
-                (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+        with step("writing"):
+            write_checkpoint(folder, config, weights, vocabulary)
     return Converted(
         str(output),
         round(time.perf_counter() - start, 3),

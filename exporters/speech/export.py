@@ -13,7 +13,7 @@ from intaglio.bundle import FORMAT, Audio, Axis, Draft, Manifest, tensor_spec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
-from intaglio.exporters.source import build_speech, source_errors
+from intaglio.exporters.source import build_speech, check_finite, source_errors
 from intaglio.exporters.speech.family import SpeechFamily
 from intaglio.exporters.speech.front_end import log_mel
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
@@ -164,9 +164,5 @@ def _source_outputs(checkpoint: Checkpoint, family: SpeechFamily, feeds: list[Ba
             {name: tensor.numpy() for name, tensor in zip(network.output_names, outputs, strict=True)}
             for outputs in returned
         ]
-    if not all(np.isfinite(batch["log_probs"]).all() for batch in expected):
-        raise SourceError(
-            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
-            "Its weights are damaged: download or copy the checkpoint again."
-        )
+    check_finite(checkpoint, (batch["log_probs"] for batch in expected))
     return expected

@@ -110,8 +110,8 @@ def _shifted(graph: SpeechGraph, scores: ir.Value, size: ir.Value) -> ir.Value:
     one, axis = graph.integer(1), graph.integers(0)
     row = graph.op("Sub", [graph.op("Mul", [size, graph.integer(2)]), one])
     first = graph.op("Sub", [size, one])
-    count, start, columns = graph.op("Mul", [size, row]), graph.op("Unsqueeze", [first, axis]), None
-    end = graph.op("Unsqueeze", [graph.op("Add", [first, count]), axis])
+    start = graph.op("Unsqueeze", [first, axis])
+    end = graph.op("Unsqueeze", [graph.op("Add", [first, graph.op("Mul", [size, row])]), axis])
     flat = graph.op("Reshape", [scores, graph.integers(0, 0, -1)])
     flat = graph.op("Slice", [flat, start, end, graph.integers(2)])
     rows, columns = graph.op("Unsqueeze", [size, axis]), graph.op("Unsqueeze", [row, axis])

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from intaglio.errors import SourceError
+from intaglio.speech.checkpoint import COUNTER
 from intaglio.speech.configuration import SpeechConfig
 from intaglio.speech.front_end import LogMel
 from intaglio.speech.network import SpeechNetwork
-
-COUNTER = "num_batches_tracked"  # of batch normalisation in training, which no checkpoint of ours has
 
 
 def load_network(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-from safetensors.torch import save_file
 
+from intaglio.speech import checkpoint
 from intaglio.speech.configuration import (
     ConformerConfig,
     FrontEnd,
@@ -93,11 +92,8 @@ def write_checkpoint(folder: Path, network: SpeechNetwork) -> Path:
     """Write the network as a checkpoint folder with a vocabulary of letters; return the folder."""
     config = network.config
     folder.mkdir(parents=True)
-    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items() if "num_batches" not in name}
-    save_file(state, folder / "model.safetensors")
     tokens = [" ", *(chr(ord("a") + index) for index in range(config.vocab_size - 2))]
     tokens.insert(config.blank_token_id, "<blank>")
     vocabulary = {"tokens": tokens, "blank": config.blank_token_id, "word_mark": " "}
-    (folder / "config.json").write_bytes(msgspec.json.encode(config))
-    (folder / "vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
+    checkpoint.write_checkpoint(folder, config, network.state_dict(), vocabulary)
     return folder

@@ -6,8 +6,6 @@ import string
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 WORD_MARK = " "
 TOKENS = ["<blank>", WORD_MARK, *string.ascii_lowercase]
 SIZES: dict[str, Any] = {
@@ -29,8 +27,8 @@ def save_recogniser(folder: Path, model_type: str = "squeezeformer", seed: int =
     those of config.json; `front_end` is a mapping.
     """
     import torch
-    from safetensors.torch import save_file
 
+    from intaglio.speech.checkpoint import write_checkpoint
     from intaglio.speech.configuration import read_config
     from intaglio.speech.network import SpeechNetwork
 
@@ -47,9 +45,5 @@ def save_recogniser(folder: Path, model_type: str = "squeezeformer", seed: int =
         elif name.endswith("running_var"):
             tensor.uniform_(0.5, 2)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: tensor.contiguous() for name, tensor in state.items() if "num_batches" not in name}
-    save_file(kept, folder / "model.safetensors")
-    (folder / "config.json").write_bytes(msgspec.json.encode(config))
-    vocabulary = {"tokens": TOKENS, "blank": 0, "word_mark": WORD_MARK}
-    (folder / "vocabulary.json").write_bytes(msgspec.json.encode(vocabulary))
+    write_checkpoint(folder, network.config, state, {"tokens": TOKENS, "blank": 0, "word_mark": WORD_MARK})
     return folder

@@ -171,12 +171,11 @@ def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str,
 def _write(path: Path, network: SpeechNetwork, tokens: Tokens, result: TrainedSpeech, force: bool) -> None:
     from intaglio.speech.checkpoint import write_checkpoint
 
-    weights = {name: each for name, each in network.state_dict().items() if not name.endswith("num_batches_tracked")}
     vocabulary = {
         "tokens": tokens.vocabulary.tokens,
         "blank": tokens.vocabulary.blank,
         "word_mark": tokens.vocabulary.word_mark,
     }
     with atomic_directory(path, force, CHECKPOINT) as folder:
-        write_checkpoint(folder, network.config, weights, vocabulary)
+        write_checkpoint(folder, network.config, network.state_dict(), vocabulary)
         (folder / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
