@@ -106,7 +106,7 @@ def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModul
 def build_speech(checkpoint: Checkpoint, takes_audio: bool) -> SpeechNetwork:
     """The checkpoint as a float32 `SpeechNetwork` in eval mode, with its front end if it `takes_audio`."""
     load("torch")
-    from intaglio.exporters.speech.network import load_network
+    from intaglio.speech.weights import load_network
 
     config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
     weights = {name: mapped.tensor for name, mapped in checkpoint.tensors().items()}

@@ -46,9 +46,9 @@ def convert(source: str | Path, output: str | Path, force: bool = False) -> Conv
         with step("loading the libraries"):
             torch = load("torch")
             from intaglio.exporters.speech.from_nemo import read_nemo
-            from intaglio.exporters.speech.network import check_weights
             from intaglio.speech.checkpoint import write_checkpoint
             from intaglio.speech.network import SpeechNetwork
+            from intaglio.speech.weights import check_weights
         with step("reading"):
             if path.suffix == NEMO:
                 config, weights, vocabulary = read_nemo(*read_archive(path), str(path))

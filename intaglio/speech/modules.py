@@ -147,9 +147,23 @@ class Convolution(nn.Module):
         elif self.activation == "swish":
             x = nn.functional.silu(x)
         x = x.masked_fill(~keep[..., None], 0.0)
-        x = nn.functional.silu(self.norm(self.depthwise(x.transpose(1, 2)))).transpose(1, 2)
+        x = nn.functional.silu(self.norm(self._over_time(x))).transpose(1, 2)
         narrowed: Tensor = self.pointwise2(x)
         return narrowed
+
+    def _over_time(self, x: Tensor) -> Tensor:
+        """The depthwise convolution of `x` [batch, frames, inner] -> [batch, inner, frames].
+
+        As one of an image of height 1 whose channels lie side by side, as they do in `x`: on a CPU, torch takes a tenth
+        of the time that a convolution of one dimension takes.
+        """
+        convolution = self.depthwise
+        image, weight = x.transpose(1, 2)[:, :, None], convolution.weight[:, :, None]
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        padding = (0, convolution.kernel_size[0] // 2)
+        return nn.functional.conv2d(image, weight, convolution.bias, padding=padding, groups=convolution.groups)[
+            :, :, 0
+        ]
 
 
 class ImageSubsampling(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +13,11 @@ from intaglio.errors import GraphError
 from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Batch, Example, batches, collate
 from intaglio.training.speech.learning_rate import LearningRate
-from intaglio.training.speech.spec_augment import SpecAugment
+from intaglio.training.speech.training_options import Optimizer
 
 WEIGHT_DECAY = 5e-4  # thesis, section 5.3
 BETAS = (0.9, 0.98)  # Gulati et al., arXiv:2005.08100, section 3.1
+MUON_RATE = 10.0  # times the learning rate of AdamW: its steps have the same size in all directions of a matrix
 LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch can undo an hour
 
 
@@ -29,34 +30,62 @@ class Step:
 
 
 class SpeechTrainer:
-    """Trains `network`, which takes features, on batches of examples."""
+    """Trains `network`, which takes features, on batches of examples.
 
-    def __init__(self, network: SpeechNetwork, rate: LearningRate, augment: SpecAugment, seed: int):
+    `augment` changes the features after the first `mask_after` steps.
+    """
+
+    def __init__(
+        self,
+        network: SpeechNetwork,
+        rate: LearningRate,
+        augment: Callable[[Tensor, Tensor, torch.Generator], Tensor],
+        seed: int,
+        optimizer: Optimizer = "adamw",
+        mask_after: int = 0,
+    ):
         self.network = network.train()
-        self._rate, self._augment = rate, augment
+        self._rate, self._augment, self._mask_after = rate, augment, mask_after
         self._random = torch.Generator().manual_seed(seed)
-        decayed = [parameter for parameter in network.parameters() if parameter.ndim > 1]
-        others = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
-        groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(groups, lr=rate.peak, betas=BETAS)
+        self._optimizers = _optimizers(network, optimizer)
         self._steps = 0
 
     def step(self, examples: Sequence[Example]) -> Step:
         """One step of the optimiser. Raises `GraphError` if the loss is NaN or infinite."""
         self._steps += 1
         rate = self._rate.at(self._steps)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer, times in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * times
         batch = collate(examples)
-        features = self._augment(batch.features, batch.frames, self._random)
+        features = batch.features
+        if self._steps > self._mask_after:
+            features = self._augment(features, batch.frames, self._random)
         loss = ctc_loss(self.network, features, batch)
         if not math.isfinite(value := loss.item()):
             raise GraphError(f"the loss is {value} after {self._steps} steps. Lower the learning rate.")
-        self._optimizer.zero_grad(set_to_none=True)
+        self.network.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.network.parameters(), LARGEST_GRADIENT)
-        self._optimizer.step()
+        for optimizer, _ in self._optimizers:
+            optimizer.step()
         return Step(value, rate)
+
+
+def _optimizers(network: nn.Module, name: Optimizer) -> list[tuple[torch.optim.Optimizer, float]]:
+    """The optimisers of a network, each with its learning rate as a multiple of the schedule's."""
+    parameters = list(network.parameters())
+    matrices = [each for each in parameters if each.ndim == 2] if name == "muon" else []
+    orthogonal = {id(each) for each in matrices}
+    others = [each for each in parameters if id(each) not in orthogonal]
+    groups = [
+        {"params": [each for each in others if each.ndim > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [each for each in others if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+    found: list[tuple[torch.optim.Optimizer, float]] = [(torch.optim.AdamW(groups, betas=BETAS), 1.0)]
+    if matrices:
+        found.append((torch.optim.Muon(matrices, weight_decay=0.0), MUON_RATE))
+    return found
 
 
 def ctc_loss(network: SpeechNetwork, features: Tensor, batch: Batch) -> Tensor:

@@ -43,6 +43,7 @@ def train_speech(
     threads: int | None = None,
     force: bool = False,
     report: Callable[[Evaluation], None] | None = None,
+    start: str | Path | None = None,
 ) -> TrainedSpeech:
     """Train a speech recogniser as `options` say on a synthesised corpus, and test it.
 
@@ -51,10 +52,11 @@ def train_speech(
     held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders where
     packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with each
     evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
+    `start`: a checkpoint of the same network, whose weights are trained on instead of random ones.
 
     `output` becomes a folder with config.json, model.safetensors and vocabulary.json, which can be exported, and
-    training.json, this result. Raises `UsageError`, `GraphError` if training diverges, `MissingExtraError`,
-    `StorageError`; nothing is left at `output` then.
+    training.json, this result. Raises `UsageError`, `SourceError`, `GraphError` if training diverges,
+    `MissingExtraError`, `StorageError`; nothing is left at `output` then.
     """
     options, path = options or SpeechTraining(), Path(output)
     check_threads(threads)
@@ -67,7 +69,7 @@ def train_speech(
     )
     tokens = _tokens(made, options)
     with torch_threads(threads or usable_threads()), _seeded(options.seed):
-        run, reader, network = _prepared(made, tokens, options)
+        run, reader, network = _prepared(made, tokens, options, None if start is None else Path(start))
         rate, kept = run.train(report)
         errors = _test(run, reader, made, [Path(folder) for folder in recordings], options.seed)
     result = TrainedSpeech(
@@ -106,11 +108,12 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _prepared(
-    corpus: Corpus, tokens: Tokens, options: SpeechTraining
+    corpus: Corpus, tokens: Tokens, options: SpeechTraining, start: Path | None
 ) -> tuple[TrainingRun, FeatureReader, SpeechNetwork]:
     """A run with its examples, and what they are read with."""
     from intaglio.speech.network import SpeechNetwork
     from intaglio.training.speech.features import CLEAN, FeatureReader, Mixed
+    from intaglio.training.speech.start import load_start
     from intaglio.training.speech.training_run import TrainingRun
 
     config = options.config(len(tokens.vocabulary))
@@ -128,6 +131,8 @@ def _prepared(
         return variants[variant]
 
     network = SpeechNetwork(config, front_end=False)
+    if start is not None:
+        load_start(network, tokens.vocabulary, start)
     held_out = corpus.part("validation")
     validation = reader.examples(held_out, "reading the validation part"), [each.text for each in held_out]
     return TrainingRun(network, tokens, options, examples, validation), reader, network

@@ -10,6 +10,7 @@ from intaglio.speech.configuration import ConformerConfig, SpeechConfig, Squeeze
 from intaglio.training.options import check_choices, check_numbers
 
 Architecture = Literal["squeezeformer", "conformer-ctc"]
+Optimizer = Literal["muon", "adamw"]
 Ablation = Literal["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]
 
 # The rows of the thesis' table 5.4, as options of the network.
@@ -35,12 +36,13 @@ class SpeechTraining:
     layers: int = 6  # blocks; a Squeezeformer halves the frame rate in the middle
     heads: int = 4
     channels: int = 32  # of the subsampling convolutions
-    dropout: float = 0.1
+    dropout: float = 0.0
     ablation: Ablation | None = None
     pieces: int = 0  # sub-word tokens; 0: characters
     steps: int = 6000
     minutes: float | None = None  # the steps end here at the latest
-    learning_rate: float = 2e-3  # the highest
+    optimizer: Optimizer = "muon"  # of the matrices; AdamW of everything else
+    learning_rate: float = 3e-3  # the highest
     warm_up: int = 400  # steps
     hold: int = 1500  # steps
     batch_frames: int = 6000  # of 10 ms in a step, padding counted
@@ -48,12 +50,14 @@ class SpeechTraining:
     band_masks: int = 2
     band_width: int = 15  # bands of 80, at most
     time_masks: int = 3  # of 5 % of the frames each, at most
+    mask_after: int = 1000  # steps without masks first: what is heard at all is learned faster
     evaluate_every: int = 500  # steps
     average: int = 5  # the weights of the best evaluations; 1: the best alone
     seed: int = 0
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"architecture": (self.architecture, get_args(Architecture))}
+        choices["optimizer"] = (self.optimizer, get_args(Optimizer))
         if self.ablation is not None:
             choices["ablation"] = (self.ablation, get_args(Ablation))
         check_choices(choices)
@@ -69,7 +73,7 @@ class SpeechTraining:
             "warm_up",
         )
         check_numbers({name.replace("_", " "): getattr(self, name) for name in names}, self.learning_rate, self.seed)
-        for name in ("pieces", "hold", "variants", "band_masks", "band_width", "time_masks"):
+        for name in ("pieces", "hold", "variants", "band_masks", "band_width", "time_masks", "mask_after"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):

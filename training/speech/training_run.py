@@ -44,7 +44,7 @@ class TrainingRun:
         self._examples, self._validation = examples, validation
         rate = LearningRate(options.learning_rate, options.warm_up, options.hold)
         augment = SpecAugment(options.band_masks, options.band_width, options.time_masks)
-        self._trainer = SpeechTrainer(network, rate, augment, options.seed)
+        self._trainer = SpeechTrainer(network, rate, augment, options.seed, options.optimizer, options.mask_after)
         self._best: list[tuple[float, int, State]] = []  # the rate, the step and the weights; best first
         self.epochs = 0
         self.evaluations: list[Evaluation] = []

@@ -20,6 +20,7 @@ Examples:
   intaglio train speech -o ./conformer --architecture conformer-ctc --minutes 60 --threads 2
   intaglio train speech -o ./pieces --pieces 128 --width 144 --layers 8
   intaglio train speech -o ./no-skip --ablation no-skip --json
+  intaglio train speech -o ./longer --start ./squeezeformer --learning-rate 1e-3 --mask-after 0
   intaglio export ./squeezeformer -o recogniser
   intaglio run recogniser meeting.wav
 """
@@ -38,7 +39,7 @@ Examples:
 @click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads.")
 @click.option("--channels", default=32, show_default=True, help="Channels of the subsampling convolutions.")
-@click.option("--dropout", default=0.1, show_default=True, help="Dropout, in attention too.")
+@click.option("--dropout", default=0.0, show_default=True, help="Dropout, in attention too.")
 @click.option(
     "--ablation",
     type=click.Choice(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
@@ -47,7 +48,14 @@ Examples:
 @click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
 @click.option("--steps", default=6000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
-@click.option("--learning-rate", default=2e-3, show_default=True, help="Peak learning rate of AdamW.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["muon", "adamw"]),
+    default="muon",
+    show_default=True,
+    help="Optimiser of the matrices; AdamW trains everything else.",
+)
+@click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
 @click.option("--warm-up", default=400, show_default=True, help="Steps until the peak.")
 @click.option("--hold", default=1500, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
@@ -60,6 +68,7 @@ Examples:
 @click.option("--band-masks", default=2, show_default=True, help="SpecAugment: masks over bands.")
 @click.option("--band-width", default=15, show_default=True, help="SpecAugment: widest mask, of 80 bands.")
 @click.option("--time-masks", default=3, show_default=True, help="SpecAugment: masks over time, of 5 % at most.")
+@click.option("--mask-after", default=1000, show_default=True, help="SpecAugment: first steps without masks.")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
 @click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
 @click.option("--utterances", default=7000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
@@ -71,6 +80,7 @@ Examples:
     type=click.Path(path_type=Path),
     help="Folder where packages with real recordings were unpacked, to test on. Repeatable.",
 )
+@click.option("--start", type=click.Path(path_type=Path), help="Train on from the weights of this checkpoint.")
 @click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
 @click.option("--threads", type=int, help="Number of threads.  [default: one per processor]")
 @force_option
@@ -81,12 +91,13 @@ def speech_command(
     held_out: int,
     corpora: Path | None,
     recordings: tuple[Path, ...],
+    start: Path | None,
     threads: int | None,
     force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a speech recogniser on English sentences that espeak-ng speaks, from random weights.
+    """Train a speech recogniser on English sentences that espeak-ng speaks, from random weights or from --start.
 
     Sentences, digits, numbers and commands are spoken by several voices, and mixed with noise, rooms and other speeds.
     Whole voices and sentences are held out for validation and for the test; recordings of people are tested on, but
@@ -97,7 +108,7 @@ def speech_command(
     from intaglio.training.speech.training_options import SpeechTraining
 
     training = SpeechTraining(**options)
-    result = train_speech(output, training, utterances, held_out, corpora, recordings, threads, force, _report)
+    result = train_speech(output, training, utterances, held_out, corpora, recordings, threads, force, _report, start)
     if as_json:
         print_json(result)
         return

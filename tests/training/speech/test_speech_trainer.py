@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,8 @@ from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, collate
 from intaglio.training.speech.learning_rate import LearningRate
 from intaglio.training.speech.spec_augment import SpecAugment
-from intaglio.training.speech.speech_trainer import SpeechTrainer, ctc_loss, greedy_tokens
-from intaglio.training.speech.training_options import Architecture, SpeechTraining
+from intaglio.training.speech.speech_trainer import MUON_RATE, SpeechTrainer, ctc_loss, greedy_tokens
+from intaglio.training.speech.training_options import Architecture, Optimizer, SpeechTraining
 
 TOKENS, MELS = 5, FrontEnd().mels
 PLAIN = SpecAugment(band_masks=0, time_masks=0)
@@ -36,10 +38,11 @@ def example(tokens: tuple[int, ...], frames: int, seed: int) -> Example:
 EXAMPLES = [example(tokens, 60 + 8 * index, index) for index, tokens in enumerate([(1, 2), (3, 1), (4, 2, 1), (2, 3)])]
 
 
-@pytest.mark.parametrize("architecture", ["squeezeformer", "conformer-ctc"])
-def test_a_handful_of_utterances_is_learned(architecture: Architecture) -> None:
+@pytest.mark.parametrize("optimizer", get_args(Optimizer))
+@pytest.mark.parametrize("architecture", get_args(Architecture))
+def test_a_handful_of_utterances_is_learned(architecture: Architecture, optimizer: Optimizer) -> None:
     trained = network(architecture)
-    trainer = SpeechTrainer(trained, LearningRate(5e-3, 5, 30), PLAIN, seed=0)
+    trainer = SpeechTrainer(trained, LearningRate(5e-3, 5, 30), PLAIN, seed=0, optimizer=optimizer)
     losses = [trainer.step(EXAMPLES).loss for _ in range(90)]
     assert losses[-1] < 0.1 * losses[0]
     assert greedy_tokens(trained, EXAMPLES, 1000) == [list(each.tokens) for each in EXAMPLES]
@@ -53,11 +56,43 @@ def test_the_rate_of_each_step_is_that_of_the_schedule() -> None:
 def test_norms_and_biases_do_not_decay() -> None:
     trained = network()
     trainer = SpeechTrainer(trained, LearningRate(1.0, 1, 1), PLAIN, seed=0)
-    decays = {id(each): group["weight_decay"] for group in trainer._optimizer.param_groups for each in group["params"]}
+    ((adamw, _),) = trainer._optimizers
+    decays = {id(each): group["weight_decay"] for group in adamw.param_groups for each in group["params"]}
     for name, parameter in trained.named_parameters():
         vector = name.endswith("bias") or ".norm." in name or ".scaling." in name
         assert (decays[id(parameter)] == 0) == (parameter.ndim == 1), name
         assert not vector or decays[id(parameter)] == 0, name
+
+
+def test_muon_trains_the_matrices_and_adamw_everything_else() -> None:
+    trained = network()
+    trainer = SpeechTrainer(trained, LearningRate(1e-3, 1, 100), PLAIN, seed=0, optimizer="muon")
+    (adamw, _), (muon, _) = trainer._optimizers
+    seen = [id(each) for optimizer in (adamw, muon) for group in optimizer.param_groups for each in group["params"]]
+    assert sorted(seen) == sorted(id(each) for each in trained.parameters())
+    assert {each.ndim for group in muon.param_groups for each in group["params"]} == {2}
+    before = {name: each.clone() for name, each in trained.named_parameters() if each.ndim == 2}
+    trainer.step(EXAMPLES)
+    for name, each in trained.named_parameters():
+        if name in before:  # the largest change is that of an orthogonal matrix, whatever the gradient's size
+            rows, columns = each.shape
+            size = 1e-3 * MUON_RATE * max(1, rows / columns) ** 0.5
+            assert 0.5 * size <= torch.linalg.matrix_norm((each - before[name]).detach(), 2) <= 1.5 * size, name
+
+
+def test_nothing_is_masked_at_first() -> None:
+    calls: list[torch.Tensor] = []
+
+    def augment(features: torch.Tensor, frames: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        calls.append(features)
+        return features
+
+    trainer = SpeechTrainer(network(), LearningRate(1e-3, 1, 1), augment, seed=0, mask_after=2)
+    seen = []
+    for _ in range(4):
+        trainer.step(EXAMPLES)
+        seen.append(len(calls))
+    assert seen == [0, 0, 1, 2]
 
 
 def test_an_utterance_with_more_tokens_than_frames_is_ignored() -> None:

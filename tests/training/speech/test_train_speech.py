@@ -109,6 +109,16 @@ def test_a_conformer_writes_sub_word_pieces(corpora: Path, tmp_path: Path) -> No
     assert export(tmp_path / "made", tmp_path / "bundle").passed
 
 
+def test_a_run_goes_on_from_the_weights_of_another(corpora: Path, tmp_path: Path) -> None:
+    trained(tmp_path / "first", corpora)
+    still = replace(TINY, learning_rate=1e-12, dropout=0.1, steps=1, average=1)
+    trained(tmp_path / "second", corpora, still, start=tmp_path / "first")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    for name, array in first.items():
+        if "running" not in name:  # statistics of the batch
+            np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-9, err_msg=name)
+
+
 def test_the_time_ends_a_run_before_its_steps(corpora: Path, tmp_path: Path) -> None:
     result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9, minutes=0.01))
     assert 0.6 <= result.evaluations[-1].seconds < 20

@@ -1,4 +1,4 @@
-"""Load a checkpoint's weights into the torch network of `intaglio.speech`."""
+"""Load the weights of a checkpoint into a `SpeechNetwork`, or refuse them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,58 @@
+"""Training on from the weights of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from intaglio.errors import SourceError, UsageError, one_line
+from intaglio.runtime.speech.vocabulary import Vocabulary, read_vocabulary
+from intaglio.speech.checkpoint import CONFIG, VOCABULARY, WEIGHTS
+from intaglio.speech.configuration import SpeechConfig, read_config
+from intaglio.speech.network import SpeechNetwork
+from intaglio.speech.weights import check_weights
+
+
+def load_start(network: SpeechNetwork, vocabulary: Vocabulary, folder: Path) -> None:
+    """Load the weights of the checkpoint `folder` into `network`.
+
+    Raises `UsageError` for a checkpoint of another network or vocabulary, `SourceError` for one that cannot be read.
+    """
+    config, found, weights = _read(folder)
+    ours, theirs = _options(network.config), _options(config)
+    for name in ours | theirs:
+        if ours.get(name) != theirs.get(name):
+            raise UsageError(
+                f"start {folder}: its {name} is {theirs.get(name)!r}, got {ours.get(name)!r}. "
+                "Give the options that it was trained with."
+            )
+    if (found.tokens, found.word_mark) != (vocabulary.tokens, vocabulary.word_mark):
+        raise UsageError(
+            f"start {folder}: has {len(found)} tokens that are not the {len(vocabulary)} of this training. "
+            "Give the --pieces and --utterances that it was trained with."
+        )
+    check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder)
+    network.load_state_dict(network.state_dict() | weights)
+
+
+def _options(config: SpeechConfig) -> dict[str, Any]:
+    """The options of a network that say what its weights are."""
+    free = ("dropout", "attention_dropout")
+    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
+
+
+def _read(folder: Path) -> tuple[SpeechConfig, Vocabulary, dict[str, Tensor]]:
+    try:
+        options = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
+        vocabulary = read_vocabulary(folder / VOCABULARY)
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(
+            f"start {folder}: cannot be read ({one_line(error, 120)}). Give a checkpoint of train speech."
+        ) from error
+    return read_config(options, str(folder / CONFIG)), vocabulary, weights
