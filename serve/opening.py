@@ -12,6 +12,7 @@ from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.worker import DecoderWorker
+from intaglio.runtime.speech.recognizer import SpeechOptions, speech_options
 from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models, SpeechModel
@@ -50,14 +51,19 @@ def open_models(
     strategy: str | None = None,
     draft: str | Path | None = None,
     early_exit: bool = False,
+    beam: int | None = None,
+    language_model: str | Path | None = None,
     target: str = "ort-cpu",
     threads: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
     """Open every bundle; `strategy`, `draft` and their options are those of `TextGenerator`, for the decoders.
+    `beam` and `language_model` are those of `run`, for the speech recognisers.
 
-    Raises `UsageError` where a draft model is given for several decoders, and as `TextGenerator` does.
+    Raises `UsageError` where a draft model is given for several decoders, for options of models that are not there, and
+    as `TextGenerator` does.
     """
+    speech = speech_options(beam, language_model, options.max_audio_seconds)
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
     decoders = [name for name, bundle in opened.items() if bundle.manifest.decoder is not None]
     chosen = {"strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
@@ -65,6 +71,9 @@ def open_models(
         raise UsageError(f"--draft needs exactly one decoder, got {len(decoders)}. Serve it alone.")
     if not decoders and any(value not in (None, False) for value in chosen.values()):
         raise UsageError("a strategy is given, but no decoder. Leave it out.")
+    if (beam, language_model) != (None, None) and all(bundle.manifest.audio is None for bundle in opened.values()):
+        option = "--language-model" if beam is None else "--beam"
+        raise UsageError(f"{option} is for speech recognisers, and none is given. Leave it out.")
     models: dict[str, Model] = {}
     with ExitStack() as stack:
         for name, bundle in opened.items():
@@ -72,7 +81,7 @@ def open_models(
                 if name in decoders:
                     models[name] = _open_decoder(name, bundle, options, target, threads, chosen)
                 elif bundle.manifest.audio is not None:
-                    models[name] = _open_speech(name, bundle, options, target, threads)
+                    models[name] = _open_speech(name, bundle, options, speech, target, threads)
                 else:
                     models[name] = _open_encoder(name, bundle, options, target, threads)
             stack.callback(models[name].worker.close)
@@ -114,6 +123,8 @@ def _open_encoder(name: str, bundle: Bundle, options: ServerOptions, target: str
     return EncoderModel(name, bundle, worker)
 
 
-def _open_speech(name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None) -> SpeechModel:
-    worker = SpeechWorker(bundle, target, threads, options.rows, options.max_waiting, options.max_audio_seconds)
+def _open_speech(
+    name: str, bundle: Bundle, options: ServerOptions, speech: SpeechOptions, target: str, threads: int | None
+) -> SpeechModel:
+    worker = SpeechWorker(bundle, target, threads, options.rows, options.max_waiting, speech)
     return SpeechModel(name, bundle, worker)

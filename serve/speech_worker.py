@@ -14,7 +14,7 @@ from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, o
 from intaglio.extras import load
 from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.serve.encoder_worker import CLOSED
 from intaglio.serve.speech_call import SpeechCall
 from intaglio.serve.uploads import FILE, Upload
@@ -38,9 +38,9 @@ class SpeechWorker:
         threads: int | None = None,
         rows: int = 8,
         max_waiting: int = 256,
-        max_seconds: float | None = None,
+        options: SpeechOptions | None = None,
     ):
-        """`max_waiting`: recordings that have not begun; `max_seconds`: of a recording. `threads`: of the engine.
+        """`max_waiting`: recordings that have not begun. `threads`: of the engine. `options`: of every recording.
 
         Raises `UsageError` for numbers below 1, `MissingExtraError`, and the errors of `SpeechRecognizer`.
         """
@@ -48,8 +48,8 @@ class SpeechWorker:
             raise UsageError(f"rows {rows}, max waiting {max_waiting}: expected at least 1 of both.")
         for library in ("soundfile", "soxr"):
             load(library)
-        self._recognizer = SpeechRecognizer(bundle, target, threads, spinning=False)
-        self._rows, self._max_waiting, self._max_seconds = rows, max_waiting, max_seconds
+        self._recognizer = SpeechRecognizer(bundle, target, threads, spinning=False, options=options)
+        self._rows, self._max_waiting = rows, max_waiting
         self._changed = threading.Condition()  # guards all that follows
         self._new: deque[SpeechCall] = deque()  # oldest first
         self._begun: deque[SpeechCall] = deque()  # in the order of their turns
@@ -121,7 +121,8 @@ class SpeechWorker:
 
     def _open(self, upload: Upload) -> AudioFile:
         """Open a recording and remove its path: its bytes are freed when it is closed, or the server is killed."""
-        file = AudioFile(upload.path, self._recognizer.audio.sample_rate, self._max_seconds, OPTION, FILE)
+        recognizer = self._recognizer
+        file = AudioFile(upload.path, recognizer.audio.sample_rate, recognizer.options.max_seconds, OPTION, FILE)
         file.open()
         upload.path.unlink(missing_ok=True)  # the caller may have been cancelled
         return file

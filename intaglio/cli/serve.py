@@ -19,7 +19,7 @@ Examples:
   intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
   intaglio serve llama --draft small-llama --strategy speculative
   intaglio serve chat=qwen3 --agent helper.yaml
-  intaglio serve chat=qwen3 speech=squeezeformer
+  intaglio serve chat=qwen3 speech=squeezeformer --language-model words.arpa
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
     -d '{"model": "llama", "messages": [{"role": "user", "content": "Hello!"}]}'
@@ -70,6 +70,12 @@ Examples:
 @click.option("--send-timeout", default=60.0, show_default=True, help="Seconds that a client may read nothing.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
 @drafting_options
+@click.option("--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy.")
+@click.option(
+    "--language-model",
+    type=click.Path(path_type=Path),
+    help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
+)
 @click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads per model, for ort-cpu.  [default: all]")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps of decoders here, as a Chrome trace.")

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from intaglio.bundle import Bundle
 from intaglio.errors import BusyError, EngineError, UsageError
 from intaglio.runtime.generation.scheduler_options import Load
-from intaglio.runtime.speech.recognizer import SpeechRecognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.serve.metrics import ServerMetrics
 from intaglio.serve.observation import Record
 from intaglio.serve.speech_call import SpeechCall
@@ -264,7 +264,7 @@ def test_what_is_refused_still_belongs_to_the_caller(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    served = worker(max_waiting=1, max_seconds=10)
+    served = worker(max_waiting=1, options=SpeechOptions(max_seconds=10))
 
     async def ask() -> None:
         calls = [await served.start(recorded.upload(1))]
