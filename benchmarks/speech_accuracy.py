@@ -1,6 +1,6 @@
 """How accurate are Squeezeformer and Conformer-CTC of equal size after equal training, and what do they cost?
 
-    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 6000] [--threads 1] [--ablations] [--json]
+    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 7000] [--threads 1] [--ablations] [--json]
         [--picture docs/pictures/frame-similarity.svg]
 
 Tables like the thesis' 5.3 and 5.4, on synthesised English (`intaglio train speech`). The folder has a checkpoint for

@@ -50,7 +50,7 @@ class Spoken(Utterance, frozen=True):
 class CorpusOptions:
     """How many utterances are spoken. About 1,450 make an hour."""
 
-    train: int = 7000
+    train: int = 14000
     validation: int = 400
     test: int = 400
     seed: int = 0

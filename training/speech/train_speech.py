@@ -36,7 +36,7 @@ READING = "LibriVox"  # the recordings that come with the project
 def train_speech(
     output: str | Path,
     options: SpeechTraining | None = None,
-    utterances: int = 7000,
+    utterances: int = 14000,
     held_out: int = 400,
     corpora: str | Path | None = None,
     recordings: Sequence[str | Path] = (),

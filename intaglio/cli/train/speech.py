@@ -46,7 +46,7 @@ Examples:
     help="Change the Squeezeformer: for comparison only.",
 )
 @click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
-@click.option("--steps", default=6000, show_default=True, help="Steps of the optimiser.")
+@click.option("--steps", default=7000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
 @click.option(
     "--optimizer",
@@ -57,7 +57,7 @@ Examples:
 )
 @click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
 @click.option("--warm-up", default=400, show_default=True, help="Steps until the peak.")
-@click.option("--hold", default=1500, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--hold", default=3800, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
@@ -66,12 +66,12 @@ Examples:
     help="Noisy variants of each utterance, one per epoch in turns, which take 58 MB an hour; 0: always new ones.",
 )
 @click.option("--band-masks", default=2, show_default=True, help="SpecAugment: masks over bands.")
-@click.option("--band-width", default=15, show_default=True, help="SpecAugment: widest mask, of 80 bands.")
-@click.option("--time-masks", default=3, show_default=True, help="SpecAugment: masks over time, of 5 % at most.")
-@click.option("--mask-after", default=1000, show_default=True, help="SpecAugment: first steps without masks.")
+@click.option("--band-width", default=10, show_default=True, help="SpecAugment: widest mask, of 80 bands.")
+@click.option("--time-masks", default=2, show_default=True, help="SpecAugment: masks over time, of 5 % at most.")
+@click.option("--mask-after", default=3000, show_default=True, help="SpecAugment: first steps without masks.")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
 @click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
-@click.option("--utterances", default=7000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
+@click.option("--utterances", default=14000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
 @click.option("--held-out", default=400, show_default=True, help="Utterances for validation, and as many for the test.")
 @click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
 @click.option(
