@@ -17,11 +17,14 @@ from intaglio.speech.configuration import SpeechConfig, read_config
 from intaglio.speech.network import SpeechNetwork
 from intaglio.speech.weights import check_weights
 
+HEAD = "head."  # its weights' names begin so
+
 
 def load_start(network: SpeechNetwork, vocabulary: Vocabulary, folder: Path) -> None:
-    """Load the weights of the checkpoint `folder` into `network`.
+    """Load the weights of the checkpoint `folder` into `network`, which writes `vocabulary`.
 
-    Raises `UsageError` for a checkpoint of another network or vocabulary, `SourceError` for one that cannot be read.
+    Of a checkpoint with another vocabulary, all but the head is loaded. Raises `UsageError` for a checkpoint of another
+    network, `SourceError` or `BundleError` for one that cannot be read.
     """
     config, found, weights = _read(folder)
     ours, theirs = _options(network.config), _options(config)
@@ -31,18 +34,16 @@ def load_start(network: SpeechNetwork, vocabulary: Vocabulary, folder: Path) -> 
                 f"start {folder}: its {name} is {theirs.get(name)!r}, got {ours.get(name)!r}. "
                 "Give the options that it was trained with."
             )
+    state = network.state_dict()
     if (found.tokens, found.word_mark) != (vocabulary.tokens, vocabulary.word_mark):
-        raise UsageError(
-            f"start {folder}: has {len(found)} tokens that are not the {len(vocabulary)} of this training. "
-            "Give the --pieces and --utterances that it was trained with."
-        )
+        weights |= {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}
     check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder)
-    network.load_state_dict(network.state_dict() | weights)
+    network.load_state_dict(state | weights)
 
 
 def _options(config: SpeechConfig) -> dict[str, Any]:
-    """The options of a network that say what its weights are."""
-    free = ("dropout", "attention_dropout")
+    """The options of a network that say what its weights are, but for the head's."""
+    free = ("vocab_size", "dropout", "attention_dropout")
     return {name: value for name, value in msgspec.to_builtins(config).items() if name not in free}
 
 

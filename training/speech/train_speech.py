@@ -52,7 +52,8 @@ def train_speech(
     held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders where
     packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with each
     evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
-    `start`: a checkpoint of the same network, whose weights are trained on instead of random ones.
+    `start`: a checkpoint of the same network, whose weights are trained on instead of random ones; if its vocabulary is
+    another one, the head is random.
 
     `output` becomes a folder with config.json, model.safetensors and vocabulary.json, which can be exported, and
     training.json, this result. Raises `UsageError`, `SourceError`, `GraphError` if training diverges,
