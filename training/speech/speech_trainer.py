@@ -17,6 +17,7 @@ from intaglio.training.speech.training_options import Optimizer
 
 WEIGHT_DECAY = 5e-4  # thesis, section 5.3
 BETAS = (0.9, 0.98)  # Gulati et al., arXiv:2005.08100, section 3.1
+MUON_DECAY = 0.1  # without it matrices grow until products of attention exceed float16
 MUON_RATE = 10.0  # times the learning rate of AdamW: its steps have the same size in all directions of a matrix
 LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch can undo an hour
 
@@ -84,7 +85,7 @@ def _optimizers(network: nn.Module, name: Optimizer) -> list[tuple[torch.optim.O
     ]
     found: list[tuple[torch.optim.Optimizer, float]] = [(torch.optim.AdamW(groups, betas=BETAS), 1.0)]
     if matrices:
-        found.append((torch.optim.Muon(matrices, weight_decay=0.0), MUON_RATE))
+        found.append((torch.optim.Muon(matrices, weight_decay=MUON_DECAY), MUON_RATE))
     return found
 
 
