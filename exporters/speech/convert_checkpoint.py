@@ -58,7 +58,7 @@ def convert(source: str | Path, output: str | Path, force: bool = False) -> Conv
         check_config(config, str(path))
         with torch.device("meta"):
             network = SpeechNetwork(config)
-        check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, path)
+        check_weights(network, weights, path)
         with step("writing"):
             write_checkpoint(folder, config, weights, vocabulary)
     return Converted(

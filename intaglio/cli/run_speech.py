@@ -43,15 +43,23 @@ class SpeechFlags:
         return speech_options(self.beam, self.language_model, self.max_seconds)
 
 
-def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of speech to a command, which gets them as `speech`."""
-
-    @click.option("--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy.")
-    @click.option(
+def beam_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the beam search to a command: `beam` and `language_model`."""
+    beam = click.option(
+        "--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy."
+    )
+    language_model = click.option(
         "--language-model",
         type=click.Path(path_type=Path),
         help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
     )
+    return beam(language_model(command))
+
+
+def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of speech to a command, which gets them as `speech`."""
+
+    @beam_options
     @click.option("--max-seconds", type=float, help="Speech: refuse recordings that are longer.")
     @click.option(
         "--stream", is_flag=True, help="Speech: transcribe raw 16-bit samples from standard input while they arrive."

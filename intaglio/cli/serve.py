@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from intaglio.cli.generation_options import drafting_options
+from intaglio.cli.run_speech import beam_options
 from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files import read_text
@@ -70,12 +71,7 @@ Examples:
 @click.option("--send-timeout", default=60.0, show_default=True, help="Seconds that a client may read nothing.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
 @drafting_options
-@click.option("--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy.")
-@click.option(
-    "--language-model",
-    type=click.Path(path_type=Path),
-    help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
-)
+@beam_options
 @click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads per model, for ort-cpu.  [default: all]")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps of decoders here, as a Chrome trace.")

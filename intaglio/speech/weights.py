@@ -26,15 +26,16 @@ def load_network(
         network = SpeechNetwork(config, front_end)
     if front_end:
         network.front_end = LogMel(config.front_end)  # its constants are in no checkpoint
-    check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, where)
+    check_weights(network, weights, where)
     state = {name: tensor.float() for name, tensor in weights.items()}
     state |= {name: torch.zeros((), dtype=torch.long) for name in network.state_dict() if name.endswith(COUNTER)}
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False)
 
 
-def check_weights(network: SpeechNetwork, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Raise `SourceError` unless `shapes` are those of the network's weights, all of them and no others."""
+def check_weights(network: SpeechNetwork, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Raise `SourceError` unless `weights` have the shapes of the network's, all of them and no others."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     expected = {
         name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if not name.endswith(COUNTER)
     }

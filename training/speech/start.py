@@ -37,7 +37,7 @@ def load_start(network: SpeechNetwork, vocabulary: Vocabulary, folder: Path) -> 
     state = network.state_dict()
     if (found.tokens, found.word_mark) != (vocabulary.tokens, vocabulary.word_mark):
         weights |= {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}
-    check_weights(network, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder)
+    check_weights(network, weights, folder)
     network.load_state_dict(state | weights)
 
 
