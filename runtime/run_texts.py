@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle, Manifest
+from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
@@ -52,7 +52,7 @@ def run(
             yield from runner.run(batch, truncate)
 
 
-class TextRunner:
+class TextRunner(Closing):
     """An opened bundle of one of the `TASKS`, which runs batches of texts. A context manager."""
 
     def __init__(
@@ -68,14 +68,6 @@ class TextRunner:
         self._task = _task(bundle)
         self.tokenizer = Tokenizer.open(bundle)
         self.engine = open_engine(bundle, target, threads, spinning)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def run(self, texts: Sequence[str], truncate: bool = False) -> list[Ran]:
         """Run one batch. Raises `UsageError` for a text that the model does not accept."""

@@ -8,10 +8,9 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from intaglio.bundle import Bundle
+from intaglio.closing import Closing
 from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.scheduler_options import Load
 from intaglio.runtime.run_texts import Ran, TextRunner
@@ -24,7 +23,7 @@ Text = str | Sequence[int]  # characters, or the tokens themselves, to which no 
 CLOSED = "the server is shutting down. Try again later."
 
 
-class EncoderWorker:
+class EncoderWorker(Closing):
     """Runs an encoder bundle (tasks embed, encode, classify, fill-mask) for many callers at a time.
 
     worker = EncoderWorker(Bundle.open("minilm"))
@@ -72,14 +71,6 @@ class EncoderWorker:
         self._tokenizing = ThreadPoolExecutor(1, "intaglio-tokenizer")
         self._thread = threading.Thread(target=self._work, name="intaglio-encoder", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def run(self, texts: Sequence[Text]) -> list[Ran]:
         """Run `texts` in batches with those of other callers; return one result per text, in order.

@@ -6,10 +6,9 @@ import asyncio
 import threading
 from collections import deque
 from itertools import chain
-from types import TracebackType
-from typing import Self
 
 from intaglio.bundle import Bundle
+from intaglio.closing import Closing
 from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
 from intaglio.extras import load
 from intaglio.runtime.generation.scheduler_options import Load
@@ -23,7 +22,7 @@ from intaglio.targets import DEFAULT
 OPTION = "--max-audio-seconds of the server"
 
 
-class SpeechWorker:
+class SpeechWorker(Closing):
     """Transcribes recordings of many callers with one bundle, one window of one of them at a time.
 
     Up to `rows` recordings are in progress, and take turns; others wait in the order of their arrival. Every other turn
@@ -58,14 +57,6 @@ class SpeechWorker:
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="intaglio-speech", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def start(self, upload: Upload) -> SpeechCall:
         """Queue a recording, which belongs to the worker afterwards; it goes on until its end, or `SpeechCall.cancel`.

@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import msgspec
 
+from intaglio.closing import Closing
 from intaglio.errors import UsageError, storage_errors
 from intaglio.runtime.generation.events import Failed, Finished
 from intaglio.runtime.generation.observer import Pass
@@ -30,7 +30,7 @@ THREADS = {"large": 1, "small": 2}
 _log = logging.getLogger(__name__)
 
 
-class TraceFile:
+class TraceFile(Closing):
     """A trace that is being written, of any number of schedulers, in any number of threads. A context manager.
 
     When it is full, or cannot be written, it ends with a note, and the schedulers go on without.
@@ -54,14 +54,6 @@ class TraceFile:
             raise UsageError(f"--trace {path}: {error.strerror}. Give a file in an existing directory.") from error
         self._separator = b"[\n"  # before the next event
         self._schedulers = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def scheduler(self, model: str) -> SchedulerTrace:
         """Return the observer for the scheduler of the model with this name."""

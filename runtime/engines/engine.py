@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from intaglio.bundle import Axis, TensorSpec
+from intaglio.closing import Closing
 from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.memory import Array, Buffer, HostMemory, Memory
@@ -28,21 +27,13 @@ class Binding(ABC):
         """Run once on the bound buffers; outputs in host memory are complete afterwards. Raises `EngineError`."""
 
 
-class Engine(ABC):
+class Engine(Closing):
     """An opened model. A context manager; `run` checks names, dtypes and shapes before computing."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Axis]  # allowed lengths of symbolic axes; unlisted ones are unbounded
     memory: Memory = HostMemory()  # the memory it computes in: buffers bound there are not copied
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run once: input name -> array to output name -> array. Raises `EngineError` for a wrong input."""

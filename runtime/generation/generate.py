@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from intaglio.bundle import Bundle
+from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.draft_model import check_draft
@@ -44,7 +44,7 @@ def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any
             yield run.result()
 
 
-class TextGenerator:
+class TextGenerator(Closing):
     """An open decoder that generates texts, one after the other. A context manager.
 
     with TextGenerator("gpt2", max_new_tokens=50) as generator:
@@ -135,14 +135,6 @@ class TextGenerator:
             self.scheduler.prepare(self.method)
             self._grammar = grammar_of(self.tokenizer, schema, grammar, regex)
             self._opened = opened.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all texts, and release the models."""

@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from operator import add
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle, Decoder
+from intaglio.closing import Closing
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Engine
@@ -36,7 +36,7 @@ Logits = npt.NDArray[np.float32]
 CAPACITY_STEP = 128  # slots by which a cache grows; each time it is copied, a small cost per 128 decode steps
 
 
-class DecoderSession(CachedRows):
+class DecoderSession(CachedRows, Closing):
     """A decoder and its cache, for a batch of sequences, one per row. A context manager.
 
     `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
@@ -96,14 +96,6 @@ class DecoderSession(CachedRows):
         except BaseException:
             engine.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the engine and the cache."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Audio, Bundle
+from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
@@ -53,7 +53,7 @@ def speech_options(
     return SpeechOptions(options, language_model, max_seconds=max_seconds)
 
 
-class SpeechRecognizer:
+class SpeechRecognizer(Closing):
     """An opened bundle that transcribes recordings. A context manager; used by one thread at a time."""
 
     def __init__(
@@ -73,14 +73,6 @@ class SpeechRecognizer:
         self._language_model = NgramModel.open(language_model) if language_model is not None else None
         self._shortest = bundle.manifest.axes["samples"].minimum if "samples" in bundle.manifest.axes else 1
         self.engine = open_engine(bundle, target, threads, spinning)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the engine; the recogniser is invalid afterwards."""
