@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
@@ -78,6 +81,19 @@ class SpeechGraph(GraphWriter):
         with self.module(path):
             biases = [self.weight(f"{path}.bias", shape[:1])] if bias else []
             return self.op("Conv", [x, self.weight(f"{path}.weight", shape), *biases], **attributes)
+
+    def extended_weight(self, name: str, shape: Sequence[int], more: npt.NDArray[np.float32]) -> ir.Value:
+        """The checkpoint's tensor `name` of `shape` with `more` behind it along axis 1, as an initializer."""
+        called = f"{name}_extended"
+        tensor = self.weights.tensor(name, called, shape, self.dtype, transposed=False)
+
+        def joined() -> ir.TensorProtocol:
+            dtype = self.dtype.numpy()
+            return ir.Tensor(np.concatenate([tensor.numpy(), more.astype(dtype)], axis=1), name=called)
+
+        length = ir.Shape([shape[0], shape[1] + more.shape[1], *shape[2:]])
+        self._initializer(called, ir.LazyTensor(joined, self.dtype, length, name=called))
+        return self._graph.initializers[called]
 
     def finish(self, states: ir.Value, frames: ir.Value) -> None:
         """Write the CTC head over `states`, and make its log-probabilities and `frames` [batch] the outputs.

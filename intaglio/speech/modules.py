@@ -193,11 +193,12 @@ class ImageSubsampling(nn.Module):
     def forward(self, features: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
         """`features` [batch, frames, bands], `frames` int64 [batch] -> [batch, fewer frames, width], their number."""
         x = features[:, None]
-        for stage in self.stages:
+        for index, stage in enumerate(self.stages):
             for convolution in stage.children():
                 x = convolution(x)
-            frames = halved(frames)
-            x = nn.functional.relu(x).masked_fill(~valid(frames, x.shape[2])[:, None, :, None], 0.0)
+            x, frames = nn.functional.relu(x), halved(frames)
+            if index < len(self.stages) - 1:  # the blocks do not read padding; a convolution would
+                x = x.masked_fill(~valid(frames, x.shape[2])[:, None, :, None], 0.0)
         return self.linear(x.transpose(1, 2).flatten(2)), frames
 
 

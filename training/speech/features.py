@@ -18,7 +18,7 @@ from intaglio.training.speech.corpus import Corpus, Spoken
 from intaglio.training.speech.mixing import Mixing, mix
 from intaglio.training.speech.tokens import Tokens
 
-CLEAN = 1 / 6  # of the examples to train on: not mixed
+CLEAN = 1 / 3  # of the examples to train on: not mixed
 TALKERS = 4  # other utterances that babble is made of
 
 

@@ -1,4 +1,6 @@
-"""The sentences of Markdown or plain text that can be read aloud: no code, tables, abbreviations or links.
+"""The sentences that can be read aloud of Markdown, plain text, or what Python files say in their docstrings.
+
+Code, tables, abbreviations and links are left out.
 
     python -m intaglio.training.speech.prose FILE... > sentences.txt
 
@@ -7,6 +9,8 @@ prints them, one a line, each once; `sentences.txt` beside this file was made so
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,6 +28,7 @@ _SENTENCES = re.compile(r"(?<=[.!?])[\"')*]*\s+")
 _CLAUSES = re.compile(r"[,;:()]+\s+|\s+[(–—]|\s-+\s")
 # A word, a possessive, a hyphenated word or a number, with the punctuation that may stand around it.
 _PLAIN = re.compile(r"[\"'(]*(?:[A-Z]?[a-z]+(?:['-][A-Za-z]?[a-z]+)*|[AI]|\d[\d,]*(?:\.\d+)?%?)[\"')]*[.,;:!?]*[\"')]*")
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # what can have a docstring
 _ABBREVIATIONS = {"cf", "eg", "etc", "ie", "vs"}
 
 
@@ -47,6 +52,20 @@ def unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(sentence for text in texts for sentence in sentences(text)))
 
 
+def texts(path: Path) -> Iterator[str]:
+    """The text of a file; of a Python file its docstrings, and its other strings of several lines."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield text
+        return
+    tree = ast.parse(text)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, _DOCUMENTED) and node.body]
+    first = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in first or "\n" in node.value):
+            yield inspect.cleandoc(node.value)
+
+
 def _readable(sentence: str) -> Iterator[str]:
     parts = [sentence] if len(sentence.split()) <= MOST else _CLAUSES.split(sentence)
     for part in parts:
@@ -61,5 +80,5 @@ def _pronounceable(word: str) -> bool:
 
 
 if __name__ == "__main__":
-    for sentence in unique(Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]):
+    for sentence in unique(text for name in sys.argv[1:] for text in texts(Path(name))):
         print(sentence)  # noqa: T201

@@ -52,9 +52,26 @@ class TrainingRun:
     def train(self, report: Callable[[Evaluation], None] | None = None) -> tuple[float, list[int]]:
         """Train, calling `report` after each evaluation; return the rate of the weights kept, and their steps.
 
-        These are the weights of the best evaluation, or the mean of several if its rate is no worse. Raises
-        `GraphError` if training diverges.
+        These are the weights of the best evaluation, or the mean of several if its rate is no worse. Ctrl-C ends the
+        training and keeps them too, but before the first evaluation it ends everything. Raises `GraphError` if training
+        diverges.
         """
+        ended = False
+        with interrupts.answered():
+            self._steps(report)
+            ended = True
+        if not ended and not self.evaluations:
+            raise interrupts.Interrupted
+        return self._keep()
+
+    def transcripts(self, examples: Sequence[Example]) -> list[str]:
+        """What the network understands, decoded greedily; it trains on afterwards."""
+        found = greedy_tokens(self._network, examples, 2 * self._options.batch_frames)
+        self._network.train()
+        return [self._tokens.vocabulary.text(tokens) for tokens in found]
+
+    def _steps(self, report: Callable[[Evaluation], None] | None) -> None:
+        """All steps and evaluations, as far as the time reaches."""
         options = self._options
         began = time.monotonic()
         limit = None if options.minutes is None else 60 * options.minutes
@@ -76,13 +93,6 @@ class TrainingRun:
                         report(self.evaluations[-1])
                 if last:
                     break
-        return self._keep()
-
-    def transcripts(self, examples: Sequence[Example]) -> list[str]:
-        """What the network understands, decoded greedily; it trains on afterwards."""
-        found = greedy_tokens(self._network, examples, 2 * self._options.batch_frames)
-        self._network.train()
-        return [self._tokens.vocabulary.text(tokens) for tokens in found]
 
     def _batches(self) -> Iterator[Sequence[Example]]:
         while True:

@@ -38,7 +38,7 @@ Examples:
 @click.option("--width", default=96, show_default=True, help="Width of the encoder.")
 @click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads.")
-@click.option("--channels", default=32, show_default=True, help="Channels of the subsampling convolutions.")
+@click.option("--channels", default=96, show_default=True, help="Channels of the subsampling convolutions.")
 @click.option("--dropout", default=0.0, show_default=True, help="Dropout, in attention too.")
 @click.option(
     "--ablation",
@@ -46,7 +46,7 @@ Examples:
     help="Change the Squeezeformer: for comparison only.",
 )
 @click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
-@click.option("--steps", default=7000, show_default=True, help="Steps of the optimiser.")
+@click.option("--steps", default=10000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
 @click.option(
     "--optimizer",
@@ -57,7 +57,7 @@ Examples:
 )
 @click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
 @click.option("--warm-up", default=400, show_default=True, help="Steps until the peak.")
-@click.option("--hold", default=3800, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--hold", default=6000, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
@@ -101,8 +101,8 @@ def speech_command(
 
     Sentences, digits, numbers and commands are spoken by several voices, and mixed with noise, rooms and other speeds.
     Whole voices and sentences are held out for validation and for the test; recordings of people are tested on, but
-    never trained on. The weights with the lowest word error rate (WER) on the validation part are kept. Each evaluation
-    is a line on standard error.
+    never trained on. The weights with the lowest word error rate (WER) on the validation part are kept, even if Ctrl-C
+    ends the training, but not before the first evaluation. Each evaluation is a line on standard error.
     """
     from intaglio.training import train_speech
     from intaglio.training.speech.training_options import SpeechTraining

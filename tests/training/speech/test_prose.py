@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from intaglio.training.speech.prose import MOST, sentences, unique
+from intaglio.training.speech.prose import MOST, sentences, texts, unique
 
 MARKDOWN = """# A heading is no sentence
 
@@ -52,6 +52,39 @@ def test_a_long_sentence_is_split_at_its_punctuation() -> None:
 def test_a_long_clause_is_left_out() -> None:
     assert list(sentences(" ".join(["word"] * (MOST + 1)))) == []
     assert list(sentences(" ".join(["word"] * MOST))) == [" ".join(["word"] * MOST)]
+
+
+PYTHON = '''"""The module's own words stand here."""
+
+LIMIT = 3  # a comment is no text
+MESSAGE = "a short string is none either"
+MANUAL = {
+    "topic": """
+The manual has more to say about it.
+"""
+}
+
+
+class Kind:
+    async def method(self, name="value of a default"):
+        """What the method does.
+
+        The second paragraph of its docstring.
+        """
+        return f"a message is left out {name}"
+'''
+
+
+def test_of_a_python_file_the_docstrings_and_the_long_strings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(PYTHON)
+    (tmp_path / "page.md").write_text(MARKDOWN)
+    assert set(unique(texts(tmp_path / "code.py"))) == {
+        "the module's own words stand here",
+        "the manual has more to say about it",
+        "what the method does",
+        "the second paragraph of its docstring",
+    }
+    assert list(texts(tmp_path / "page.md")) == [MARKDOWN]
 
 
 def test_a_sentence_stands_once() -> None:

@@ -26,7 +26,7 @@ from intaglio.training import TrainedSpeech, train_speech
 from intaglio.training.speech import training_run
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.features import FeatureReader, Mixed
-from intaglio.training.speech.results import RESULTS
+from intaglio.training.speech.results import RESULTS, Evaluation
 from intaglio.training.speech.speech_trainer import SpeechTrainer
 from intaglio.training.speech.tokens import characters
 from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
@@ -143,7 +143,19 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-def test_an_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_after_an_evaluation_ends_the_training_alone(corpora: Path, tmp_path: Path) -> None:
+    def interrupt(evaluation: Evaluation) -> None:
+        if evaluation.step == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9), report=interrupt)
+    assert result.steps == 4 and set(result.kept_steps) <= {2, 4}
+    assert (tmp_path / "made" / RESULTS).is_file()
+    trained(tmp_path / "again", corpora)  # the interrupt is forgotten
+
+
+@pytest.mark.usefixtures("signals")
+def test_an_earlier_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = SpeechTrainer.step, []
 
     def interrupted(self: SpeechTrainer, examples: Any) -> Any:
