@@ -1,12 +1,12 @@
 """How accurate are Squeezeformer and Conformer-CTC of equal size after equal training, and what do they cost?
 
-    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 7000] [--threads 1] [--ablations] [--json]
-        [--picture docs/pictures/frame-similarity.svg]
+    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 9000] [--minutes 60] [--threads 1] [--ablations]
+        [--json] [--picture docs/pictures/frame-similarity.svg]
 
 Tables like the thesis' 5.3 and 5.4, on synthesised English (`intaglio train speech`). The folder has a checkpoint for
 each network: squeezeformer, conformer-ctc, and with --ablations no-skip and so on. One that is there is taken, another
-one is trained; all with the same corpus, steps, learning rates and seed. The Conformer-CTC is as wide as it has to be
-for about the same number of parameters.
+one is trained; all with the same corpus, learning rates and seed, and the same steps, or with --minutes the same time. The
+Conformer-CTC is as wide as it has to be for about the same number of parameters.
 
 WER: test, sentences and voices that were held out; mixed, the same with noise, rooms and other speeds; LibriVox, five
 sentences read by a person. Operations are those of the products for 30 s (2 for a multiply-add), without the front end.
@@ -161,6 +161,7 @@ def show(title: str, rows: list[Row]) -> None:
 @click.command()
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="Of the checkpoints.")
 @click.option("--steps", default=SpeechTraining.steps, show_default=True)
+@click.option("--minutes", type=float, help="End each training after this time, if the steps take longer.")
 @click.option("--width", default=SpeechTraining.width, show_default=True, help="Of the Squeezeformer.")
 @click.option("--layers", default=SpeechTraining.layers, show_default=True)
 @click.option("--hold", default=SpeechTraining.hold, show_default=True, help="Steps at the highest learning rate.")
@@ -172,6 +173,7 @@ def show(title: str, rows: list[Row]) -> None:
 def main(
     folder: Path,
     steps: int,
+    minutes: float | None,
     width: int,
     layers: int,
     hold: int,
@@ -183,7 +185,7 @@ def main(
 ) -> None:
     """Train what is missing, and print the tables."""
     folder.mkdir(exist_ok=True)
-    base = SpeechTraining(width=width, layers=layers, steps=steps, hold=hold)
+    base = SpeechTraining(width=width, layers=layers, steps=steps, hold=hold, minutes=minutes)
     wanted = {"squeezeformer": base, "conformer-ctc": conformer_like(base)}
     if ablations:
         wanted |= {name: replace(base, ablation=name) for name in ABLATIONS}

@@ -13,6 +13,7 @@ Architecture = Literal["squeezeformer", "conformer-ctc"]
 Optimizer = Literal["muon", "adamw"]
 Ablation = Literal["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]
 
+REDUCED_AFTER = 4  # the part of the blocks before the frame rate is halved is 1 / 4; in the published sizes 7 / 16
 # The rows of the thesis' table 5.4, as options of the network.
 ABLATIONS: dict[Ablation, dict[str, Any]] = {
     "no-skip": {"skip_connection": False},
@@ -32,19 +33,19 @@ class SpeechTraining:
     """
 
     architecture: Architecture = "squeezeformer"
-    width: int = 96
-    layers: int = 6  # blocks; a Squeezeformer halves the frame rate in the middle
+    width: int = 100
+    layers: int = 6  # blocks; a Squeezeformer halves the frame rate after a quarter of them, until the last
     heads: int = 4
-    channels: int = 96  # of the subsampling convolutions
+    channels: int = 32  # of the subsampling convolutions
     dropout: float = 0.0
     ablation: Ablation | None = None
     pieces: int = 0  # sub-word tokens; 0: characters
-    steps: int = 10000
+    steps: int = 9000
     minutes: float | None = None  # the steps end here at the latest
     optimizer: Optimizer = "muon"  # of the matrices; AdamW of everything else
     learning_rate: float = 3e-3  # the highest
-    warm_up: int = 400  # steps
-    hold: int = 6000  # steps
+    warm_up: int = 800  # steps
+    hold: int = 800  # steps
     batch_frames: int = 6000  # of 10 ms in a step, padding counted
     variants: int = 2  # of each utterance, differently mixed; 0: fresh ones in every epoch
     band_masks: int = 2
@@ -104,7 +105,7 @@ class SpeechTraining:
             subsampling = Subsampling(channels=self.channels)
             config = SqueezeformerConfig(
                 model_type="squeezeformer",
-                time_reduce_layer=(self.layers - 1) // 2,
+                time_reduce_layer=self.layers // REDUCED_AFTER,
                 subsampling=subsampling,
                 **shared,
                 **ablated,

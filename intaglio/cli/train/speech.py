@@ -35,10 +35,10 @@ Examples:
     show_default=True,
     help="Architecture of the encoder.",
 )
-@click.option("--width", default=96, show_default=True, help="Width of the encoder.")
+@click.option("--width", default=100, show_default=True, help="Width of the encoder.")
 @click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads.")
-@click.option("--channels", default=96, show_default=True, help="Channels of the subsampling convolutions.")
+@click.option("--channels", default=32, show_default=True, help="Channels of the subsampling convolutions.")
 @click.option("--dropout", default=0.0, show_default=True, help="Dropout, in attention too.")
 @click.option(
     "--ablation",
@@ -46,7 +46,7 @@ Examples:
     help="Change the Squeezeformer: for comparison only.",
 )
 @click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
-@click.option("--steps", default=10000, show_default=True, help="Steps of the optimiser.")
+@click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
 @click.option(
     "--optimizer",
@@ -56,8 +56,8 @@ Examples:
     help="Optimiser of the matrices; AdamW trains everything else.",
 )
 @click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
-@click.option("--warm-up", default=400, show_default=True, help="Steps until the peak.")
-@click.option("--hold", default=6000, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--warm-up", default=800, show_default=True, help="Steps until the peak.")
+@click.option("--hold", default=800, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
