@@ -5,8 +5,8 @@
 
 Tables like the thesis' 5.3 and 5.4, on synthesised English (`intaglio train speech`). The folder has a checkpoint for
 each network: squeezeformer, conformer-ctc, and with --ablations no-skip and so on. One that is there is taken, another
-one is trained; all with the same corpus, learning rates and seed, and the same steps, or with --minutes the same time. The
-Conformer-CTC is as wide as it has to be for about the same number of parameters.
+one is trained; all with the same corpus, learning rates and seed, and the same steps, or with --minutes the same time.
+The Conformer-CTC is as wide as it has to be for about the same number of parameters.
 
 WER: test, sentences and voices that were held out; mixed, the same with noise, rooms and other speeds; LibriVox, five
 sentences read by a person. Operations are those of the products for 30 s (2 for a multiply-add), without the front end.
