@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file
 
 from intaglio import interrupts
-from intaglio.errors import GraphError, SourceError, UsageError
+from intaglio.errors import GraphError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run
 from intaglio.runtime.speech.vocabulary import read_vocabulary
@@ -180,31 +180,6 @@ def test_an_output_that_exists_is_named_before_any_work(tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match="espeak-ng: not found on the PATH"):
         train_speech(tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"architecture": "rnn"}, "architecture 'rnn': expected one of squeezeformer, conformer-ctc"),
-        ({"ablation": "no-norm"}, "ablation 'no-norm': expected one of no-skip"),
-        ({"ablation": "no-skip", "architecture": "conformer-ctc"}, "ablation no-skip: of the Squeezeformer only"),
-        ({"steps": 0}, "steps 0: expected at least 1"),
-        ({"variants": -1}, "variants -1: expected at least 0"),
-        ({"minutes": 0.0}, "minutes 0.0: expected a positive number"),
-        ({"learning_rate": float("nan")}, "learning rate nan"),
-        ({"layers": 1}, "layers 1: expected at least 2"),
-        ({"dropout": 1.0}, "dropout 1.0: expected 0 to less than 1"),
-        ({"width": 30, "heads": 4}, "width 30: expected an even multiple of the 4 heads"),
-    ],
-)
-def test_impossible_options_are_an_error(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        SpeechTraining(**options)
-
-
-def test_a_network_too_large_is_an_error() -> None:
-    with pytest.raises(SourceError, match="hidden_size is 1000000"):
-        SpeechTraining(width=1_000_000).config(29)
 
 
 @pytest.fixture
