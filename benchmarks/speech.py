@@ -34,7 +34,6 @@ from intaglio.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of
 from intaglio.temporary import scratch_directory
 
 RATE = 16000
-PAUSE = 0.0  # seconds
 
 
 class Row(msgspec.Struct):

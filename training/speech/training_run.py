@@ -56,11 +56,9 @@ class TrainingRun:
         training and keeps them too, but before the first evaluation it ends everything. Raises `GraphError` if training
         diverges.
         """
-        ended = False
         with interrupts.answered():
             self._steps(report)
-            ended = True
-        if not ended and not self.evaluations:
+        if not self.evaluations:  # the last step is always followed by one
             raise interrupts.Interrupted
         return self._keep()
 
