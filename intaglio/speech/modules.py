@@ -87,7 +87,7 @@ class RelativeAttention(SelfAttention):
         self.bias_v = nn.Parameter(torch.zeros(self.heads, 1, self.head_dim))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
-        """As `SelfAttention`; `positions` [1, 2 · frames, width] from `relative_positions`."""
+        """As `SelfAttention`; `positions` [1, 2 · frames + 1, width] from `relative_positions`."""
         assert positions is not None
         scale = self.head_dim**-0.5  # the queries are scaled; u and v are not
         r = self._heads(self.position_proj(positions))
@@ -98,19 +98,18 @@ class RelativeAttention(SelfAttention):
 
 
 def shifted(scores: Tensor) -> Tensor:
-    """Scores by distance [..., frames, 2 · frames] to scores by key [..., frames, frames].
+    """Scores by distance [..., frames, 2 · frames + 1] to scores by key [..., frames, frames], without a copy.
 
-    Column c of row i is the distance frames - 1 - c. Key j is i - j away, in column frames - 1 - i + j; in the
-    flattened rows that is frames - 1 + i · (2 · frames - 1) + j, so that rows one column shorter hold the keys.
+    Column c of row i is the distance frames - c. Key j is i - j away, in column frames - i + j; in the flattened rows
+    that is (2 · i + 1) · frames + j, so that every other row of [..., 2 · frames + 1, frames] holds the keys.
     """
     frames = scores.shape[-2]
-    flat = scores.flatten(-2)[..., frames - 1 : frames - 1 + frames * (2 * frames - 1)]
-    return flat.reshape(*flat.shape[:-1], frames, 2 * frames - 1)[..., :frames]
+    return scores.reshape(*scores.shape[:-2], 2 * frames + 1, frames)[..., 1::2, :]
 
 
 def relative_positions(frames: int, width: int, like: Tensor) -> Tensor:
-    """Sines and cosines of the distances frames - 1 to -frames, [1, 2 · frames, width] in the dtype of `like`."""
-    distances = torch.arange(frames - 1, -frames - 1, -1, device=like.device).float()
+    """Sines and cosines of the distances frames to -frames, [1, 2 · frames + 1, width] in the dtype of `like`."""
+    distances = torch.arange(frames, -frames - 1, -1, device=like.device).float()
     rates = torch.exp(torch.arange(0, width, 2, device=like.device).float() * (-math.log(LONGEST_WAVE) / width))
     angles = distances[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[None].to(like.dtype)

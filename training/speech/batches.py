@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,18 @@ Features = npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Example:
-    """An utterance: its features [frames, bands] and its tokens."""
+    """An utterance: its features [frames, bands], and what is said in tokens and in letters."""
 
     features: Features
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+    letters: tuple[int, ...] = ()
+
+
+class Targets(NamedTuple):
+    """What the rows of a batch say."""
+
+    tokens: Tensor  # int64, those of all rows one after the other
+    counts: Tensor  # int64 [batch]
 
 
 @dataclass(frozen=True)
@@ -27,8 +36,8 @@ class Batch:
 
     features: Tensor  # float32 [batch, frames, bands]
     frames: Tensor  # int64 [batch]
-    tokens: Tensor  # int64, those of all rows one after the other
-    token_counts: Tensor  # int64 [batch]
+    tokens: Targets
+    letters: Targets
 
 
 def collate(examples: Sequence[Example]) -> Batch:
@@ -37,8 +46,13 @@ def collate(examples: Sequence[Example]) -> Batch:
     features = torch.zeros(len(examples), max(frames), examples[0].features.shape[1])
     for row, example in enumerate(examples):
         features[row, : frames[row]] = torch.from_numpy(example.features.astype(np.float32))
-    tokens = torch.tensor([token for example in examples for token in example.tokens])
-    return Batch(features, torch.tensor(frames), tokens, torch.tensor([len(example.tokens) for example in examples]))
+    tokens, letters = [each.tokens for each in examples], [each.letters for each in examples]
+    return Batch(features, torch.tensor(frames), _targets(tokens), _targets(letters))
+
+
+def _targets(rows: Sequence[tuple[int, ...]]) -> Targets:
+    tokens = torch.tensor([token for row in rows for token in row], dtype=torch.int64)
+    return Targets(tokens, torch.tensor([len(row) for row in rows]))
 
 
 def batches(

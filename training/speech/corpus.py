@@ -50,7 +50,7 @@ class Spoken(Utterance, frozen=True):
 class CorpusOptions:
     """How many utterances are spoken. About 1,450 make an hour."""
 
-    train: int = 14000
+    train: int = 28000
     validation: int = 400
     test: int = 400
     seed: int = 0
@@ -110,9 +110,15 @@ class Corpus:
 
 
 def plan(options: CorpusOptions) -> list[Utterance]:
-    """What is to be spoken: the same for the same options. Parts have neither sentences nor voices in common."""
-    random = np.random.default_rng(options.seed)
-    return [utterance for part, count in options.counts().items() for utterance in _plan_part(part, count, random)]
+    """What is to be spoken: the same for the same options. Parts have neither sentences nor voices in common.
+
+    A part is the same whatever the others' sizes are, so that two trainings can be compared.
+    """
+    return [
+        utterance
+        for number, (part, count) in enumerate(options.counts().items())
+        for utterance in _plan_part(part, count, np.random.default_rng([options.seed, number]))
+    ]
 
 
 def synthesise(options: CorpusOptions, folder: Path | None = None, threads: int | None = None) -> Corpus:
@@ -135,7 +141,6 @@ def synthesise(options: CorpusOptions, folder: Path | None = None, threads: int 
 
 def _plan_part(part: Part, count: int, random: np.random.Generator) -> list[Utterance]:
     """`count` utterances of a part, their kinds as `SHARES` says; a sentence repeats once all were spoken."""
-    voices = VOICES[part].names()
     texts: list[tuple[Kind, str]] = []
     wanted = {kind: max(1, round(count * share)) for kind, share in SHARES.items()}
     for kind in KINDS:
@@ -149,7 +154,7 @@ def _plan_part(part: Part, count: int, random: np.random.Generator) -> list[Utte
             part,
             kind,
             text,
-            voice=voices[random.integers(len(voices))],
+            voice=VOICES[part].draw(random),
             words_per_minute=int(random.integers(*WORDS_PER_MINUTE, endpoint=True)),
             pitch=int(random.integers(*PITCH, endpoint=True)),
         )

@@ -16,7 +16,7 @@ from intaglio.speech.front_end import LogMel
 from intaglio.training.speech.batches import Example, Features
 from intaglio.training.speech.corpus import Corpus, Spoken
 from intaglio.training.speech.mixing import Mixing, mix
-from intaglio.training.speech.tokens import Tokens
+from intaglio.training.speech.tokens import Tokens, characters
 
 CLEAN = 1 / 3  # of the examples to train on: not mixed
 TALKERS = 4  # other utterances that babble is made of
@@ -35,7 +35,7 @@ class FeatureReader:
     def __init__(self, corpus: Corpus, front_end: FrontEnd, tokens: Tokens):
         self._corpus = corpus
         self._log_mel = LogMel(front_end).eval()
-        self._tokens = tokens
+        self._tokens, self._letters = tokens, characters()
 
     def examples(self, utterances: Sequence[Spoken], description: str, mixed: Mixed | None = None) -> list[Example]:
         """An example of each utterance; `mixed`: mixed, each with a generator of its own."""
@@ -45,7 +45,8 @@ class FeatureReader:
                 audio = self._corpus.audio(utterance)
                 if mixed is not None:
                     audio = self._mixed(audio, utterances, np.random.default_rng([*mixed.seed, index]), mixed.clean)
-                made.append(Example(self.features(audio), self._tokens.encode(utterance.text)))
+                text = utterance.text
+                made.append(Example(self.features(audio), self._tokens.encode(text), self._letters.encode(text)))
         return made
 
     @torch.inference_mode()

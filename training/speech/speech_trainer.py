@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from intaglio.errors import GraphError
 from intaglio.speech.network import SpeechNetwork
-from intaglio.training.speech.batches import Batch, Example, batches, collate
+from intaglio.training.speech.batches import Example, batches, collate
+from intaglio.training.speech.ctc_losses import Losses, TrainingLoss
 from intaglio.training.speech.learning_rate import LearningRate
 from intaglio.training.speech.training_options import Optimizer
 
@@ -26,14 +27,15 @@ LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch ca
 class Step:
     """What a step of training reports."""
 
-    loss: float  # nats a token
+    loss: float  # nats a token, without that of the letters
     learning_rate: float
 
 
 class SpeechTrainer:
     """Trains `network`, which takes features, on batches of examples.
 
-    `augment` changes the features after the first `mask_after` steps.
+    `augment` changes the features after the first `mask_after` steps. `letters`: the share of the loss of letters
+    after the block `letters_after` (`TrainingLoss`).
     """
 
     def __init__(
@@ -44,17 +46,24 @@ class SpeechTrainer:
         seed: int,
         optimizer: Optimizer = "adamw",
         mask_after: int = 0,
+        letters: float = 0.0,
+        letters_after: int = 0,
     ):
         self.network = network.train()
         self._rate, self._augment, self._mask_after = rate, augment, mask_after
         self._random = torch.Generator().manual_seed(seed)
-        self._optimizers = _optimizers(network, optimizer)
+        self._loss = TrainingLoss(network, letters, letters_after)
+        self._parameters = [*network.parameters(), *self._loss.parameters()]
+        self._optimizers = _optimizers(self._parameters, optimizer)
         self._steps = 0
 
-    def step(self, examples: Sequence[Example]) -> Step:
-        """One step of the optimiser. Raises `GraphError` if the loss is NaN or infinite."""
+    def step(self, examples: Sequence[Example], progress: float = 0.0) -> Step:
+        """One step of the optimiser; `progress`: the part of the training before it, 0 to 1.
+
+        Raises `GraphError` if the loss is NaN or infinite.
+        """
         self._steps += 1
-        rate = self._rate.at(self._steps)
+        rate = self._rate.at(self._steps, progress)
         for optimizer, times in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * times
@@ -62,20 +71,20 @@ class SpeechTrainer:
         features = batch.features
         if self._steps > self._mask_after:
             features = self._augment(features, batch.frames, self._random)
-        loss = ctc_loss(self.network, features, batch)
-        if not math.isfinite(value := loss.item()):
+        losses: Losses = self._loss(features, batch)
+        if not (math.isfinite(value := losses.own.item()) and math.isfinite(losses.minimised.item())):
             raise GraphError(f"the loss is {value} after {self._steps} steps. Lower the learning rate.")
-        self.network.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.network.parameters(), LARGEST_GRADIENT)
+        for optimizer, _ in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        losses.minimised.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._parameters, LARGEST_GRADIENT)
         for optimizer, _ in self._optimizers:
             optimizer.step()
         return Step(value, rate)
 
 
-def _optimizers(network: nn.Module, name: Optimizer) -> list[tuple[torch.optim.Optimizer, float]]:
-    """The optimisers of a network, each with its learning rate as a multiple of the schedule's."""
-    parameters = list(network.parameters())
+def _optimizers(parameters: Sequence[nn.Parameter], name: Optimizer) -> list[tuple[torch.optim.Optimizer, float]]:
+    """The optimisers of all parameters, each with its learning rate as a multiple of the schedule's."""
     matrices = [each for each in parameters if each.ndim == 2] if name == "muon" else []
     orthogonal = {id(each) for each in matrices}
     others = [each for each in parameters if id(each) not in orthogonal]
@@ -87,16 +96,6 @@ def _optimizers(network: nn.Module, name: Optimizer) -> list[tuple[torch.optim.O
     if matrices:
         found.append((torch.optim.Muon(matrices, weight_decay=MUON_DECAY), MUON_RATE))
     return found
-
-
-def ctc_loss(network: SpeechNetwork, features: Tensor, batch: Batch) -> Tensor:
-    """The CTC loss of a batch in nats a token; an utterance with more tokens than frames counts nothing."""
-    log_probs, lengths = network(features, batch.frames)
-    blank = network.config.blank_token_id
-    losses = nn.functional.ctc_loss(
-        log_probs.transpose(0, 1), batch.tokens, lengths, batch.token_counts, blank, "sum", zero_infinity=True
-    )
-    return losses / batch.token_counts.sum()
 
 
 @torch.inference_mode()

@@ -36,7 +36,7 @@ READING = "LibriVox"  # the recordings that come with the project
 def train_speech(
     output: str | Path,
     options: SpeechTraining | None = None,
-    utterances: int = 14000,
+    utterances: int = 28000,
     held_out: int = 400,
     corpora: str | Path | None = None,
     recordings: Sequence[str | Path] = (),
@@ -166,12 +166,12 @@ def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str,
     from intaglio.training.speech.batches import Example
 
     for each in shipped_recordings():
-        yield READING, each.text, Example(reader.features(each.samples), ())
+        yield READING, each.text, Example(reader.features(each.samples))
     for kind, place in found(folders):
         if kind.name == "librivox":
             continue  # those of the project
         for recording in read(kind, place):
-            yield kind.name, recording.text, Example(reader.features(recording.samples), ())
+            yield kind.name, recording.text, Example(reader.features(recording.samples))
 
 
 def _write(path: Path, network: SpeechNetwork, tokens: Tokens, result: TrainedSpeech, force: bool) -> None:

@@ -39,15 +39,17 @@ class SpeechTraining:
     channels: int = 32  # of the subsampling convolutions
     dropout: float = 0.0
     ablation: Ablation | None = None
-    pieces: int = 0  # sub-word tokens; 0: characters
+    pieces: int = 128  # sub-word tokens; 0: characters
+    letters: float = 0.5  # the share of the loss of letters after an early block (`TrainingLoss`)
     steps: int = 9000
     minutes: float | None = None  # the steps end here at the latest
     optimizer: Optimizer = "muon"  # of the matrices; AdamW of everything else
     learning_rate: float = 3e-3  # the highest
-    warm_up: int = 800  # steps
-    hold: int = 800  # steps
+    warm_up: int = 600  # steps
+    hold: int = 2000  # steps
+    cool_down: float = 0.3  # the part of the training in which the rate falls to 0
     batch_frames: int = 6000  # of 10 ms in a step, padding counted
-    variants: int = 2  # of each utterance, differently mixed; 0: fresh ones in every epoch
+    variants: int = 1  # of each utterance, differently mixed; 0: fresh ones in every epoch
     band_masks: int = 2
     band_width: int = 10  # bands of 80, at most
     time_masks: int = 2  # of 5 % of the frames each, at most
@@ -79,14 +81,22 @@ class SpeechTraining:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise UsageError(f"minutes {self.minutes}: expected a positive number.")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout {self.dropout}: expected 0 to less than 1.")
+        for name in ("dropout", "letters"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)}: expected 0 to less than 1.")
+        if not 0 <= self.cool_down <= 1:
+            raise UsageError(f"cool down {self.cool_down}: expected 0 to 1.")
         if self.width % self.heads or self.width % 2:
             raise UsageError(f"width {self.width}: expected an even multiple of the {self.heads} heads.")
         if self.ablation is not None and self.architecture != "squeezeformer":
             raise UsageError(f"ablation {self.ablation}: of the Squeezeformer only, got {self.architecture}.")
         if self.architecture == "squeezeformer" and self.layers < 2:
             raise UsageError("layers 1: expected at least 2, as a Squeezeformer halves the frame rate between two.")
+
+    @property
+    def letters_after(self) -> int:
+        """The block after which letters are read: the last before a Squeezeformer halves the frame rate."""
+        return max(0, self.layers // REDUCED_AFTER - 1)
 
     def config(self, tokens: int) -> SpeechConfig:
         """The network for a vocabulary of `tokens`, of which 0 is the blank. Raises `SourceError` for no network."""

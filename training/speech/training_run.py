@@ -42,9 +42,18 @@ class TrainingRun:
     ):
         self._network, self._tokens, self._options = network, tokens, options
         self._examples, self._validation = examples, validation
-        rate = LearningRate(options.learning_rate, options.warm_up, options.hold)
+        rate = LearningRate(options.learning_rate, options.warm_up, options.hold, cool_down=options.cool_down)
         augment = SpecAugment(options.band_masks, options.band_width, options.time_masks)
-        self._trainer = SpeechTrainer(network, rate, augment, options.seed, options.optimizer, options.mask_after)
+        self._trainer = SpeechTrainer(
+            network,
+            rate,
+            augment,
+            options.seed,
+            options.optimizer,
+            options.mask_after,
+            options.letters,
+            options.letters_after,
+        )
         self._best: list[tuple[float, int, State]] = []  # the rate, the step and the weights; best first
         self.epochs = 0
         self.evaluations: list[Evaluation] = []
@@ -73,16 +82,18 @@ class TrainingRun:
         options = self._options
         began = time.monotonic()
         limit = None if options.minutes is None else 60 * options.minutes
+        progress = 0.0
         losses: list[float] = []
         stream = self._batches()
         with fraction("training") as show:
             for step in range(1, options.steps + 1):
                 with interrupts.deferred():
-                    done = self._trainer.step(next(stream))
+                    done = self._trainer.step(next(stream), progress)
                 losses = [*losses[-SMOOTHED + 1 :], done.loss]
                 seconds = time.monotonic() - began
-                last = step == options.steps or (limit is not None and seconds >= limit)
-                show(max(step / options.steps, seconds / limit if limit else 0.0))
+                progress = min(1.0, max(step / options.steps, seconds / limit if limit else 0.0))
+                last = progress == 1.0
+                show(progress)
                 if last or step % options.evaluate_every == 0:
                     rate = self._evaluate(step)
                     seconds = round(time.monotonic() - began, 1)

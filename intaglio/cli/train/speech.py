@@ -18,7 +18,7 @@ EPILOG = """\b
 Examples:
   intaglio train speech -o ./squeezeformer
   intaglio train speech -o ./conformer --architecture conformer-ctc --minutes 60 --threads 2
-  intaglio train speech -o ./pieces --pieces 128 --width 144 --layers 8
+  intaglio train speech -o ./larger --pieces 256 --width 144 --layers 8
   intaglio train speech -o ./no-skip --ablation no-skip --json
   intaglio train speech -o ./longer --start ./squeezeformer --learning-rate 1e-3 --mask-after 0
   intaglio export ./squeezeformer -o recogniser
@@ -45,7 +45,13 @@ Examples:
     type=click.Choice(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
     help="Change the Squeezeformer: for comparison only.",
 )
-@click.option("--pieces", default=0, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
+@click.option("--pieces", default=128, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
+@click.option(
+    "--letters",
+    default=0.5,
+    show_default=True,
+    help="Share of the loss of letters, which an early block has to tell apart while it trains; 0: none.",
+)
 @click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
 @click.option(
@@ -56,12 +62,13 @@ Examples:
     help="Optimiser of the matrices; AdamW trains everything else.",
 )
 @click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
-@click.option("--warm-up", default=800, show_default=True, help="Steps until the peak.")
-@click.option("--hold", default=800, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--warm-up", default=600, show_default=True, help="Steps until the peak.")
+@click.option("--hold", default=2000, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--cool-down", default=0.3, show_default=True, help="Last part, in which the rate falls to 0.")
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
-    default=2,
+    default=1,
     show_default=True,
     help="Noisy variants of each utterance, one per epoch in turns, which take 58 MB an hour; 0: always new ones.",
 )
@@ -71,7 +78,7 @@ Examples:
 @click.option("--mask-after", default=3000, show_default=True, help="SpecAugment: first steps without masks.")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
 @click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
-@click.option("--utterances", default=14000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
+@click.option("--utterances", default=28000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
 @click.option("--held-out", default=400, show_default=True, help="Utterances for validation, and as many for the test.")
 @click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
 @click.option(

@@ -29,17 +29,18 @@ def test_every_size_has_the_parameters_of_the_papers_table(size: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 99))
 def test_a_score_is_that_of_the_distance_of_its_key(frames: int, seed: int) -> None:
-    scores = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, frames, 2 * frames)))
+    scores = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, frames, 2 * frames + 1)))
     found = shifted(scores)
     for query in range(frames):
-        for key in range(frames):  # column c is the distance frames - 1 - c
-            assert torch.equal(found[..., query, key], scores[..., query, frames - 1 - (query - key)])
+        for key in range(frames):  # column c is the distance frames - c
+            assert torch.equal(found[..., query, key], scores[..., query, frames - (query - key)])
+    assert found.data_ptr() == scores[..., 0, frames:].data_ptr()  # a view
 
 
 def test_positions_are_sines_of_the_distances() -> None:
     positions = relative_positions(3, 4, torch.zeros(()))
-    assert positions.shape == (1, 6, 4)
-    distances = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0, -3.0])
+    assert positions.shape == (1, 7, 4)
+    distances = torch.tensor([3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0])
     torch.testing.assert_close(positions[0, :, 0], distances.sin())
     torch.testing.assert_close(positions[0, :, 3], (distances / 100).cos())
 

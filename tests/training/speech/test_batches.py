@@ -24,8 +24,9 @@ def test_a_batch_is_padded_with_zeros_and_keeps_every_token() -> None:
     assert batch.features.shape == (3, 5, BANDS) and batch.features.dtype == torch.float32
     assert batch.frames.tolist() == [3, 5, 2]
     assert batch.features[:, :, 0].tolist() == [[1, 1, 1, 0, 0], [2] * 5, [3, 3, 0, 0, 0]]
-    assert batch.tokens.tolist() == [1, 2, 2]
-    assert batch.token_counts.tolist() == [0, 1, 2]
+    assert batch.tokens.tokens.tolist() == [1, 2, 2]
+    assert batch.tokens.counts.tolist() == [0, 1, 2]
+    assert batch.letters.tokens.tolist() == [] and batch.letters.counts.tolist() == [0, 0, 0]
 
 
 def test_every_example_is_in_one_batch_and_none_is_too_large() -> None:

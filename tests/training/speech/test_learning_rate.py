@@ -25,6 +25,12 @@ def test_the_rate_does_not_jump_at_the_borders() -> None:
     assert rate.at(1000) == rate.at(4000) == max(rates) == 1e-3
 
 
+def test_the_last_part_falls_to_zero_whatever_the_step() -> None:
+    rate = LearningRate(1.0, warm_up=10, hold=1000, cool_down=0.25)
+    assert [rate.at(500, progress) for progress in (0.0, 0.75, 0.875, 1.0)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
+    assert rate.at(5, 0.875) == pytest.approx(0.25)  # on top of the other schedule
+
+
 def test_without_a_hold_and_with_half_the_decay_it_is_noam_annealing() -> None:
     rate = LearningRate(1.0, warm_up=100, hold=0, decay=0.5)
     for step in (1, 50, 100, 101, 400, 10_000):

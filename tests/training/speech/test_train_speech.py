@@ -62,7 +62,7 @@ def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tm
     result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
     assert seen == [2, 4] == [each.step for each in result.evaluations]
     assert result.utterances == {"train": 8, "validation": 4, "test": 4}
-    assert (result.steps, result.tokens) == (4, 29)
+    assert (result.steps, result.tokens) == (4, 128)
     errors = result.errors
     assert errors.test.utterances == errors.mixed.utterances == 4
     for groups in (errors.kinds, errors.voices):
@@ -158,10 +158,10 @@ def test_an_interrupt_after_an_evaluation_ends_the_training_alone(corpora: Path,
 def test_an_earlier_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = SpeechTrainer.step, []
 
-    def interrupted(self: SpeechTrainer, examples: Any) -> Any:
+    def interrupted(self: SpeechTrainer, examples: Any, progress: float) -> Any:
         steps.append(len(examples))
         signal.raise_signal(signal.SIGINT)
-        return step(self, examples)
+        return step(self, examples, progress)
 
     monkeypatch.setattr(SpeechTrainer, "step", interrupted)
     before = set(tmp_path.iterdir())
@@ -191,9 +191,9 @@ def test_an_evaluation_does_not_end_dropout_and_batch_statistics(corpora: Path, 
     found: list[bool] = []
 
     class Watched(SpeechTrainer):
-        def step(self, examples: Any) -> Any:
+        def step(self, examples: Any, progress: float = 0.0) -> Any:
             found.append(self.network.training)
-            return super().step(examples)
+            return super().step(examples, progress)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training_run, "SpeechTrainer", Watched)
@@ -272,7 +272,7 @@ def test_the_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: P
     assert code == 0 and out.count("\n") == 1 and err.startswith("step 2: loss ") and err.count("\n") == 1
     assert json.loads(out)["options"]["width"] == 16
     code, out, _ = intaglio(*command, "-o", tmp_path / "two")
-    assert code == 0 and "held-out voices" in out and "people: LibriVox" in out and "29 tokens" in out
+    assert code == 0 and "held-out voices" in out and "people: LibriVox" in out and "128 tokens" in out
     code, out, err = intaglio(*command, "-o", tmp_path / "two")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "Add --force" in err
     code, out, err = intaglio(*command, "-o", tmp_path / "three", "--ablation=no-skip", "--architecture=conformer-ctc")
