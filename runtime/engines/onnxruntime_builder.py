@@ -12,7 +12,7 @@ from intaglio.extras import load
 from intaglio.model_file import parse
 from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.custom_operators import runnable
-from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, missing_provider
+from intaglio.runtime.engines.onnxruntime_engine import PROVIDERS, SLOWER, missing_provider
 from intaglio.runtime.engines.stored import library_name
 from intaglio.targets import Target
 
@@ -55,7 +55,9 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         runnable(model, options, bundle.manifest.custom_operators) as file,
     ):
         try:
-            session = onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS[target])
+            session = onnxruntime.InferenceSession(
+                str(file), options, providers=PROVIDERS[target], disabled_optimizers=SLOWER[target]
+            )
         except Exception as error:  # the library's exceptions have no other common base
             reason = one_line(error)
             raise BuildError(f"{model}: ONNX Runtime cannot optimise it: {reason}") from error
