@@ -1,7 +1,7 @@
 """How accurate are Squeezeformer and Conformer-CTC of equal size after equal training, and what do they cost?
 
-    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 9000] [--minutes 60] [--threads 1] [--ablations]
-        [--json] [--picture docs/pictures/frame-similarity.svg]
+    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 9000] [--minutes 60] [--utterances 28000]
+        [--threads 1] [--ablations] [--json] [--picture docs/pictures/frame-similarity.svg]
 
 Tables like the thesis' 5.3 and 5.4, on synthesised English (`intaglio train speech`). The folder has a checkpoint for
 each network: squeezeformer, conformer-ctc, and with --ablations no-skip and so on. One that is there is taken, another
@@ -39,13 +39,13 @@ from intaglio.temporary import scratch_directory
 from intaglio.training import TrainedSpeech, train_speech
 from intaglio.training.speech.corpus import CorpusOptions, synthesise
 from intaglio.training.speech.results import RESULTS, Evaluation
+from intaglio.training.speech.tokens import characters
 from intaglio.training.speech.train_speech import READING
 from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
 
 SECONDS = 30  # of audio
 ROUNDS = 5
 HEARD = 100  # utterances of the test part for the picture
-TOKENS = 29  # of a vocabulary of characters
 
 
 class Row(msgspec.Struct):
@@ -73,9 +73,10 @@ class Results(msgspec.Struct):
 
 
 def parameters(options: SpeechTraining) -> int:
-    """The number of weights of a network that writes characters."""
+    """The number of weights of a network."""
+    config = options.config(options.pieces or len(characters().vocabulary))
     with torch.device("meta"):
-        return sum(each.numel() for each in SpeechNetwork(options.config(TOKENS), front_end=False).parameters())
+        return sum(each.numel() for each in SpeechNetwork(config, front_end=False).parameters())
 
 
 def conformer_like(options: SpeechTraining) -> SpeechTraining:
@@ -87,12 +88,14 @@ def conformer_like(options: SpeechTraining) -> SpeechTraining:
     return min(made, key=lambda each: abs(parameters(each) - wanted))
 
 
-def trained(path: Path, options: SpeechTraining, threads: int, corpora: Path | None) -> TrainedSpeech | str:
+def trained(
+    path: Path, options: SpeechTraining, utterances: int, threads: int, corpora: Path | None
+) -> TrainedSpeech | str:
     """The results of the checkpoint at `path`, which is trained if it is not there; or why there is none."""
     if not (path / RESULTS).is_file():
         click.echo(f"training {path.name}: {parameters(options):,} parameters", err=True)
         try:
-            return train_speech(path, options, corpora=corpora, threads=threads, report=said)
+            return train_speech(path, options, utterances, corpora=corpora, threads=threads, report=said)
         except GraphError as error:
             return str(error)
     return msgspec.json.decode((path / RESULTS).read_bytes(), type=TrainedSpeech)
@@ -136,9 +139,9 @@ def row_of(name: str, result: TrainedSpeech) -> Row:
     return Row(name, result.parameters, result.steps, *(round(rate, 2) for rate in rates))
 
 
-def heard(corpora: Path | None) -> list[np.ndarray]:
+def heard(utterances: int, corpora: Path | None) -> list[np.ndarray]:
     """The first utterances of the test part."""
-    corpus = synthesise(CorpusOptions(), corpora)
+    corpus = synthesise(CorpusOptions(utterances), corpora)
     return [corpus.audio(each) for each in corpus.part("test")[:HEARD]]
 
 
@@ -162,6 +165,7 @@ def show(title: str, rows: list[Row]) -> None:
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="Of the checkpoints.")
 @click.option("--steps", default=SpeechTraining.steps, show_default=True)
 @click.option("--minutes", type=float, help="End each training after this time, if the steps take longer.")
+@click.option("--utterances", default=CorpusOptions.train, show_default=True, help="Utterances to train on.")
 @click.option("--width", default=SpeechTraining.width, show_default=True, help="Of the Squeezeformer.")
 @click.option("--layers", default=SpeechTraining.layers, show_default=True)
 @click.option("--hold", default=SpeechTraining.hold, show_default=True, help="Steps at the highest learning rate.")
@@ -174,6 +178,7 @@ def main(
     folder: Path,
     steps: int,
     minutes: float | None,
+    utterances: int,
     width: int,
     layers: int,
     hold: int,
@@ -189,10 +194,10 @@ def main(
     wanted = {"squeezeformer": base, "conformer-ctc": conformer_like(base)}
     if ablations:
         wanted |= {name: replace(base, ablation=name) for name in ABLATIONS}
-    found = {name: trained(folder / name, options, threads, corpora) for name, options in wanted.items()}
+    found = {name: trained(folder / name, options, utterances, threads, corpora) for name, options in wanted.items()}
     rows = measured(folder, found, threads)
     if drawing is not None:
-        recordings = heard(corpora)
+        recordings = heard(utterances, corpora)
         labels = {"Squeezeformer": "squeezeformer", "Conformer-CTC": "conformer-ctc"}
         trained_ones = {label: name for label, name in labels.items() if not isinstance(found[name], str)}
         compared = {label: frame_similarity(folder / name, recordings) for label, name in trained_ones.items()}

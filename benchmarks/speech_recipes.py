@@ -59,7 +59,7 @@ class Result(msgspec.Struct):
 
 
 def corpus_of(checkpoint: Path, corpora: Path | None) -> Corpus:
-    """The corpus that a checkpoint was trained and tested on."""
+    """The corpus that a checkpoint was trained and tested on, by this version of Intaglio."""
     trained = msgspec.json.decode((checkpoint / RESULTS).read_bytes(), type=dict[str, Any])
     return synthesise(CorpusOptions(**trained["utterances"]), corpora)
 

@@ -16,7 +16,7 @@ Features = npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Example:
-    """An utterance: its features [frames, bands], and what is said in tokens and in letters."""
+    """An utterance: its features [frames, bands], and its text as tokens and as letters."""
 
     features: Features
     tokens: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class Example:
 
 
 class Targets(NamedTuple):
-    """What the rows of a batch say."""
+    """The texts of a batch's rows, as tokens."""
 
     tokens: Tensor  # int64, those of all rows one after the other
     counts: Tensor  # int64 [batch]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class LearningRate:
     """Linear to `peak` over `warm_up` steps, constant for `hold` steps, then peak · warm_upᵈ / (t - hold)ᵈ.
 
-    With `decay` d = 0.5 and no hold this is Noam annealing. In the last part of a training, `cool_down` of it, the rate
-    also falls linearly to 0: a short training ends before 1 / t is small.
+    With `decay` d = 0.5 and no hold this is Noam annealing. In the last part `cool_down` of a training (0 to 1), the
+    rate is also scaled linearly to 0: a short training ends before 1 / t is small.
     """
 
     peak: float
@@ -20,7 +20,7 @@ class LearningRate:
     cool_down: float = 0.0
 
     def at(self, step: int, progress: float = 0.0) -> float:
-        """The rate of step `step`, counted from 1, when the part `progress` of the training is over, 0 to 1."""
+        """The rate of step `step`, counted from 1; `progress`: the part of the training that is over, 0 to 1."""
         left = 1 - progress
         return self._before_cooling(step) * (left / self.cool_down if left < self.cool_down else 1.0)
 

@@ -27,7 +27,7 @@ LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch ca
 class Step:
     """What a step of training reports."""
 
-    loss: float  # nats a token, without that of the letters
+    loss: float  # nats a token; the loss of letters is not included
     learning_rate: float
 
 
@@ -72,15 +72,16 @@ class SpeechTrainer:
         if self._steps > self._mask_after:
             features = self._augment(features, batch.frames, self._random)
         losses: Losses = self._loss(features, batch)
-        if not (math.isfinite(value := losses.own.item()) and math.isfinite(losses.minimised.item())):
-            raise GraphError(f"the loss is {value} after {self._steps} steps. Lower the learning rate.")
+        values = losses.own.item(), losses.minimised.item()
+        if broken := [value for value in values if not math.isfinite(value)]:
+            raise GraphError(f"the loss is {broken[0]} after {self._steps} steps. Lower the learning rate.")
         for optimizer, _ in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         losses.minimised.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._parameters, LARGEST_GRADIENT)
         for optimizer, _ in self._optimizers:
             optimizer.step()
-        return Step(value, rate)
+        return Step(values[0], rate)
 
 
 def _optimizers(parameters: Sequence[nn.Parameter], name: Optimizer) -> list[tuple[torch.optim.Optimizer, float]]:

@@ -29,7 +29,8 @@ class SpeechTraining:
     """The network, the optimiser's steps, and what it sees in them.
 
     The learning rate rises over `warm_up` steps, stays for `hold` steps and then decays as 1 / step (thesis, section
-    5.3). SpecAugment's masks are narrower than the thesis', as synthesised sentences are short.
+    5.3); in the last part, `cool_down`, it also falls to 0. SpecAugment's masks are narrower than the thesis', as
+    synthesised sentences are short.
     """
 
     architecture: Architecture = "squeezeformer"
@@ -47,7 +48,7 @@ class SpeechTraining:
     learning_rate: float = 3e-3  # the highest
     warm_up: int = 600  # steps
     hold: int = 2000  # steps
-    cool_down: float = 0.3  # the part of the training in which the rate falls to 0
+    cool_down: float = 0.3  # the last part of the training, 0 to 1, in which the rate falls to 0
     batch_frames: int = 6000  # of 10 ms in a step, padding counted
     variants: int = 1  # of each utterance, differently mixed; 0: fresh ones in every epoch
     band_masks: int = 2
@@ -95,7 +96,7 @@ class SpeechTraining:
 
     @property
     def letters_after(self) -> int:
-        """The block after which letters are read: the last before a Squeezeformer halves the frame rate."""
+        """The block after which letters are read: of 4 or more, the last before a Squeezeformer halves the rate."""
         return max(0, self.layers // REDUCED_AFTER - 1)
 
     def config(self, tokens: int) -> SpeechConfig:

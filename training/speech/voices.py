@@ -20,7 +20,7 @@ PITCH = (30, 70)  # of 0 to 99, relative to the variant's own; 50 by default
 class Voices:
     """Every accent speaks with every variant. The variant "" is the accent's own voice, a man's."""
 
-    accents: dict[str, int]  # and how often each speaks, relative to the others
+    accents: dict[str, int]  # accent -> its weight in `draw`
     men: tuple[str, ...]
     women: tuple[str, ...]
 
@@ -29,7 +29,7 @@ class Voices:
         return [_name(accent, variant) for accent in self.accents for variant in (*self.men, *self.women)]
 
     def draw(self, random: np.random.Generator) -> str:
-        """One of the voices."""
+        """Draw one of the voices, accents by their weights."""
         often = np.array(list(self.accents.values()), float)
         accent = list(self.accents)[random.choice(len(often), p=often / often.sum())]
         variants = (*self.men, *self.women)

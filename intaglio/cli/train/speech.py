@@ -50,7 +50,7 @@ Examples:
     "--letters",
     default=0.5,
     show_default=True,
-    help="Share of the loss of letters, which an early block has to tell apart while it trains; 0: none.",
+    help="Weight of the loss of letters, read after an early block during training; 0: none.",
 )
 @click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
@@ -64,7 +64,12 @@ Examples:
 @click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
 @click.option("--warm-up", default=600, show_default=True, help="Steps until the peak.")
 @click.option("--hold", default=2000, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
-@click.option("--cool-down", default=0.3, show_default=True, help="Last part, in which the rate falls to 0.")
+@click.option(
+    "--cool-down",
+    default=0.3,
+    show_default=True,
+    help="Last part of the training, 0 to 1, in which the rate falls to 0.",
+)
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",

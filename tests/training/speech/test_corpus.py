@@ -24,6 +24,8 @@ def test_parts_share_neither_sentences_nor_voices() -> None:
 
 def test_the_plan_depends_on_the_seed_alone() -> None:
     assert plan(FEW) == plan(FEW)
+    held_out = [each for each in plan(CorpusOptions(600, FEW.validation, FEW.test)) if each.part != "train"]
+    assert held_out == [each for each in plan(FEW) if each.part != "train"]
     assert plan(FEW) != plan(CorpusOptions(12, 4, 5, seed=1))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pytest
 import torch
@@ -13,15 +11,15 @@ from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, collate
 from intaglio.training.speech.ctc_losses import TrainingLoss
 from intaglio.training.speech.tokens import characters
-from intaglio.training.speech.training_options import Architecture, SpeechTraining
+from intaglio.training.speech.training_options import ABLATIONS, Ablation, Architecture, SpeechTraining
 
 TOKENS, MELS = 5, FrontEnd().mels
 LETTERS = characters()
 
 
-def network(architecture: Architecture = "squeezeformer") -> SpeechNetwork:
+def network(architecture: Architecture = "squeezeformer", ablation: Ablation | None = None) -> SpeechNetwork:
     torch.manual_seed(0)
-    options = SpeechTraining(architecture, width=32, layers=4, heads=2, channels=4)
+    options = SpeechTraining(architecture, width=32, layers=4, heads=2, channels=4, ablation=ablation)
     return SpeechNetwork(options.config(TOKENS), front_end=False).eval()
 
 
@@ -49,10 +47,13 @@ def test_an_utterance_with_more_tokens_than_frames_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-@pytest.mark.parametrize("architecture", get_args(Architecture))
-def test_letters_are_read_after_any_block(architecture: Architecture, block: int) -> None:
-    """The loss of a row is what torch's CTC gives for the states that the blocks up to `block` alone give."""
-    trained = network(architecture)
+@pytest.mark.parametrize(
+    ("architecture", "ablation"),
+    [("conformer-ctc", None), ("squeezeformer", None), *(("squeezeformer", each) for each in ABLATIONS)],
+)
+def test_letters_are_read_after_any_block(architecture: Architecture, ablation: Ablation | None, block: int) -> None:
+    """The loss equals torch's CTC of each row alone, on the output of `block`."""
+    trained = network(architecture, ablation)
     batch = collate([example((1, 2), 96, "ab"), example((3,), 61, "c a")])
     loss = TrainingLoss(trained, 0.25, block)
     losses = loss(batch.features, batch)

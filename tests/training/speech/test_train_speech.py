@@ -61,6 +61,9 @@ def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tm
     seen: list[int] = []
     result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
     assert seen == [2, 4] == [each.step for each in result.evaluations]
+    rates = [each.learning_rate for each in result.evaluations]
+    cooled = 0.25 / TINY.cool_down  # three of four steps are over before the last
+    assert rates[1] == pytest.approx(rates[0] * 2 / 3 * cooled)
     assert result.utterances == {"train": 8, "validation": 4, "test": 4}
     assert (result.steps, result.tokens) == (4, 128)
     errors = result.errors
@@ -210,7 +213,9 @@ def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(
         audio = torch.from_numpy(corpus.audio(each))[None]
         expected = LogMel(config.front_end)(audio, torch.tensor([audio.shape[1]]))[0][0]
         np.testing.assert_allclose(example.features, expected.numpy(), atol=4e-3)
-        assert characters().vocabulary.text(example.tokens) == each.text
+        assert (
+            characters().vocabulary.text(example.tokens) == characters().vocabulary.text(example.letters) == each.text
+        )
     one, same, other = (reader.examples(spoken, "", Mixed((seed, 0))) for seed in (1, 1, 2))
     for first, second, third, fourth in zip(clean, one, same, other, strict=True):
         assert np.array_equal(second.features, third.features)

@@ -22,6 +22,8 @@ from intaglio.training.speech.training_options import SpeechTraining
         ({"minutes": 0.0}, "minutes 0.0: expected a positive number"),
         ({"learning_rate": float("nan")}, "learning rate nan"),
         ({"layers": 1}, "layers 1: expected at least 2"),
+        ({"letters": 1.0}, "letters 1.0: expected 0 to less than 1"),
+        ({"cool_down": 1.1}, "cool down 1.1: expected 0 to 1"),
         ({"dropout": 1.0}, "dropout 1.0: expected 0 to less than 1"),
         ({"width": 30, "heads": 4}, "width 30: expected an even multiple of the 4 heads"),
     ],
@@ -42,3 +44,12 @@ def test_a_squeezeformer_halves_the_frame_rate_after_a_quarter_of_its_blocks(
 ) -> None:
     config = SpeechTraining(layers=layers).config(29)
     assert isinstance(config, SqueezeformerConfig) and config.time_reduced == reduced
+
+
+@pytest.mark.parametrize(("layers", "block"), [(2, 0), (3, 0), (4, 0), (6, 0), (8, 1), (16, 3)])
+def test_letters_are_read_before_the_frame_rate_is_halved(layers: int, block: int) -> None:
+    options = SpeechTraining(layers=layers)
+    assert options.letters_after == block
+    config = options.config(29)
+    assert isinstance(config, SqueezeformerConfig)
+    assert layers < 4 or block == config.time_reduced[0] - 1

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
+
+import numpy as np
 
 from intaglio.training.speech.sentences import PARTS
 from intaglio.training.speech.voices import VOICES
@@ -26,3 +29,14 @@ def test_an_accent_without_variant_is_named_without_plus() -> None:
     assert "en-us" in names and "en-us+f3" in names
     assert not any(name.endswith("+") for name in names)
     assert len(names) == len(set(names))
+
+
+def test_accents_are_drawn_by_their_weights() -> None:
+    voices = VOICES["train"]
+    random = np.random.default_rng(0)
+    drawn = [voices.draw(random) for _ in range(4000)]
+    assert set(drawn) <= set(voices.names())
+    accents = Counter(each.split("+")[0] for each in drawn)
+    total = sum(voices.accents.values())
+    for accent, weight in voices.accents.items():
+        assert abs(accents[accent] / 4000 - weight / total) < 0.03, accent
