@@ -57,9 +57,12 @@ def install(patch: pytest.MonkeyPatch, runtime: Any) -> None:
             super().bind_output(name, "cpu", 0, element_type, shape, buffer_ptr)
 
     class Session(onnxruntime.InferenceSession):
-        def __init__(self, model: str | bytes, options: Any, providers: Sequence[Any]):
+        def __init__(
+            self, model: str | bytes, options: Any, providers: Sequence[Any], disabled_optimizers: Sequence[str]
+        ):
             (first, given), *_ = providers
             assert first == PROVIDER and int(given["user_compute_stream"]) in runtime.streams, "work runs in order"
+            assert not disabled_optimizers, "what is slow on CPUs may be fast here"
             super().__init__(model, options, providers=["CPUExecutionProvider"])
 
         def io_binding(self) -> Binding:
