@@ -13,7 +13,9 @@ Architecture = Literal["squeezeformer", "conformer-ctc"]
 Optimizer = Literal["muon", "adamw"]
 Ablation = Literal["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]
 
-REDUCED_AFTER = 4  # the part of the blocks before the frame rate is halved is 1 / 4; in the published sizes 7 / 16
+REDUCED_AFTER = 7 / 16  # of the blocks, the frame rate is halved: as in the larger published sizes
+# Of the subsampling. The second convolution of both has as many products: 96², depthwise separable, are 9 · 32².
+CHANNELS: dict[Architecture, int] = {"squeezeformer": 96, "conformer-ctc": 32}
 # The rows of the thesis' table 5.4, as options of the network.
 ABLATIONS: dict[Ablation, dict[str, Any]] = {
     "no-skip": {"skip_connection": False},
@@ -34,10 +36,10 @@ class SpeechTraining:
     """
 
     architecture: Architecture = "squeezeformer"
-    width: int = 100
-    layers: int = 6  # blocks; a Squeezeformer halves the frame rate after a quarter of them, until the last
+    width: int = 96
+    layers: int = 6  # blocks; a Squeezeformer halves the frame rate after 7 / 16 of them, until the last
     heads: int = 4
-    channels: int = 32  # of the subsampling convolutions
+    channels: int | None = None  # of the subsampling convolutions; None: those of `CHANNELS`
     dropout: float = 0.0
     ablation: Ablation | None = None
     pieces: int = 128  # sub-word tokens; 0: characters
@@ -47,7 +49,7 @@ class SpeechTraining:
     optimizer: Optimizer = "muon"  # of the matrices; AdamW of everything else
     learning_rate: float = 3e-3  # the highest
     warm_up: int = 600  # steps
-    hold: int = 2000  # steps
+    hold: int = 1000  # steps
     cool_down: float = 0.3  # the last part of the training, 0 to 1, in which the rate falls to 0
     batch_frames: int = 6000  # of 10 ms in a step, padding counted
     variants: int = 1  # of each utterance, differently mixed; 0: fresh ones in every epoch
@@ -69,14 +71,16 @@ class SpeechTraining:
             "width",
             "layers",
             "heads",
-            "channels",
             "steps",
             "batch_frames",
             "evaluate_every",
             "average",
             "warm_up",
         )
-        check_numbers({name.replace("_", " "): getattr(self, name) for name in names}, self.learning_rate, self.seed)
+        whole = {name.replace("_", " "): getattr(self, name) for name in names}
+        if self.channels is not None:
+            whole["channels"] = self.channels
+        check_numbers(whole, self.learning_rate, self.seed)
         for name in ("pieces", "hold", "variants", "band_masks", "band_width", "time_masks", "mask_after"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
@@ -96,8 +100,13 @@ class SpeechTraining:
 
     @property
     def letters_after(self) -> int:
-        """The block after which letters are read: of 4 or more, the last before a Squeezeformer halves the rate."""
-        return max(0, self.layers // REDUCED_AFTER - 1)
+        """The block after which letters are read: the last before a Squeezeformer halves the rate, or the first."""
+        return max(0, self._reduced_after - 1)
+
+    @property
+    def _reduced_after(self) -> int:
+        """How many blocks of a Squeezeformer there are before it halves the frame rate."""
+        return int(REDUCED_AFTER * self.layers)
 
     def config(self, tokens: int) -> SpeechConfig:
         """The network for a vocabulary of `tokens`, of which 0 is the blank. Raises `SourceError` for no network."""
@@ -110,19 +119,20 @@ class SpeechTraining:
             "dropout": self.dropout,
             "attention_dropout": self.dropout,
         }
+        channels = CHANNELS[self.architecture] if self.channels is None else self.channels
         config: SpeechConfig
         if self.architecture == "squeezeformer":
             ablated = ABLATIONS[self.ablation] if self.ablation else {}
-            subsampling = Subsampling(channels=self.channels)
+            subsampling = Subsampling(channels=channels)
             config = SqueezeformerConfig(
                 model_type="squeezeformer",
-                time_reduce_layer=self.layers // REDUCED_AFTER,
+                time_reduce_layer=self._reduced_after,
                 subsampling=subsampling,
                 **shared,
                 **ablated,
             )
         else:
-            subsampling = Subsampling(kind="convolution", channels=self.channels)
+            subsampling = Subsampling(kind="convolution", channels=channels)
             config = ConformerConfig(model_type="conformer-ctc", subsampling=subsampling, **shared)
         check_config(config, "the network")
         return config

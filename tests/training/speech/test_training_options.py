@@ -8,7 +8,7 @@ import pytest
 
 from intaglio.errors import SourceError, UsageError
 from intaglio.speech.configuration import SqueezeformerConfig
-from intaglio.training.speech.training_options import SpeechTraining
+from intaglio.training.speech.training_options import Architecture, SpeechTraining
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from intaglio.training.speech.training_options import SpeechTraining
         ({"ablation": "no-norm"}, "ablation 'no-norm': expected one of no-skip"),
         ({"ablation": "no-skip", "architecture": "conformer-ctc"}, "ablation no-skip: of the Squeezeformer only"),
         ({"steps": 0}, "steps 0: expected at least 1"),
+        ({"channels": 0}, "channels 0: expected at least 1"),
         ({"variants": -1}, "variants -1: expected at least 0"),
         ({"minutes": 0.0}, "minutes 0.0: expected a positive number"),
         ({"learning_rate": float("nan")}, "learning rate nan"),
@@ -38,18 +39,27 @@ def test_a_network_too_large_is_an_error() -> None:
         SpeechTraining(width=1_000_000).config(29)
 
 
-@pytest.mark.parametrize(("layers", "reduced"), [(2, (0, 1)), (6, (1, 5)), (16, (4, 15))])
-def test_a_squeezeformer_halves_the_frame_rate_after_a_quarter_of_its_blocks(
+@pytest.mark.parametrize(
+    ("architecture", "channels", "made"),
+    [("squeezeformer", None, 96), ("conformer-ctc", None, 32), ("conformer-ctc", 96, 96)],
+)
+def test_channels_of_the_subsampling(architecture: Architecture, channels: int | None, made: int) -> None:
+    config = SpeechTraining(architecture, channels=channels).config(29)
+    assert config.subsampling.channels == made
+
+
+@pytest.mark.parametrize(("layers", "reduced"), [(2, (0, 1)), (3, (1, 2)), (6, (2, 5)), (16, (7, 15))])
+def test_a_squeezeformer_halves_the_frame_rate_after_seven_sixteenths_of_its_blocks(
     layers: int, reduced: tuple[int, int]
 ) -> None:
     config = SpeechTraining(layers=layers).config(29)
     assert isinstance(config, SqueezeformerConfig) and config.time_reduced == reduced
 
 
-@pytest.mark.parametrize(("layers", "block"), [(2, 0), (3, 0), (4, 0), (6, 0), (8, 1), (16, 3)])
+@pytest.mark.parametrize(("layers", "block"), [(2, 0), (3, 0), (4, 0), (6, 1), (8, 2), (16, 6)])
 def test_letters_are_read_before_the_frame_rate_is_halved(layers: int, block: int) -> None:
     options = SpeechTraining(layers=layers)
     assert options.letters_after == block
     config = options.config(29)
     assert isinstance(config, SqueezeformerConfig)
-    assert layers < 4 or block == config.time_reduced[0] - 1
+    assert block == max(0, config.time_reduced[0] - 1)
