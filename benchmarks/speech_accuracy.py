@@ -168,6 +168,9 @@ def show(title: str, rows: list[Row]) -> None:
 @click.option("--utterances", default=CorpusOptions.train, show_default=True, help="Utterances to train on.")
 @click.option("--width", default=SpeechTraining.width, show_default=True, help="Of the Squeezeformer.")
 @click.option("--layers", default=SpeechTraining.layers, show_default=True)
+@click.option(
+    "--warm-up", default=SpeechTraining.warm_up, show_default=True, help="Steps to the highest learning rate."
+)
 @click.option("--hold", default=SpeechTraining.hold, show_default=True, help="Steps at the highest learning rate.")
 @click.option("--ablations", is_flag=True, help="Also the networks of table 5.4.")
 @click.option("--corpora", type=click.Path(path_type=Path), help="Where synthesised speech is kept.")
@@ -181,6 +184,7 @@ def main(
     utterances: int,
     width: int,
     layers: int,
+    warm_up: int,
     hold: int,
     ablations: bool,
     corpora: Path | None,
@@ -190,7 +194,7 @@ def main(
 ) -> None:
     """Train what is missing, and print the tables."""
     folder.mkdir(exist_ok=True)
-    base = SpeechTraining(width=width, layers=layers, steps=steps, hold=hold, minutes=minutes)
+    base = SpeechTraining(width=width, layers=layers, steps=steps, warm_up=warm_up, hold=hold, minutes=minutes)
     wanted = {"squeezeformer": base, "conformer-ctc": conformer_like(base)}
     if ablations:
         wanted |= {name: replace(base, ablation=name) for name in ABLATIONS}

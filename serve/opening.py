@@ -53,17 +53,19 @@ def open_models(
     early_exit: bool = False,
     beam: int | None = None,
     language_model: str | Path | None = None,
+    language_model_weight: float | None = None,
+    word_bonus: float | None = None,
     target: str = "ort-cpu",
     threads: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
     """Open every bundle; `strategy`, `draft` and their options are those of `TextGenerator`, for the decoders.
-    `beam` and `language_model` are those of `run`, for the speech recognisers.
+    `beam` to `word_bonus` are those of `run`, for the speech recognisers.
 
     Raises `UsageError` where a draft model is given for several decoders, for options of models that are not there, and
     as `TextGenerator` does.
     """
-    speech = speech_options(beam, language_model, options.max_audio_seconds)
+    speech = speech_options(beam, language_model, language_model_weight, word_bonus, options.max_audio_seconds)
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
     decoders = [name for name, bundle in opened.items() if bundle.manifest.decoder is not None]
     chosen = {"strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}

@@ -45,6 +45,8 @@ def validate(
     wer: str | Path | None = None,
     beam: int | None = None,
     language_model: str | Path | None = None,
+    language_model_weight: float | None = None,
+    word_bonus: float | None = None,
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
@@ -67,7 +69,7 @@ def validate(
 
     With `wer`, a list of recordings and their texts, the word error rate of a speech recogniser is measured, and judged
     by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode greedily, or
-    with a beam search of the width `beam` and the ARPA file `language_model`. See `intaglio.validate.word_errors`.
+    with a beam search as `run` has it (`beam` to `word_bonus`). See `intaglio.validate.word_errors`.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
@@ -84,8 +86,9 @@ def validate(
         }
         if strange := [f"--{name}" for name, value in others.items() if value is not None]:
             raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
-        return score_speech(opened, wer, against, target, report, given, speech_options(beam, language_model))
-    if beam is not None or language_model is not None:
+        options = speech_options(beam, language_model, language_model_weight, word_bonus)
+        return score_speech(opened, wer, against, target, report, given, options)
+    if any(value is not None for value in (beam, language_model, language_model_weight, word_bonus)):
         raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
     if perplexity is not None or opened.manifest.encoder is not None:
         if bisect:

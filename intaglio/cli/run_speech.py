@@ -26,6 +26,8 @@ class SpeechFlags:
 
     beam: int | None
     language_model: Path | None
+    language_model_weight: float | None
+    word_bonus: float | None
     max_seconds: float | None
     stream: bool
 
@@ -40,11 +42,13 @@ class SpeechFlags:
         """The options of the recogniser. Raises `UsageError` for values out of range."""
         from intaglio.runtime.speech.recognizer import speech_options
 
-        return speech_options(self.beam, self.language_model, self.max_seconds)
+        return speech_options(
+            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
+        )
 
 
 def beam_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the beam search to a command: `beam` and `language_model`."""
+    """Add the options of the beam search to a command: `beam` to `word_bonus`."""
     beam = click.option(
         "--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy."
     )
@@ -53,7 +57,17 @@ def beam_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path),
         help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
     )
-    return beam(language_model(command))
+    weight = click.option(
+        "--language-model-weight",
+        type=float,
+        help="Speech: factor of the language model's logarithms.  [default: 0.5]",
+    )
+    bonus = click.option(
+        "--word-bonus",
+        type=float,
+        help="Speech: score of each word with a language model; higher for more and shorter words.  [default: 1.5]",
+    )
+    return beam(language_model(weight(bonus(command))))
 
 
 def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,9 +80,16 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def with_flags(
-        beam: int | None, language_model: Path | None, max_seconds: float | None, stream: bool, **others: Any
+        beam: int | None,
+        language_model: Path | None,
+        language_model_weight: float | None,
+        word_bonus: float | None,
+        max_seconds: float | None,
+        stream: bool,
+        **others: Any,
     ) -> Any:
-        return command(speech=SpeechFlags(beam, language_model, max_seconds, stream), **others)
+        speech = SpeechFlags(beam, language_model, language_model_weight, word_bonus, max_seconds, stream)
+        return command(speech=speech, **others)
 
     return with_flags
 
@@ -105,6 +126,8 @@ def transcribe(
         target,
         beam=flags.beam,
         language_model=flags.language_model,
+        language_model_weight=flags.language_model_weight,
+        word_bonus=flags.word_bonus,
         max_seconds=flags.max_seconds,
     )
     for result in results:

@@ -11,6 +11,7 @@ import click
 from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
 from intaglio.cli.output import json_option, print_json, print_table, say, verdict
 from intaglio.cli.printable import printable
+from intaglio.cli.run_speech import beam_options
 from intaglio.errors import UsageError
 from intaglio.targets import DEFAULT, summary
 
@@ -68,8 +69,7 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
     type=click.Path(path_type=Path),
     help="Measure word errors on these recordings: .tsv (recording, tab, text) or .jsonl (audio_filepath, text).",
 )
-@click.option("--beam", type=int, help="With --wer: width of a prefix beam search; without it, decoding is greedy.")
-@click.option("--language-model", type=click.Path(path_type=Path), help="With --wer: ARPA file of word n-grams.")
+@beam_options
 @click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
 @click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
 @click.option(

@@ -44,13 +44,24 @@ class SpeechOptions:
 
 
 def speech_options(
-    beam: int | None = None, language_model: str | Path | None = None, max_seconds: float | None = None
+    beam: int | None = None,
+    language_model: str | Path | None = None,
+    language_model_weight: float | None = None,
+    word_bonus: float | None = None,
+    max_seconds: float | None = None,
 ) -> SpeechOptions:
-    """The options as the verb `run` has them. Raises `UsageError` for one that is out of range."""
-    if beam is None and language_model is None:
-        return SpeechOptions(max_seconds=max_seconds)
-    options = BeamOptions() if beam is None else BeamOptions(beam)
-    return SpeechOptions(options, language_model, max_seconds=max_seconds)
+    """The options as the verb `run` has them. Raises `UsageError` for one that is out of range or has no effect."""
+    given = {"width": beam, "alpha": language_model_weight, "beta": word_bonus}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if language_model is None:
+        for option, value in (("--language-model-weight", language_model_weight), ("--word-bonus", word_bonus)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value} is for a language model. Add --language-model FILE, or leave it out."
+                )
+        if beam is None:
+            return SpeechOptions(max_seconds=max_seconds)
+    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds)
 
 
 class SpeechRecognizer(Closing):

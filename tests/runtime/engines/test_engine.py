@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,20 @@ def test_any_batch_runs(batch: int, adder: Path) -> None:
     with open_engine(adder) as engine:
         outputs = engine.run({"a": ones(batch, 3), "b": ones(batch, 3)})
     np.testing.assert_array_equal(outputs["y"], 2 * ones(batch, 3))
+
+
+def test_an_opened_model_is_not_fused_into_slower_kernels(adder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out: list[list[str]] = []
+
+    class Watched(onnxruntime.InferenceSession):
+        def __init__(self, *arguments: Any, disabled_optimizers: list[str], **others: Any):
+            left_out.append(disabled_optimizers)
+            super().__init__(*arguments, disabled_optimizers=disabled_optimizers, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Watched)
+    with open_engine(adder) as engine:
+        engine.run({"a": ones(1, 3), "b": ones(1, 3)})
+    assert left_out == [["SkipLayerNormFusion"]]
 
 
 @pytest.mark.parametrize(

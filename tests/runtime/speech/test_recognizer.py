@@ -17,7 +17,7 @@ from intaglio.bundle import Bundle
 from intaglio.cli import cli
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.speech.beam_search import BeamOptions
-from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer, speech_options
 from intaglio.runtime.speech.windows import WindowOptions
 from intaglio.speech.configuration import FrontEnd
 from intaglio.speech_samples import recordings
@@ -88,6 +88,24 @@ def test_a_language_model_needs_a_beam() -> None:
         SpeechOptions(language_model="words.arpa")
 
 
+def test_the_weights_of_a_language_model() -> None:
+    assert speech_options() == SpeechOptions()
+    assert speech_options(8) == SpeechOptions(BeamOptions(8))
+    assert speech_options(None, "words.arpa") == SpeechOptions(BeamOptions(), "words.arpa")
+    assert speech_options(None, "words.arpa", 0.25, 2.0, 9.0) == SpeechOptions(
+        BeamOptions(alpha=0.25, beta=2.0), "words.arpa", max_seconds=9.0
+    )
+    for given in ({"language_model_weight": 0.5}, {"word_bonus": 0.5, "beam": 5}):
+        with pytest.raises(UsageError, match=r"is for a language model\. Add --language-model FILE"):
+            speech_options(**given)
+
+
+def test_the_help_has_the_weights_that_are_taken() -> None:
+    out = CliRunner().invoke(cli, ["run", "--help"]).output
+    defaults = [f"[default: {value}]" for value in (BeamOptions.alpha, BeamOptions.beta)]
+    assert all(default in " ".join(out.split()) for default in defaults)
+
+
 def test_a_bundle_of_features_takes_no_recordings(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", random_network(squeezeformer()))
     intaglio.export(checkpoint, tmp_path / "bundle", check=False, features=True)
@@ -137,6 +155,8 @@ def test_the_command_listens_on_standard_input(bundle: Path) -> None:
         (["speech.wav", "--beam", "0"], "beam width 0"),
         (["speech.wav", "--max-seconds", "1"], "expected at most 1"),
         (["speech.wav", "--language-model", "missing.arpa"], "missing.arpa"),
+        (["speech.wav", "--word-bonus", "2"], "--word-bonus 2.0 is for a language model"),
+        (["speech.wav", "--language-model", "missing.arpa", "--language-model-weight", "nan"], "beam alpha nan"),
     ],
 )
 def test_what_the_command_cannot_do_gets_one_line(

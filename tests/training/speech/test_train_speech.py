@@ -22,9 +22,11 @@ from intaglio.runtime import run
 from intaglio.runtime.speech.vocabulary import read_vocabulary
 from intaglio.speech.configuration import SqueezeformerConfig, read_config
 from intaglio.speech.front_end import LogMel
+from intaglio.speech.network import SpeechNetwork
 from intaglio.training import TrainedSpeech, train_speech
-from intaglio.training.speech import training_run
+from intaglio.training.speech import speech_trainer, training_run
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
+from intaglio.training.speech.ctc_losses import TrainingLoss
 from intaglio.training.speech.features import FeatureReader, Mixed
 from intaglio.training.speech.results import RESULTS, Evaluation
 from intaglio.training.speech.speech_trainer import SpeechTrainer
@@ -204,6 +206,20 @@ def test_an_evaluation_does_not_end_dropout_and_batch_statistics(corpora: Path, 
     assert found == [True] * TINY.steps
 
 
+def test_the_loss_has_its_share_of_letters_after_an_early_block(corpora: Path, tmp_path: Path) -> None:
+    made: list[tuple[float, int]] = []
+
+    class Watched(TrainingLoss):
+        def __init__(self, network: SpeechNetwork, letters: float, block: int):
+            made.append((letters, block))
+            super().__init__(network, letters, block)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(speech_trainer, "TrainingLoss", Watched)
+        trained(tmp_path / "made", corpora, replace(TINY, layers=8, letters=0.25, steps=1))
+    assert made == [(0.25, 2)]
+
+
 def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(corpus: Corpus) -> None:
     config = TINY.config(29)
     reader = FeatureReader(corpus, config.front_end, characters())
@@ -248,8 +264,6 @@ def test_variants_take_turns_and_none_is_ever_new(
 def test_the_mean_of_the_best_weights_is_kept_only_if_it_is_no_worse(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intaglio.speech.network import SpeechNetwork
-
     tokens = characters()
     network = SpeechNetwork(TINY.config(29), front_end=False)
     spoken = corpus.part("validation")
