@@ -15,6 +15,7 @@ from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
 from intaglio.progress import step
 from intaglio.speech_samples import recordings as shipped_recordings
 from intaglio.threads import check_threads, usable_threads
+from intaglio.training.memory_reuse import memory_reused
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.recordings import found, read
 from intaglio.training.speech.results import RESULTS, Evaluation, TestErrors, TrainedSpeech
@@ -69,7 +70,7 @@ def train_speech(
         CorpusOptions(utterances, held_out, held_out), None if corpora is None else Path(corpora), threads
     )
     tokens = _tokens(made, options)
-    with torch_threads(threads or usable_threads()), _seeded(options.seed):
+    with torch_threads(threads or usable_threads()), memory_reused(), _seeded(options.seed):
         run, reader, network = _prepared(made, tokens, options, None if start is None else Path(start))
         rate, kept = run.train(report)
         errors = _test(run, reader, made, [Path(folder) for folder in recordings], options.seed)
