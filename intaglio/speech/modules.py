@@ -121,6 +121,14 @@ def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(keep[:, None, None, :], torch.zeros((), dtype=dtype, device=keep.device), lowest)
 
 
+def without_padding(x: Tensor, keep: Tensor) -> Tensor:
+    """`x` with zeros where `keep`, broadcast to it, is False.
+
+    A product: on a CPU, torch takes less than half the time that it takes to fill a copy.
+    """
+    return x * keep.to(x.dtype)
+
+
 class Convolution(nn.Module):
     """Pointwise convolution to twice the width, activation, depthwise convolution over time, Swish, pointwise.
 
@@ -145,7 +153,7 @@ class Convolution(nn.Module):
             x = nn.functional.glu(x, dim=2)
         elif self.activation == "swish":
             x = nn.functional.silu(x)
-        x = x.masked_fill(~keep[..., None], 0.0)
+        x = without_padding(x, keep[..., None])
         x = nn.functional.silu(self.norm(self._over_time(x))).transpose(1, 2)
         narrowed: Tensor = self.pointwise2(x)
         return narrowed
@@ -197,7 +205,7 @@ class ImageSubsampling(nn.Module):
                 x = convolution(x)
             x, frames = nn.functional.relu(x), halved(frames)
             if index < len(self.stages) - 1:  # the blocks do not read padding; a convolution would
-                x = x.masked_fill(~valid(frames, x.shape[2])[:, None, :, None], 0.0)
+                x = without_padding(x, valid(frames, x.shape[2])[:, None, :, None])
         return self.linear(x.transpose(1, 2).flatten(2)), frames
 
 
@@ -231,7 +239,7 @@ class TimeReduction(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         """`x` [batch, frames, width], `keep` [batch, frames] -> [batch, (frames + 1) // 2, width]."""
-        x = x.masked_fill(~keep[..., None], 0.0).transpose(1, 2)
+        x = without_padding(x, keep[..., None]).transpose(1, 2)
         x = nn.functional.pad(x, (REDUCTION_BEFORE, REDUCTION_KERNEL - REDUCTION_BEFORE))
         x = self.depthwise(x)[:, :, : halved(keep.shape[1])]
         reduced: Tensor = self.pointwise(x.transpose(1, 2))

@@ -14,6 +14,7 @@ from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, batches, collate
 from intaglio.training.speech.ctc_losses import Losses, TrainingLoss
 from intaglio.training.speech.learning_rate import LearningRate
+from intaglio.training.speech.muon import Muon
 from intaglio.training.speech.training_options import Optimizer
 
 WEIGHT_DECAY = 5e-4  # thesis, section 5.3
@@ -95,7 +96,7 @@ def _optimizers(parameters: Sequence[nn.Parameter], name: Optimizer) -> list[tup
     ]
     found: list[tuple[torch.optim.Optimizer, float]] = [(torch.optim.AdamW(groups, betas=BETAS), 1.0)]
     if matrices:
-        found.append((torch.optim.Muon(matrices, weight_decay=MUON_DECAY), MUON_RATE))
+        found.append((Muon(matrices, weight_decay=MUON_DECAY), MUON_RATE))
     return found
 
 

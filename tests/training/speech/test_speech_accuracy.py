@@ -10,6 +10,7 @@ import pytest
 import torch
 from frame_similarity import DISTANCES, frame_similarity, picture
 from speech_accuracy import conformer_like, parameters
+from word_error_difference import difference
 
 from intaglio.speech.checkpoint import write_checkpoint
 from intaglio.speech.network import SpeechNetwork
@@ -53,3 +54,42 @@ def test_the_picture_has_a_line_for_each_network_and_distance() -> None:
     lines = [each for each in root.iter() if each.get("class") in ("line ours", "line peer")]
     assert len([each for each in lines if " " in str(each.get("d"))[1:]]) >= 2 * len(DISTANCES)
     assert "block" in "".join(root.itertext())
+
+
+def test_a_difference_of_error_rates_counts_all_words_together() -> None:
+    said = ["one two three four", "five", "six seven eight nine ten"]
+    first = ["one two three four", "five", "six seven eight nine"]
+    second = ["one two three", "nine", "six seven eight nine ten ten"]
+    found = difference(said, first, second)
+    assert found.points == pytest.approx(100 * (3 - 1) / 10)
+    assert found.low <= found.points <= found.high
+
+
+def test_equal_transcripts_differ_by_nothing_with_certainty() -> None:
+    said = ["one two", "three four five"]
+    assert difference(said, ["one", "three four five"], ["one", "three four five"]) == (0.0, 0.0, 0.0)
+
+
+def test_the_interval_of_a_difference_covers_the_true_one() -> None:
+    random = np.random.default_rng(0)
+    said = [f"{number} a b c d e f g h i" for number in range(200)]
+    rates = 0.2, 0.1
+    covered = 0
+    for seed in range(20):
+        first, second = ([wrong(text, rate, random) for text in said] for rate in rates)
+        found = difference(said, first, second, seed)
+        covered += found.low <= 100 * (rates[1] - rates[0]) <= found.high
+    assert covered >= 16  # 19 expected; with 15 or fewer, the interval would be too short with 99.7 %
+
+
+def test_voices_of_one_sentence_are_no_independent_evidence() -> None:
+    said = ["one two three four", "five six seven eight"]
+    first, second = ["one two three four", "five six seven"], ["one two three", "five six seven eight"]
+    alone = difference(said, first, second)
+    repeated = difference(50 * said, 50 * first, 50 * second)
+    assert repeated.high - repeated.low == pytest.approx(alone.high - alone.low, rel=0.05)
+
+
+def wrong(text: str, rate: float, random: np.random.Generator) -> str:
+    """`text` with words replaced at random."""
+    return " ".join("wrong" if random.random() < rate else word for word in text.split())
