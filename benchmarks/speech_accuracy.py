@@ -9,8 +9,10 @@ one is trained; all with the same corpus, learning rates and seed, and the same 
 The Conformer-CTC is as wide as it has to be for about the same number of parameters.
 
 WER: test, sentences and voices that were held out; mixed, the same with noise, rooms and other speeds; LibriVox, five
-sentences read by a person. Operations are those of the products for 30 s (2 for a multiply-add), without the front end.
-Throughput: inputs of 30 s a second in ONNX Runtime, one at a time; the networks take turns, the best round counts.
+sentences read by a person; more, 2,000 other utterances of held-out sentences and voices, transcribed by ONNX Runtime.
+On these, the difference of every network from the first has a 95 % interval. Operations are those of the products for
+30 s (2 for a multiply-add), without the front end. Throughput: inputs of 30 s a second in ONNX Runtime, one at a time;
+the networks take turns, the best round counts.
 """
 
 from __future__ import annotations
@@ -27,25 +29,30 @@ import torch
 from frame_similarity import frame_similarity, picture
 from graph_operations import operations
 from speech import RATE, processor, timed
+from word_error_difference import Difference, difference
 
 import intaglio
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.files import atomic_write
-from intaglio.progress import step
+from intaglio.progress import step, track
 from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.speech.network import SpeechNetwork
 from intaglio.temporary import scratch_directory
 from intaglio.training import TrainedSpeech, train_speech
-from intaglio.training.speech.corpus import CorpusOptions, synthesise
+from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.results import RESULTS, Evaluation
+from intaglio.training.speech.sentences import KINDS
 from intaglio.training.speech.tokens import characters
 from intaglio.training.speech.train_speech import READING
 from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
+from intaglio.training.speech.word_errors import word_errors
 
 SECONDS = 30  # of audio
 ROUNDS = 5
-HEARD = 100  # utterances of the test part for the picture
+HEARD = 100  # utterances of the larger test part for the picture
+MORE = 2000  # utterances of the larger test part
 
 
 class Row(msgspec.Struct):
@@ -58,6 +65,8 @@ class Row(msgspec.Struct):
     test_wer: float | None = None
     mixed_wer: float | None = None
     librivox_wer: float | None = None
+    more_wer: float | None = None
+    difference: Difference | None = None  # points of `more_wer`, from the first network's
     gflops: float = 0.0
     throughput: float = 0.0  # inputs of 30 s a second
     note: str = ""
@@ -106,12 +115,14 @@ def said(evaluation: Evaluation) -> None:
     click.echo(f"  step {evaluation.step}: loss {evaluation.loss:.3f}, WER {evaluation.wer:.1f} %", err=True)
 
 
-def measured(folder: Path, found: dict[str, TrainedSpeech | str], threads: int) -> list[Row]:
-    """A row for each network; their engines take turns."""
+def measured(folder: Path, found: dict[str, TrainedSpeech | str], more: Corpus, threads: int) -> list[Row]:
+    """A row for each network; `more` is transcribed by one after the other, then their engines take turns."""
     samples = SECONDS * RATE
     audio = np.random.default_rng(0).normal(0, 0.1, (1, samples)).astype(np.float32)
     feeds = {"audio": audio, "lengths": np.array([samples])}
     rows = {name: Row(name, note=each) if isinstance(each, str) else row_of(name, each) for name, each in found.items()}
+    spoken = more.part("test")
+    said, heard = [each.text for each in spoken], dict[str, list[str]]()
     with scratch_directory("speech") as scratch, ExitStack() as opened:
         engines = {}
         for name, each in found.items():
@@ -122,6 +133,13 @@ def measured(folder: Path, found: dict[str, TrainedSpeech | str], threads: int) 
             counts = operations(Bundle.open(scratch / name).model_path, feeds)
             products = sum(count for module, count in counts.items() if module != "front_end")
             rows[name].gflops = round(products / 1e9, 2)
+            with SpeechRecognizer(Bundle.open(scratch / name), threads=threads) as recognizer:
+                heard[name] = [
+                    recognizer.transcribe_samples([more.audio(utterance)]).text
+                    for utterance in track(spoken, f"transcribing with {name}", len(spoken))
+                ]
+            rows[name].more_wer = round(word_errors(said, heard[name]).wer, 2)
+            rows[name].difference = difference(said, next(iter(heard.values())), heard[name])
             engines[name] = opened.enter_context(open_engine(scratch / name, threads=threads))
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(ROUNDS):
@@ -139,25 +157,26 @@ def row_of(name: str, result: TrainedSpeech) -> Row:
     return Row(name, result.parameters, result.steps, *(round(rate, 2) for rate in rates))
 
 
-def heard(utterances: int, corpora: Path | None) -> list[np.ndarray]:
-    """The first utterances of the test part."""
-    corpus = synthesise(CorpusOptions(utterances), corpora)
-    return [corpus.audio(each) for each in corpus.part("test")[:HEARD]]
+def between(found: Difference) -> str:
+    """A difference and its interval."""
+    return f"{found.points:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
 
 
 def show(title: str, rows: list[Row]) -> None:
     """Print a table."""
     click.echo(f"\n{title}")
     click.echo(
-        f"{'':16}{'M par.':>8}{'steps':>8}{'valid.':>8}{'test':>8}{'mixed':>8}{'LibriVox':>10}{'GFLOP':>8}{'30 s/s':>8}"
+        f"{'':16}{'M par.':>8}{'steps':>8}{'valid.':>8}{'test':>8}{'mixed':>8}{'LibriVox':>10}{'more':>8}"
+        f"{'difference':>24}{'GFLOP':>8}{'30 s/s':>8}"
     )
     for row in rows:
-        if row.test_wer is None:
+        if row.test_wer is None or row.difference is None:
             click.echo(f"{row.name:16}  {row.note}")
             continue
         click.echo(
             f"{row.name:16}{row.parameters / 1e6:8.2f}{row.steps:8}{row.validation_wer:8.1f}{row.test_wer:8.1f}"
-            f"{row.mixed_wer:8.1f}{row.librivox_wer:10.1f}{row.gflops:8.1f}{row.throughput:8.2f}"
+            f"{row.mixed_wer:8.1f}{row.librivox_wer:10.1f}{row.more_wer:8.1f}{between(row.difference):>24}"
+            f"{row.gflops:8.1f}{row.throughput:8.2f}"
         )
 
 
@@ -199,9 +218,10 @@ def main(
     if ablations:
         wanted |= {name: replace(base, ablation=name) for name in ABLATIONS}
     found = {name: trained(folder / name, options, utterances, threads, corpora) for name, options in wanted.items()}
-    rows = measured(folder, found, threads)
+    more = synthesise(CorpusOptions(len(KINDS), len(KINDS), MORE), corpora)
+    rows = measured(folder, found, more, threads)
     if drawing is not None:
-        recordings = heard(utterances, corpora)
+        recordings = [more.audio(each) for each in more.part("test")[:HEARD]]
         labels = {"Squeezeformer": "squeezeformer", "Conformer-CTC": "conformer-ctc"}
         trained_ones = {label: name for label, name in labels.items() if not isinstance(found[name], str)}
         compared = {label: frame_similarity(folder / name, recordings) for label, name in trained_ones.items()}
