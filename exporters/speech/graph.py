@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,16 +84,32 @@ class SpeechGraph(GraphWriter):
 
     def extended_weight(self, name: str, shape: Sequence[int], more: npt.NDArray[np.float32]) -> ir.Value:
         """The checkpoint's tensor `name` of `shape` with `more` behind it along axis 1, as an initializer."""
-        called = f"{name}_extended"
-        tensor = self.weights.tensor(name, called, shape, self.dtype, transposed=False)
+        tensor = self.weights.tensor(name, name, shape, self.dtype, transposed=False)
+        length = [shape[0], shape[1] + more.shape[1], *shape[2:]]
+        more = more.astype(self.dtype.numpy())
+        return self._made(f"{name}_extended", length, lambda: np.concatenate([tensor.numpy(), more], axis=1))
 
-        def joined() -> ir.TensorProtocol:
-            dtype = self.dtype.numpy()
-            return ir.Tensor(np.concatenate([tensor.numpy(), more.astype(dtype)], axis=1), name=called)
+    def alternate_weights(self, name: str, width: int) -> tuple[ir.Value, ir.Value]:
+        """The checkpoint's linear weight `name` [width, width] as two initializers, of the even and of the odd inputs.
 
-        length = ir.Shape([shape[0], shape[1] + more.shape[1], *shape[2:]])
-        self._initializer(called, ir.LazyTensor(joined, self.dtype, length, name=called))
-        return self._graph.initializers[called]
+        Both are [width / 2, width], for a matrix product with x on the left.
+        """
+        tensor = self.weights.tensor(name, name, [width, width], self.dtype, transposed=False)
+        first, second = (
+            self._made(
+                f"{name}_{which}_transposed", [width // 2, width], lambda start=start: tensor.numpy()[:, start::2].T
+            )
+            for start, which in enumerate(("even", "odd"))
+        )
+        return first, second
+
+    def _made(self, name: str, shape: Sequence[int], numbers: Callable[[], npt.NDArray[Any]]) -> ir.Value:
+        """An initializer of `shape` in the graph's dtype, whose `numbers` are computed when they are written."""
+        lazy = ir.LazyTensor(
+            lambda: ir.Tensor(np.ascontiguousarray(numbers()), name=name), self.dtype, ir.Shape(shape), name=name
+        )
+        self._initializer(name, lazy)
+        return self._graph.initializers[name]
 
     def finish(self, states: ir.Value, frames: ir.Value) -> None:
         """Write the CTC head over `states`, and make its log-probabilities and `frames` [batch] the outputs.

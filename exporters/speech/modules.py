@@ -16,6 +16,16 @@ NORM_EPSILON = 1e-5  # of torch's LayerNorm and BatchNorm1d
 
 
 @dataclass(frozen=True)
+class Distances:
+    """The waves of the distances size to 0 between frames, and indices, int64 [size]."""
+
+    sines: ir.Value  # [1, size + 1, width / 2]
+    cosines: ir.Value  # the same
+    backwards: ir.Value  # size - 1 to 0
+    odd: ir.Value  # 1 to 2 · size - 1
+
+
+@dataclass(frozen=True)
 class Frames:
     """What the blocks read besides the states, at one frame rate."""
 
@@ -23,7 +33,7 @@ class Frames:
     size: ir.Value  # frames of the batch, int64 []
     keep: ir.Value  # bool [batch, size], true for real frames
     mask: ir.Value  # added to scores: [batch, 1, 1, size], or without positions [batch, 1, size, size]
-    positions: ir.Value | None  # [1, 2 · size + 1, width]; None: attention has no positions
+    distances: Distances | None  # None: attention has no positions
 
 
 def frames_of(graph: SpeechGraph, x: ir.Value, lengths: ir.Value, relative: bool = True) -> Frames:
@@ -33,23 +43,41 @@ def frames_of(graph: SpeechGraph, x: ir.Value, lengths: ir.Value, relative: bool
     lowest = graph.constant("lowest", np.finfo(graph.dtype.numpy()).min, graph.dtype)
     mask = graph.op("Where", [graph.op("Unsqueeze", [keep, graph.integers(1, 2)]), graph.number(0.0), lowest])
     if relative:
-        return Frames(lengths, size, keep, mask, relative_positions(graph, size))
+        return Frames(lengths, size, keep, mask, _distances(graph, size))
     one, rows = graph.integers(1), graph.op("Unsqueeze", [size, graph.integers(0)])
     shape = graph.op("Concat", [one, one, rows, one], axis=0)
     return Frames(lengths, size, keep, graph.op("Expand", [mask, shape]), None)  # ONNX Runtime wants a row per query
 
 
-def relative_positions(graph: SpeechGraph, size: ir.Value) -> ir.Value:
-    """Sines and cosines of the distances size to -size, [1, 2 · size + 1, width]; the angles are float32."""
-    width = graph.config.hidden_size
+def _distances(graph: SpeechGraph, size: ir.Value) -> Distances:
+    """The sines and cosines of each rate at the distances size to 0; the angles are float32."""
+    width, minus_one = graph.config.hidden_size, graph.integer(-1)
     rates = np.exp(np.arange(0, width, 2, dtype=np.float32) * np.float32(-math.log(LONGEST_WAVE) / width))
-    end = graph.op("Sub", [graph.op("Neg", [size]), graph.integer(1)])
-    distances = graph.op("Cast", [graph.op("Range", [size, end, graph.integer(-1)])], to=FLOAT)
-    distances = graph.op("Unsqueeze", [distances, graph.integers(0, 2)])
-    angles = graph.op("Mul", [distances, graph.constant("position_rates", rates, FLOAT)])
-    pairs = [graph.op("Unsqueeze", [graph.op(wave, [angles]), graph.integers(3)]) for wave in ("Sin", "Cos")]
-    joined = graph.op("Reshape", [graph.op("Concat", pairs, axis=3), graph.integers(1, -1, width)])
-    return joined if graph.dtype == FLOAT else graph.op("Cast", [joined], to=graph.dtype)
+    descending = graph.op("Range", [size, minus_one, minus_one])
+    descending = graph.op("Unsqueeze", [graph.op("Cast", [descending], to=FLOAT), graph.integers(0, 2)])
+    angles = graph.op("Mul", [descending, graph.constant("position_rates", rates, FLOAT)])
+    waves = [graph.op(wave, [angles]) for wave in ("Sin", "Cos")]
+    if graph.dtype != FLOAT:
+        waves = [graph.op("Cast", [wave], to=graph.dtype) for wave in waves]
+    # No Ranges: ONNX Runtime (1.31) makes a Slice of a Gather by a Range, and an empty one if the Range falls to 0.
+    indices, one = graph.indices(size), graph.integer(1)
+    backwards = graph.op("Sub", [graph.op("Sub", [size, one]), indices])
+    odd = graph.op("Add", [graph.op("Add", [indices, indices]), one])
+    return Distances(waves[0], waves[1], backwards, odd)
+
+
+def _projected(graph: SpeechGraph, path: str, distances: Distances) -> ir.Value:
+    """The linear layer over the positions of the distances size to -size, [1, 2 · size + 1, width].
+
+    A position is a sine and a cosine of each rate in turns. The sines of -d are those of d with the other sign, and the
+    cosines are the same: so the distances from 0 on are enough, half of the products.
+    """
+    with graph.module(path):
+        for_sines, for_cosines = graph.alternate_weights(f"{path}.weight", graph.config.hidden_size)
+        odd = graph.op("MatMul", [distances.sines, for_sines])
+        even = graph.op("MatMul", [distances.cosines, for_cosines])
+        behind = graph.op("Gather", [graph.op("Sub", [even, odd]), distances.backwards], axis=1)
+        return graph.op("Concat", [graph.op("Add", [even, odd]), behind], axis=1)
 
 
 def norm(graph: SpeechGraph, path: str, x: ir.Value) -> ir.Value:
@@ -83,13 +111,13 @@ def attention(graph: SpeechGraph, path: str, x: ir.Value, frames: Frames, bias: 
             graph.heads(graph.linear(f"{path}.{name}_proj", x, width, width, bias), heads) for name in ("q", "k", "v")
         )
         q, mask = graph.op("Mul", [q, graph.number(scale)]), frames.mask
-        if frames.positions is not None:
+        if frames.distances is not None:
             u, v_bias = (_scaled_bias(graph, f"{path}.bias_{name}", scale) for name in ("u", "v"))
-            projected = graph.linear(f"{path}.position_proj", frames.positions, width, width, bias=False)
+            projected = _projected(graph, f"{path}.position_proj", frames.distances)
             split = graph.op("Reshape", [projected, graph.integers(0, 0, heads, width // heads)])
             r = graph.op("Transpose", [split], perm=[0, 2, 3, 1])
             by_distance = graph.op("MatMul", [graph.op("Add", [q, v_bias]), r])
-            mask = graph.op("Add", [_shifted(graph, by_distance, frames.size), mask])
+            mask = graph.op("Add", [_shifted(graph, by_distance, frames), mask])
             q = graph.op("Add", [q, u])
         merged = graph.attend(q, k, v, mask, 1.0)
         return graph.linear(f"{path}.o_proj", merged, width, width, bias)
@@ -101,17 +129,17 @@ def _scaled_bias(graph: SpeechGraph, name: str, scale: float) -> ir.Value:
     return graph.op("Mul", [weight, graph.number(scale)])
 
 
-def _shifted(graph: SpeechGraph, scores: ir.Value, size: ir.Value) -> ir.Value:
+def _shifted(graph: SpeechGraph, scores: ir.Value, frames: Frames) -> ir.Value:
     """Scores by distance [batch, heads, size, 2 · size + 1] to scores by key [batch, heads, size, size].
 
     `intaglio.speech.modules.shifted` explains the indices.
     """
-    frames = graph.op("Unsqueeze", [size, graph.integers(0)])
-    shape = graph.op("Concat", [graph.integers(0, 0, -1), frames], axis=0)
-    two = graph.integer(2)
-    with_keys = graph.op("Range", [graph.integer(1), graph.op("Mul", [size, two]), two])
+    assert frames.distances is not None
+    shape = graph.op(
+        "Concat", [graph.integers(0, 0, -1), graph.op("Unsqueeze", [frames.size, graph.integers(0)])], axis=0
+    )
     # ONNX Runtime takes a third less time for Gather, which copies whole rows, than for Slice with steps.
-    return graph.op("Gather", [graph.op("Reshape", [scores, shape]), with_keys], axis=2)
+    return graph.op("Gather", [graph.op("Reshape", [scores, shape]), frames.distances.odd], axis=2)
 
 
 def convolution(

@@ -41,11 +41,8 @@ class TrainingLoss(nn.Module):
 
     def __init__(self, network: SpeechNetwork, letters: float = 0.0, block: int = 0):
         super().__init__()
-        self._network, self._share, self._block = (
-            [network],
-            letters,
-            block,
-        )  # in a list, so that its weights are not this module's
+        self._network = [network]  # in a list, so that its weights are not this module's
+        self._share, self._block = letters, block
         vocabulary = characters().vocabulary
         self._blank = vocabulary.blank
         self.head = nn.Linear(network.config.hidden_size, len(vocabulary)) if letters else None
