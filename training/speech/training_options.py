@@ -14,6 +14,9 @@ Optimizer = Literal["muon", "adamw"]
 Ablation = Literal["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]
 
 REDUCED_AFTER = 7 / 16  # of the blocks, the frame rate is halved: as in the larger published sizes
+# Of the subsampling. The second convolution of both has as many products: 96², depthwise separable, are 9 · 32². With
+# 32, word errors of a Squeezeformer were 56 instead of 52 % after 400 steps, which took 10 % less time.
+CHANNELS: dict[Architecture, int] = {"squeezeformer": 96, "conformer-ctc": 32}
 # The rows of the thesis' table 5.4, as options of the network.
 ABLATIONS: dict[Ablation, dict[str, Any]] = {
     "no-skip": {"skip_connection": False},
@@ -34,10 +37,10 @@ class SpeechTraining:
     """
 
     architecture: Architecture = "squeezeformer"
-    width: int = 100
+    width: int = 96
     layers: int = 6  # blocks; a Squeezeformer halves the frame rate after 7 / 16 of them, until the last
     heads: int = 4
-    channels: int = 32  # of the subsampling convolutions
+    channels: int | None = None  # of the subsampling convolutions; None: those of `CHANNELS`
     dropout: float = 0.0
     ablation: Ablation | None = None
     pieces: int = 128  # sub-word tokens; 0: characters
@@ -69,14 +72,16 @@ class SpeechTraining:
             "width",
             "layers",
             "heads",
-            "channels",
             "steps",
             "batch_frames",
             "evaluate_every",
             "average",
             "warm_up",
         )
-        check_numbers({name.replace("_", " "): getattr(self, name) for name in names}, self.learning_rate, self.seed)
+        whole = {name.replace("_", " "): getattr(self, name) for name in names}
+        if self.channels is not None:
+            whole["channels"] = self.channels
+        check_numbers(whole, self.learning_rate, self.seed)
         for name in ("pieces", "hold", "variants", "band_masks", "band_width", "time_masks", "mask_after"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 0.")
@@ -115,10 +120,11 @@ class SpeechTraining:
             "dropout": self.dropout,
             "attention_dropout": self.dropout,
         }
+        channels = CHANNELS[self.architecture] if self.channels is None else self.channels
         config: SpeechConfig
         if self.architecture == "squeezeformer":
             ablated = ABLATIONS[self.ablation] if self.ablation else {}
-            subsampling = Subsampling(channels=self.channels)
+            subsampling = Subsampling(channels=channels)
             config = SqueezeformerConfig(
                 model_type="squeezeformer",
                 time_reduce_layer=self._reduced_after,
@@ -127,7 +133,7 @@ class SpeechTraining:
                 **ablated,
             )
         else:
-            subsampling = Subsampling(kind="convolution", channels=self.channels)
+            subsampling = Subsampling(kind="convolution", channels=channels)
             config = ConformerConfig(model_type="conformer-ctc", subsampling=subsampling, **shared)
         check_config(config, "the network")
         return config

@@ -39,9 +39,13 @@ def test_a_network_too_large_is_an_error() -> None:
         SpeechTraining(width=1_000_000).config(29)
 
 
-@pytest.mark.parametrize("architecture", ["squeezeformer", "conformer-ctc"])
-def test_channels_are_those_of_the_subsampling(architecture: Architecture) -> None:
-    assert SpeechTraining(architecture, channels=96).config(29).subsampling.channels == 96
+@pytest.mark.parametrize(
+    ("architecture", "channels", "made"),
+    [("squeezeformer", None, 96), ("conformer-ctc", None, 32), ("conformer-ctc", 96, 96)],
+)
+def test_channels_of_the_subsampling(architecture: Architecture, channels: int | None, made: int) -> None:
+    config = SpeechTraining(architecture, channels=channels).config(29)
+    assert config.subsampling.channels == made
 
 
 @pytest.mark.parametrize(("layers", "reduced"), [(2, (0, 1)), (3, (1, 2)), (6, (2, 5)), (16, (7, 15))])
