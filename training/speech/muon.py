@@ -18,7 +18,7 @@ class Muon(torch.optim.Optimizer):
     """Nesterov momentum of which every singular value becomes about 1, with decoupled weight decay, for matrices.
 
     A matrix with more rows than columns takes steps that are √(rows / columns) times as large. torch's own Muon, with
-    the same steps, iterates in bfloat16: processors without instructions for it take 15 times as long as in float32,
+    the same steps, iterates in bfloat16: processors without instructions for it take ten times as long as in float32,
     six tenths of a training step of a tiny recogniser. Here it is float32, matrices of the same shape together.
     """
 
