@@ -22,7 +22,7 @@ class Distances:
     sines: ir.Value  # [1, size + 1, width / 2]
     cosines: ir.Value  # the same
     backwards: ir.Value  # size - 1 to 0
-    odd: ir.Value  # 1 to 2 · size - 1
+    with_keys: ir.Value  # 1, 3, up to 2 · size - 1: the rows of shifted scores that hold the keys
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def _distances(graph: SpeechGraph, size: ir.Value) -> Distances:
     # No Ranges: ONNX Runtime (1.31) makes a Slice of a Gather by a Range, and an empty one if the Range falls to 0.
     indices, one = graph.indices(size), graph.integer(1)
     backwards = graph.op("Sub", [graph.op("Sub", [size, one]), indices])
-    odd = graph.op("Add", [graph.op("Add", [indices, indices]), one])
-    return Distances(waves[0], waves[1], backwards, odd)
+    with_keys = graph.op("Add", [graph.op("Add", [indices, indices]), one])
+    return Distances(waves[0], waves[1], backwards, with_keys)
 
 
 def _projected(graph: SpeechGraph, path: str, distances: Distances) -> ir.Value:
@@ -74,10 +74,10 @@ def _projected(graph: SpeechGraph, path: str, distances: Distances) -> ir.Value:
     """
     with graph.module(path):
         for_sines, for_cosines = graph.alternate_weights(f"{path}.weight", graph.config.hidden_size)
-        odd = graph.op("MatMul", [distances.sines, for_sines])
-        even = graph.op("MatMul", [distances.cosines, for_cosines])
-        behind = graph.op("Gather", [graph.op("Sub", [even, odd]), distances.backwards], axis=1)
-        return graph.op("Concat", [graph.op("Add", [even, odd]), behind], axis=1)
+        of_sines = graph.op("MatMul", [distances.sines, for_sines])
+        of_cosines = graph.op("MatMul", [distances.cosines, for_cosines])
+        below_0 = graph.op("Gather", [graph.op("Sub", [of_cosines, of_sines]), distances.backwards], axis=1)
+        return graph.op("Concat", [graph.op("Add", [of_cosines, of_sines]), below_0], axis=1)
 
 
 def norm(graph: SpeechGraph, path: str, x: ir.Value) -> ir.Value:
@@ -139,7 +139,7 @@ def _shifted(graph: SpeechGraph, scores: ir.Value, frames: Frames) -> ir.Value:
         "Concat", [graph.integers(0, 0, -1), graph.op("Unsqueeze", [frames.size, graph.integers(0)])], axis=0
     )
     # ONNX Runtime takes a third less time for Gather, which copies whole rows, than for Slice with steps.
-    return graph.op("Gather", [graph.op("Reshape", [scores, shape]), frames.distances.odd], axis=2)
+    return graph.op("Gather", [graph.op("Reshape", [scores, shape]), frames.distances.with_keys], axis=2)
 
 
 def convolution(
