@@ -95,13 +95,10 @@ class SpeechGraph(GraphWriter):
         Both are [width / 2, width], for a matrix product with x on the left.
         """
         tensor = self.weights.tensor(name, name, [width, width], self.dtype, transposed=False)
-        first, second = (
-            self._made(
-                f"{name}_{which}_transposed", [width // 2, width], lambda start=start: tensor.numpy()[:, start::2].T
-            )
-            for start, which in enumerate(("even", "odd"))
-        )
-        return first, second
+        half = [width // 2, width]
+        even = self._made(f"{name}_even_transposed", half, lambda: tensor.numpy()[:, ::2].T)
+        odd = self._made(f"{name}_odd_transposed", half, lambda: tensor.numpy()[:, 1::2].T)
+        return even, odd
 
     def _made(self, name: str, shape: Sequence[int], numbers: Callable[[], npt.NDArray[Any]]) -> ir.Value:
         """An initializer of `shape` in the graph's dtype, whose `numbers` are computed when they are written."""

@@ -28,7 +28,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change all matrices that have a gradient; return what `closure`, which computes them, returns."""
         loss = None
         if closure is not None:
@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(alike, list(orthogonalised(updates)), alpha=-rate)
         return loss
 
-    def _update(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+    def _update(self, parameter: Tensor, momentum: float) -> Tensor:
         """The gradient, mixed with the mean of those before it."""
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
@@ -65,8 +65,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def _by_shape(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    groups: dict[torch.Size, list[nn.Parameter]] = {}
+def _by_shape(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    groups: dict[torch.Size, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.shape, []).append(parameter)
     yield from groups.values()
