@@ -99,13 +99,13 @@ def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
     starts = range(0, channels, COLUMNS)
     for part in rows:
 
-        def add(
-            start: int, part: Floats = part
-        ) -> None:  # the matrix is symmetric: left of the block is the same as above it
+        def add(start: int, part: Floats = part) -> None:  # the matrix is symmetric: what lies below is copied
             block = slice(start, start + COLUMNS)
             sums[block, start:] += part[:, block].T @ part[:, start:]
 
         in_parallel(add, starts)
     for start in starts:
-        sums[start + COLUMNS :, start : start + COLUMNS] = sums[start : start + COLUMNS, start + COLUMNS :].T
+        block = slice(start, start + COLUMNS)
+        sums[start + COLUMNS :, block] = sums[block, start + COLUMNS :].T
+        sums[block, block] = np.triu(sums[block, block]) + np.triu(sums[block, block], 1).T  # BLAS may round both apart
     return sums
