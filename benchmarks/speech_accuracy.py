@@ -36,7 +36,6 @@ from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.files import atomic_write
 from intaglio.progress import step, track
-from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.speech.network import SpeechNetwork
 from intaglio.temporary import scratch_directory
@@ -122,7 +121,7 @@ def measured(folder: Path, found: dict[str, TrainedSpeech | str], more: Corpus, 
     feeds = {"audio": audio, "lengths": np.array([samples])}
     rows = {name: Row(name, note=each) if isinstance(each, str) else row_of(name, each) for name, each in found.items()}
     spoken = more.part("test")
-    said, heard = [each.text for each in spoken], dict[str, list[str]]()
+    texts, heard = [each.text for each in spoken], dict[str, list[str]]()
     with scratch_directory("speech") as scratch, ExitStack() as opened:
         engines = {}
         for name, each in found.items():
@@ -133,14 +132,14 @@ def measured(folder: Path, found: dict[str, TrainedSpeech | str], more: Corpus, 
             counts = operations(Bundle.open(scratch / name).model_path, feeds)
             products = sum(count for module, count in counts.items() if module != "front_end")
             rows[name].gflops = round(products / 1e9, 2)
-            with SpeechRecognizer(Bundle.open(scratch / name), threads=threads) as recognizer:
-                heard[name] = [
-                    recognizer.transcribe_samples([more.audio(utterance)]).text
-                    for utterance in track(spoken, f"transcribing with {name}", len(spoken))
-                ]
-            rows[name].more_wer = round(word_errors(said, heard[name]).wer, 2)
-            rows[name].difference = difference(said, next(iter(heard.values())), heard[name])
-            engines[name] = opened.enter_context(open_engine(scratch / name, threads=threads))
+            recognizer = opened.enter_context(SpeechRecognizer(Bundle.open(scratch / name), threads=threads))
+            heard[name] = [
+                recognizer.transcribe_samples([more.audio(utterance)]).text
+                for utterance in track(spoken, f"transcribing with {name}", len(spoken))
+            ]
+            rows[name].more_wer = round(word_errors(texts, heard[name]).wer, 2)
+            rows[name].difference = difference(texts, next(iter(heard.values())), heard[name])
+            engines[name] = recognizer.engine
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(ROUNDS):
             for name, engine in engines.items():
