@@ -13,13 +13,17 @@ from intaglio.plugins.cuda.geometry import PLUGINS
 
 
 def key(folder: str, *others: object) -> str:
-    """A hash of a `kernel.cu`, every header it may include, and `others`: options, versions."""
+    """A hash of a `kernel.cu`, every header it may include, and `others`: options, versions.
+
+    It does not depend on where they lie: another installation or checkout need not compile the same kernels again.
+    """
     digest = hashlib.sha256(repr(others).encode())
-    directories = (PLUGINS / folder, PLUGINS / "cuda")
-    headers = [path for directory in directories for path in sorted(directory.rglob("*.cuh"))]
-    for path in (PLUGINS / folder / "kernel.cu", PLUGINS / "integer_math.h", *headers):
+    kernels, shared = PLUGINS / folder, PLUGINS / "cuda"
+    read = [(PLUGINS, PLUGINS / "integer_math.h"), (kernels, kernels / "kernel.cu")]
+    read += [(directory, path) for directory in (kernels, shared) for path in sorted(directory.rglob("*.cuh"))]
+    for directory, path in read:
         data = path.read_bytes()
-        digest.update(f"{path} {len(data)}\n".encode() + data)
+        digest.update(f"{path.relative_to(directory)} {len(data)}\n".encode() + data)
     return digest.hexdigest()[:32]
 
 

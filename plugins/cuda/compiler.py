@@ -20,7 +20,7 @@ from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.geometry import PLUGINS
 
 SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GPU it stands for
-OPTIONS = ("--std=c++17", "--ptxas-options=-v", f"--include-path={PLUGINS}")
+OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -130,6 +130,7 @@ def _compile(nvrtc: Any, folder: str, options: tuple[str, ...]) -> Compiled:
     result, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), str(path).encode(), 0, [], [])
     _check(nvrtc, result, "nvrtcCreateProgram")
     try:
+        options = (*options, f"--include-path={PLUGINS}")
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0 \n").decode()
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:

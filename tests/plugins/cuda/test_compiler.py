@@ -146,6 +146,16 @@ def test_a_kernel_is_compiled_once_until_it_changes(tmp_path, monkeypatch):
     assert len(compiled) == 2
 
 
+def test_the_same_kernel_in_another_place_is_not_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folders = tmp_path / "one" / "same", tmp_path / "two" / "same"
+    for folder in folders:
+        folder.mkdir(parents=True)
+    first = compile_kernel(write_kernel(folders[0]), 75)
+    monkeypatch.setattr(compiler, "_compile", None)
+    assert compile_kernel(write_kernel(folders[1]), 75) == first
+
+
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -24,7 +24,7 @@ from intaglio.speech.configuration import SqueezeformerConfig, read_config
 from intaglio.speech.front_end import LogMel
 from intaglio.speech.network import SpeechNetwork
 from intaglio.training import TrainedSpeech, train_speech
-from intaglio.training.speech import speech_trainer, training_run
+from intaglio.training.speech import recordings, speech_trainer, training_run
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.ctc_losses import TrainingLoss
 from intaglio.training.speech.features import FeatureReader, Mixed
@@ -49,9 +49,10 @@ def spoken_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def corpora(tones: Path, spoken_once: Path) -> Path:
-    """A folder of corpora; there is a program to fill it."""
+def corpora(tones: Path, spoken_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of corpora; there is a program to fill it, and of recordings, only those that come with the project."""
     assert (tones / "espeak-ng").is_file()
+    monkeypatch.setattr(recordings, "SETS", ())  # packages with hundreds of them may be installed here
     return spoken_once
 
 
