@@ -242,14 +242,15 @@ def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Va
 
 @contextmanager
 def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
-    """Open the graph in ONNX Runtime with `values` as its outputs; weights go through a temporary file."""
-    outputs = list(model.graph.outputs)
+    """Open the graph in ONNX Runtime with `values` as its outputs; weights go through a temporary file.
+
+    What `values` do not depend on is left out, as ONNX Runtime would compute it.
+    """
+    graph = model.graph
+    needed = ir.convenience.extract(graph, list(graph.inputs), list(values) or list(graph.outputs))
+    cut = ir.Model(needed, ir_version=model.ir_version, functions=list(model.functions.values()))
     with scratch_directory("calibrate") as directory:
-        model.graph.outputs[:] = values or outputs
-        try:
-            save(model, directory / "model.onnx", external_above=0)
-        finally:
-            model.graph.outputs[:] = outputs
+        save(cut, directory / "model.onnx", external_above=0)
         with OnnxRuntimeEngine(directory / "model.onnx") as engine:
             yield engine
 
