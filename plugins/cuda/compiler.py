@@ -130,7 +130,7 @@ def _compile(nvrtc: Any, folder: str, options: tuple[str, ...]) -> Compiled:
     result, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), str(path).encode(), 0, [], [])
     _check(nvrtc, result, "nvrtcCreateProgram")
     try:
-        options = (*options, f"--include-path={PLUGINS}")
+        options = (*options, f"--include-path={PLUGINS}")  # no part of the cache's key, which is the same everywhere
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0 \n").decode()
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
