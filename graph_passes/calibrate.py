@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -81,7 +81,7 @@ class Calibrate(ObservingPass):
         if size > MEMORY and self.batch > 1:
             batches, used = data.load(self.samples, max(1, self.batch * MEMORY // size))
         statistics = {value: Statistics(self.method, self.percentile, self.bins) for value in values}
-        _observe(model, statistics, batches, lambda feeds: track(feeds, self.name, total=len(feeds)))
+        _observe(model, statistics, batches)
         for value in values:
             value.meta[KEY] = statistics[value]
         tokens = count_tokens(batches) if {MASK, IDS} & set(batches[0]) else 0
@@ -108,28 +108,17 @@ def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:
         counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
 
 
-def observe(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[dict[str, Array]]) -> list[Statistics]:
-    """Collect the statistics of `values`, floating point or integer, on `batches`, without padding.
-
-    Raises `GraphError` for an activation that is NaN or infinite.
-    """
-    statistics = {value: Statistics() for value in values}
-    _observe(model, statistics, batches, iter)
-    return list(statistics.values())
-
-
 def _observe(
     model: ir.Model,
     statistics: dict[ir.Value, Statistics],
     batches: Sequence[dict[str, Array]],
-    shown: Callable[[Sequence[dict[str, Array]]], Iterable[dict[str, Array]]],
 ) -> None:
     """Run every batch and add all of the given activations, as many at a time as fit into memory."""
     axes = mask_axes(model)
     values = list(statistics)
     for group in _groups(values, _bytes(model, values, batches)):
         with _engine(model, [value for value in group if not value.is_graph_input()]) as engine:
-            for feeds in shown(batches):
+            for feeds in track(batches, Calibrate.name, total=len(batches)):
                 with interrupts.deferred():
                     arrays = {**feeds, **engine.run(feeds)}
                 mask = feeds[MASK] != 0 if axes is not None else None

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.effect import Effect
-from intaglio.graph_passes.calibrate import observe
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import constant
-from intaglio.graph_passes.integer.quantized import Writer
 from intaglio.graph_passes.observing import ObservingPass
+from intaglio.graph_passes.stream import Floats, Stream
 from intaglio.progress import track
 
 KEY = "float_means"  # in `ir.Node.meta` of an IntLinear
@@ -30,13 +29,23 @@ class FloatMeans:
     unit: npt.NDArray[np.float64]  # [N], the real value of one unit of the accumulator
 
 
+class IntegerLayer(NamedTuple):
+    """An IntLinear that integer_linear made of a calibrated layer: x·weight + bias."""
+
+    node: ir.Node
+    x: ir.Value  # int8 [..., K]
+    weight: ir.TensorProtocol  # int8 [K, N]
+    bias: ir.Value  # int32 [N], its own
+
+
 @dataclass(frozen=True)
 class CorrectBiases(ObservingPass):
     """Shift the bias of every IntLinear so that the mean of each output channel is correct.
 
     Rounding, clipping and i-GELU have a small systematic error; its mean at a layer's output can be measured, and
     subtracted from the bias at no run-time cost. A layer's error depends on the preceding layers, so layers are
-    corrected in order, each after those before it; `samples` texts are run for each.
+    corrected in order, each on the inputs that those before it give after their correction. As a sum of products is
+    linear, the mean of the inputs is all that it takes.
 
     1. Corrected: IntLinear nodes that integer_linear made from calibrated layers in the same recipe.
     2. Left: nodes whose floating-point means are unknown, or whose bias is shared.
@@ -48,54 +57,45 @@ class CorrectBiases(ObservingPass):
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`, observing it on the calibration data."""
         counts = Counts()
-        nodes = [node for node in model.graph if node.op_type == "IntLinear" and _correctable(node, counts)]
-        if not nodes:
+        nodes = [node for node in model.graph if node.op_type == "IntLinear"]
+        layers = [layer for layer in (_layer(node, counts) for node in nodes) if layer is not None]
+        if not layers:
             return model, counts
         batches, _ = inputs.calibration.load(self.samples, self.batch)
-        levels = _levels(nodes)
-        for layers in track(levels, self.name, total=len(levels)):
-            probes = _probes(model, layers)
-            try:
-                seen = observe(model, [probe.outputs[0] for probe in probes], batches)
-            finally:
-                model.graph.remove(probes, safe=True)
-            for node, statistics in zip(layers, seen, strict=True):
-                assert statistics.channel_mean is not None
-                _shift(node, statistics.channel_mean)
-        counts.add("linear", len(nodes))
+        with Stream(model, batches) as stream:
+            levels = stream.levels(layers)
+            for level in track(levels, self.name, total=len(levels)):
+                mean = _mean(stream.rows(level[0].x))
+                for layer in level:
+                    _correct(layer, mean)
+        counts.add("linear", len(layers))
         return model, counts
 
 
-def _correctable(node: ir.Node, counts: Counts) -> bool:
-    bias = node.inputs[2]
-    if KEY not in node.meta:
+def _layer(node: ir.Node, counts: Counts) -> IntegerLayer | None:
+    x, weight, bias = node.inputs[:3]
+    factors = constant(weight)
+    if KEY not in node.meta or factors is None:
         counts.leave(f"{node.name}: its floating-point means are not known")
     elif bias is None or constant(bias) is None or len(bias.uses()) != 1:
         counts.leave(f"{node.name}: its bias is shared, or not a constant")
     else:
-        return True
-    return False
+        assert x is not None
+        return IntegerLayer(node, x, factors, bias)
+    return None
 
 
-def _levels(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
-    """Group the nodes by input, in the graph's order; nodes of a group do not depend on each other."""
-    levels: dict[ir.Value | None, list[ir.Node]] = {}
-    for node in nodes:
-        levels.setdefault(node.inputs[0], []).append(node)
-    return list(levels.values())
+def _mean(rows: Iterable[Floats]) -> npt.NDArray[np.float64]:
+    """Return the mean of all rows: [channels]."""
+    total, count = np.zeros(()), 0
+    for part in rows:
+        total = total + part.sum(axis=0, dtype=np.float64)
+        count += len(part)
+    return total / count
 
 
-def _probes(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Add, for each node, a parallel node that returns its accumulator."""
-    writer = Writer(model)
-    return [writer.integer(node, "IntLinear", node.inputs[:3], node.outputs[0], bits=32) for node in nodes]
-
-
-def _shift(node: ir.Node, accumulator: npt.NDArray[np.float64]) -> None:
-    """Shift the mean of the accumulator to that of the floating-point layer."""
-    known: FloatMeans = node.meta[KEY]
-    bias = node.inputs[2]
-    assert bias is not None and bias.const_value is not None
-    missing = known.mean / known.unit - accumulator
-    shifted = np.clip(bias.const_value.numpy() + np.rint(missing), -LIMIT, LIMIT).astype(np.int32)
-    bias.const_value = ir.tensor(shifted, name=bias.name)
+def _correct(layer: IntegerLayer, mean: npt.NDArray[np.float64]) -> None:
+    """Set the bias with which the accumulator has the mean of the floating-point layer. `mean`: of the inputs."""
+    known: FloatMeans = layer.node.meta[KEY]
+    correct = np.rint(known.mean / known.unit - mean @ layer.weight.numpy().astype(np.float64))
+    layer.bias.const_value = ir.tensor(np.clip(correct, -LIMIT, LIMIT).astype(np.int32), name=layer.bias.name)

@@ -13,6 +13,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import RECORD
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.observing import ObservingPass
+from intaglio.graph_passes.stream import Stream
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.gptq_solver import Solver
 from intaglio.graph_passes.weights.group_layers import (
@@ -24,7 +25,6 @@ from intaglio.graph_passes.weights.group_layers import (
 )
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import GroupPass
-from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
 from intaglio.progress import track
 from intaglio.threads import in_parallel

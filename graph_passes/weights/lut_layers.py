@@ -14,6 +14,7 @@ from intaglio import interrupts
 from intaglio.bundle import Calibration
 from intaglio.graph_passes.calibrate import RECORD
 from intaglio.graph_passes.contract import Counts, PassInputs
+from intaglio.graph_passes.stream import Stream
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.compensation import Compensation
 from intaglio.graph_passes.weights.gptq import second_moments
@@ -22,7 +23,6 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import TablePass
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
-from intaglio.graph_passes.weights.stream import Stream
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track

@@ -13,9 +13,9 @@ from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.contract import Counts
+from intaglio.graph_passes.stream import Stream
 from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import linear_layers
-from intaglio.graph_passes.weights.stream import Stream
 from intaglio.model_file import load, save
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.sentences import sentences

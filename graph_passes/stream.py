@@ -1,16 +1,16 @@
 """Run a graph on calibration batches in segments, with weights changed between segments.
 
-A pass that rounds the weights of a layer needs the inputs of the layer after the preceding layers were rounded. Running
-the whole graph for each layer would take as many runs as there are layers. Here every node runs once: values that later
-nodes need are kept between segments, in files (`held_values.py`), and only the weights of one segment are loaded at a
-time.
+A pass that rounds the weights of a layer, or corrects its bias, needs the inputs of the layer after those before
+were changed. Running the whole graph for each layer would take as many runs as there are layers. Here every node runs
+once: values that later nodes need are kept between segments, in files (`held_values.py`), and only the weights of one
+segment are loaded at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,27 @@ from intaglio import interrupts
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import mask_axes
 from intaglio.graph_passes.graphs import infer_shapes, used_values
+from intaglio.graph_passes.held_values import HeldValues
 from intaglio.graph_passes.real_tokens import axes_of, real_parts
-from intaglio.graph_passes.weights.held_values import HeldValues
-from intaglio.graph_passes.weights.linear_layers import LinearLayer
-from intaglio.graph_passes.weights.uniform import Floats
 from intaglio.model_file import save
 from intaglio.plugins.nodes import lengths
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.inputs import MASK
 from intaglio.temporary import scratch_directory
+
+Floats = npt.NDArray[np.float32]
+
+
+class Layer(Protocol):
+    """What has an activation as its input."""
+
+    @property
+    def x(self) -> ir.Value:
+        """The activations [..., channels]."""
+
+
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 class Stream:
@@ -59,9 +70,9 @@ class Stream:
     ) -> None:
         self._held.close()
 
-    def levels(self, layers: Iterable[LinearLayer]) -> list[list[LinearLayer]]:
+    def levels(self, layers: Iterable[AnyLayer]) -> list[list[AnyLayer]]:
         """Group the layers by input, in the order in which the inputs become known."""
-        levels: dict[ir.Value, list[LinearLayer]] = {}
+        levels: dict[ir.Value, list[AnyLayer]] = {}
         for layer in layers:
             levels.setdefault(layer.x, []).append(layer)
         return [levels[value] for value in sorted(levels, key=self._place)]
