@@ -194,7 +194,7 @@ def _rows_at(states: Tensor, indices: Tensor) -> Tensor:
     return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))
 
 
-class ScatteredCache(Cache):
+class ScatteredCache(Cache):  # type: ignore[misc]
     """Buffers [batch, kv_heads, capacity, head_dim], keys and values in turn, written from `start` [batch] on."""
 
     def __init__(self, tensors: list[Tensor], start: Tensor):

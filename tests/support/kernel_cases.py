@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16
 
 from intaglio.plugins import OPS
+from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.geometry import Launch, Tensor
 from intaglio.plugins.cuda.launches import launch
 
+# Parameters of tests. NVRTC takes half a minute for a GPU, and an H100's kernels have the instructions of an A100's.
+GPUS = [pytest.param(sm, marks=pytest.mark.proof) if sm == 90 else sm for sm in SMS]
 Output = tuple[tuple[int, ...], np.dtype[Any]]
 
 

@@ -2,17 +2,16 @@
 
 import re
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from kernel_cases import folder_of, kernel_case, launch_of, outputs_of
+from kernel_cases import GPUS, folder_of, kernel_case, launch_of, outputs_of
 from operator_cases import MAKERS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
+from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
+from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.emulator import SHARED_BYTES
 from intaglio.plugins.cuda.launches import operators
 
@@ -54,7 +53,7 @@ def test_every_operator_with_cases_has_a_kernel():
     assert operators() == sorted(folder_of(operator) for operator in MAKERS)
 
 
-@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
 def test_no_kernel_spills_and_each_fits_without_asking(folder, sm):
     used = resources(folder, sm)
@@ -66,7 +65,7 @@ def test_no_kernel_spills_and_each_fits_without_asking(folder, sm):
         assert 0 < one.registers <= 255, entry
 
 
-@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
 def test_resources_are_those_in_the_cubin(folder, sm):
     used, cubin = resources(folder, sm), compile_kernel(folder, sm).cubin
@@ -74,48 +73,50 @@ def test_resources_are_those_in_the_cubin(folder, sm):
     assert values_in_cubin(cubin, FRAME_SIZE) == {entry: one.stack_bytes for entry, one in used.items()}
 
 
-def test_the_table_has_every_kernel():
-    done = subprocess.run([sys.executable, "-m", "intaglio.plugins.cuda"], capture_output=True, text=True, check=True)
-    rows = [re.findall(r"[\w.]+", line) for line in done.stdout.splitlines()]
+@pytest.mark.parametrize("sm", GPUS)
+def test_the_table_has_every_kernel(sm, monkeypatch, capsys):
+    monkeypatch.setattr(program, "SMS", [sm])
+    program.main()
+    rows = [re.findall(r"[\w.]+", line) for line in capsys.readouterr().out.splitlines()]
     for folder in operators():
-        for sm in SMS:
-            for entry, one in resources(folder, sm).items():
-                numbers = (sm, one.registers, one.spilled_bytes, one.stack_bytes, one.shared_bytes)
-                assert [entry, *map(str, numbers)] in rows
+        for entry, one in resources(folder, sm).items():
+            numbers = (sm, one.registers, one.spilled_bytes, one.stack_bytes, one.shared_bytes)
+            assert [entry, *map(str, numbers)] in rows
 
 
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("operator", MAKERS)
-def test_parameters_are_inputs_then_scalars_then_outputs(operator):
+def test_parameters_are_inputs_then_scalars_then_outputs(operator, sm):
     random = np.random.default_rng(0)
-    compiled = [compile_kernel(folder_of(operator), sm).ptx for sm in SMS]
+    ptx = compile_kernel(folder_of(operator), sm).ptx
     for case in (longest(operator), *(kernel_case(operator, random) for _ in range(20))):
         launch = launch_of(case)
         inputs = sum(array is not None for array in case.inputs)
         expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(outputs_of(case))
-        assert all(parameters(ptx, launch.entry) == expected for ptx in compiled)
+        assert parameters(ptx, launch.entry) == expected
         assert all(type(value) is int and -(2**31) <= value < 2**31 for value in launch.scalars)
 
 
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", ["int_attention", "int_linear", "int_matmul"])
-def test_each_gpu_gets_its_own_matrix_instruction(folder):
-    for sm in SMS:
-        ptx = compile_kernel(folder, sm).ptx.decode()
-        assert f".target sm_{sm}" in ptx
-        assert ("mma.sync.aligned.m8n8k16" in ptx) == (sm == 75)
-        assert ("mma.sync.aligned.m16n8k32" in ptx) == (sm >= 80)
-        assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
+def test_each_gpu_gets_its_own_matrix_instruction(folder, sm):
+    ptx = compile_kernel(folder, sm).ptx.decode()
+    assert f".target sm_{sm}" in ptx
+    assert ("mma.sync.aligned.m8n8k16" in ptx) == (sm == 75)
+    assert ("mma.sync.aligned.m16n8k32" in ptx) == (sm >= 80)
+    assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
 
 
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
-def test_each_gpu_gets_its_own_matrix_instruction_for_float16(folder):
-    for sm in SMS:
-        ptx = compile_kernel(folder, sm).ptx.decode()
-        assert ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in ptx) == (sm == 75)
-        assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (sm >= 80)
-        assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
+def test_each_gpu_gets_its_own_matrix_instruction_for_float16(folder, sm):
+    ptx = compile_kernel(folder, sm).ptx.decode()
+    assert ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in ptx) == (sm == 75)
+    assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (sm >= 80)
+    assert ("cp.async.cg.shared.global" in ptx) == (sm >= 80)
 
 
-@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
 def test_two_blocks_with_packed_weights_fit_a_multiprocessor(folder, sm):
     shared = {75: 64 << 10, 80: 164 << 10, 90: 228 << 10}  # CUDA C++ programming guide, technical specifications

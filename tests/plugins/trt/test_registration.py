@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from kernel_cases import kernel_case, launch_of, outputs_of
+from kernel_cases import GPUS, kernel_case, launch_of, outputs_of
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
 from operator_models import node_model
 from plugin_builds import Built, build
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import DOMAIN, OPS
-from intaglio.plugins.cuda.compiler import SMS, parameters
+from intaglio.plugins.cuda.compiler import parameters
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugin_name
 
@@ -54,7 +54,7 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("operator", MAKERS)
 def test_plugin_is_what_the_kernel_takes_and_the_reference_gives(tensorrt, monkeypatch, operator, sm, symbolic):
     register(sm)
