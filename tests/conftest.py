@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import importlib.util
 import io
 import json
@@ -43,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if kernels := config.getoption("--kernels"):
         ort.library = kernels.resolve  # type: ignore[assignment]
     _pin_worker()
+
+
+def pytest_collection_finish() -> None:
+    """Take what the libraries and the tests are made of out of the garbage collector's sight: it stays until the end.
+
+    Otherwise each full collection walks through a million objects of torch and transformers.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _pin_worker() -> None:
