@@ -11,7 +11,7 @@ from pathlib import Path
 import mutations
 import pytest
 
-FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:40").split(":"))
+FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:60").split(":"))
 
 
 @pytest.fixture(scope="module")

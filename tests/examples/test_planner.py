@@ -182,12 +182,7 @@ def test_a_model_begins_by_copying() -> None:
     assert copied > 0.3  # by chance: 0.001
 
 
-# All are trained by the same code: the quickest stands for the others.
-QUICKEST = "qa-planner"
-TRAINED = [name if name == QUICKEST else pytest.param(name, marks=pytest.mark.proof) for name in RECIPES]
-
-
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", RECIPES)
 def test_two_steps_write_a_model_that_is_reproducible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -203,7 +203,7 @@ def test_float16_after_int8_qdq_builds_for_a_t4_with_its_tables_in_int8(tiny_qdq
     assert (engine.sm, (tmp_path / "half" / engine.path).stat().st_size) == (75, engine.bytes)
 
 
-@pytest.mark.proof  # tiny models take the same way in the tests above, the real one takes it in integers in README's
+@pytest.mark.proof  # tiny models go the same way in the tests above
 def test_the_real_model_in_int8_and_float16_keeps_its_meaning(minilm_bundle: Path, tmp_path: Path) -> None:
     """The README's way to a T4; calibrated on prose, judged on other sentences."""
     prose = (Path(__file__).parents[3] / "examples" / "language_models" / "calibration.txt").read_text()

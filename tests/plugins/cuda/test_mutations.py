@@ -15,7 +15,7 @@ from intaglio.plugins.cuda.geometry import PLUGINS
 
 
 def proofs_but_the_first(mutations):
-    """Parameters of a test: each mistake costs a compilation, and test_emulator has every kind that is found."""
+    """Parameters of a test: the first shows that mistakes are found; the others, a compilation each, are proofs."""
     first, *others = mutations
     return [first, *(pytest.param(each, marks=pytest.mark.proof) for each in others)]
 
