@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Whitespace between the tokens of JSON: a space, or a line feed and an indentation. If it were not bounded, weak models
 # would write spaces without end.
 WHITESPACE = r"[ ]|\n(\t{0,8}| {0,16})"
+# Each character of a string has one spelling, so that no key stands twice in an object, once with an escape.
+ESCAPES = 'nrbtf\\"'
 MAX_CHARACTERS = 1 << 17  # of a grammar; one with 5000 properties, twice as long, compiles for 3 s
 MAX_DEPTH = 64  # of the objects and arrays of a schema
 SHOWN = 300  # characters of the library's messages
@@ -68,8 +70,9 @@ class Grammar:
             raise UsageError(f"the {kind} is nested more than {MAX_DEPTH} deep. Use $ref for its inner parts.")
         text = _of_size(json.dumps(schema), kind)
         library: Any = load("llguidance")
+        options = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
         try:
-            grammar = library.LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
+            grammar = library.LLMatcher.grammar_from_json_schema(text, overrides=options)
         except ValueError as error:  # NaN, half of a surrogate pair
             raise UsageError(f"the {kind} is not valid JSON: {one_line(error, 200)}. Fix it.") from error
         return cls(grammar, tokenizer, kind)

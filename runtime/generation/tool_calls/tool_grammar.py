@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from intaglio.runtime.generation.grammar import ESCAPES
 from intaglio.runtime.generation.grammar_tokenizer import grammar_tokenizer
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.generation.tool_calls.tools import Tool, ToolChoice
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # The spaces that `tojson` writes into prompts. Models of little confidence would write others without end.
-SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "json_allowed_escapes": ESCAPES}
 
 
 def tool_grammar(style: ToolCallFormat, choice: ToolChoice, tokenizer: Tokenizer) -> str:

@@ -169,6 +169,33 @@ def test_special_tokens_and_schemas_in_a_lark_grammar() -> None:
     assert constraint.count_allowed([], tokenizer.encode("<tool", add_special_tokens=False).ids) == 0
 
 
+BOOLEAN = {"type": "boolean"}
+TWICE = [
+    ({"properties": {"a": BOOLEAN}}, r'{"a": true, "\u0061": 1}'),
+    ({"properties": {"a": BOOLEAN}}, r'{"\u0061": 1}'),
+    ({"properties": {"\n": BOOLEAN}}, r'{"\n": true, "\u000a": 1}'),
+    ({"properties": {"\n": BOOLEAN}}, r'{"\n": true, "\u000A": 1}'),
+    ({"properties": {"/": BOOLEAN}}, r'{"\/": 1}'),
+    ({"properties": {"\x01": BOOLEAN}}, r'{"\u0001": 1}'),
+    ({"properties": {"\U0001f600": BOOLEAN}}, r'{"\ud83d\ude00": 1}'),
+    ({"patternProperties": {"^a": BOOLEAN}}, r'{"\u0061b": 1}'),
+    ({"patternProperties": {"^a": BOOLEAN}, "additionalProperties": False}, r'{"ab": true, "\u0062": 1}'),
+]
+
+
+@pytest.mark.parametrize(("schema", "text"), TWICE)
+def test_a_key_with_an_escape_is_no_other_key(schema: dict[str, Any], text: str) -> None:
+    schema = {"type": "object", **schema}
+    assert not matches(Grammar.from_json_schema(schema, TOKENIZER), text)
+    call = tool_grammar(HERMES, ToolChoice("required", [Tool("t", schema)], 1), TOKENIZER)
+    written = f'<tool_call>\n{{"name": "t", "arguments": {text}}}\n</tool_call>'
+    assert not matches(Grammar.from_lark(call, TOKENIZER), written)
+
+
+def matches(grammar: Grammar, text: str) -> bool:
+    return GrammarConstraint(grammar, {END}).count_allowed([], [*ids(text), END]) == len(ids(text)) + 1
+
+
 @pytest.mark.parametrize(
     ("schema", "cause"),
     [
