@@ -43,13 +43,15 @@ CHECK_BATCH = 4  # small, as its activations add to the peak memory
 class Exported(msgspec.Struct):
     """The result of `export`: total seconds, and the difference from the source model by output.
 
-    `passed` is None if nothing was compared: without the check, or for a graph written by another tool.
+    `passed` is None if nothing was compared: without the check, or for a graph written by another tool. `notes`: what
+    was changed or left out, such as weights clamped to the range of float16.
     """
 
     bundle: str
     seconds: float
     passed: bool | None
     outputs: dict[str, Checked]
+    notes: list[str] = []
 
 
 def export(
@@ -81,7 +83,7 @@ def export(
     given = given_bounds(bound, max_abs, min_cosine)
     bounds = _bounds(dtype, given, check)
     check_output_directory(Path(output), force)
-    source = str(source)
+    source, notes = str(source), list[str]()
     if source.endswith(".onnx"):
         outputs: dict[str, Checked] = {}
         with create(output, force) as draft:
@@ -95,9 +97,10 @@ def export(
         write = _writer(checkpoint, dtype, features)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
+            notes += draft.notes
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
-    return Exported(str(output), round(seconds, 3), passed, outputs)
+    return Exported(str(output), round(seconds, 3), passed, outputs, notes)
 
 
 def _bounds(dtype: str, given: Mapping[str, float], check: bool) -> Bounds | None:
@@ -212,6 +215,7 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
             truncation=plan.head.max_tokens if plan.head else None,
         )
         save(traced.model, draft.model_path, consume=True)
+    draft.notes += traced.rounding.notes()
 
 
 def class_labels(config: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from intaglio.graph_passes.graphs import (
     infer_shapes,
     remove_if_dead,
 )
-from intaglio.graph_passes.half_precision import OutOfRange, half
+from intaglio.half_precision import OutOfRange, half
 from intaglio.runtime.sessions.step import EXIT_THRESHOLDS
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16

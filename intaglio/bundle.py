@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from intaglio.errors import GraphError, storage_errors
 from intaglio.external_data import external_data_files
-from intaglio.files import atomic_directory, atomic_file, atomic_write, copy_file, inside, locked, restore, sha256
+from intaglio.files import (
+    atomic_directory,
+    atomic_file,
+    atomic_write,
+    copy_file,
+    inside_to_write,
+    locked,
+    restore,
+    sha256,
+)
 from intaglio.manifest import (
     FORMAT,
     MANIFEST,
@@ -125,7 +134,7 @@ class Bundle:
         A reader sees the bundle either before or after: the manifest is replaced last, and a file that is about to be
         replaced is removed from the manifest first.
         """
-        targets = {relative: inside(self.path, relative, "added file") for relative in files}
+        targets = {relative: inside_to_write(self.path, relative, "added file") for relative in files}
         with locked(self.path):
             self.manifest = self._add_files(targets, files, engines or [])
 
@@ -177,6 +186,7 @@ class Draft:
     def __init__(self, path: Path):
         self.path = path
         self.manifest: Manifest | None = None
+        self.notes: list[str] = []  # what the user should know of how it was made, a line each
 
     @property
     def model_path(self) -> Path:

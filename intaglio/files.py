@@ -26,17 +26,27 @@ def sha256(path: Path) -> str:
 def inside(directory: Path, relative: str, what: str) -> Path:
     """The path `relative` below `directory`.
 
-    Raises `BundleError` if it is absolute, contains "..", or leaves the directory through a link; `what` names the
-    origin of the path in the message.
+    Raises `BundleError` if it is absolute or contains ".."; `what` names the origin of the path in the message. The
+    file may be a link to another place, as in the hub's cache: the name comes from the bundle, the link from the user.
     """
     pure = PurePosixPath(relative)
-    named_inside = relative and not pure.is_absolute() and ".." not in pure.parts and "\\" not in relative
-    if not named_inside or "\0" in relative or not (directory / pure).resolve().is_relative_to(directory.resolve()):
+    if not relative or pure.is_absolute() or ".." in pure.parts or "\\" in relative or "\0" in relative:
         raise BundleError(
             f"{what}: got the path {relative!r}, expected one that stays inside {directory}. "
             "Do not use this bundle; export it again from a source that you trust."
         )
     return directory / pure
+
+
+def inside_to_write(directory: Path, relative: str, what: str) -> Path:
+    """`inside`, for a file that is going to be written: its folder must not be a link out of `directory` either."""
+    path = inside(directory, relative, what)
+    if not path.parent.resolve().is_relative_to(directory.resolve()):
+        raise BundleError(
+            f"{what}: {relative!r} would be written to {path.parent.resolve()}, expected a folder inside {directory}. "
+            "Replace the link by a folder."
+        )
+    return path
 
 
 BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # files that mark a directory as replaceable by --force

@@ -73,13 +73,18 @@ def verify_files(path: Path, manifest: Manifest) -> None:
     for relative, expected in manifest.files.items():
         file = inside(path, relative, str(path / MANIFEST))
         if not file.is_file():
-            raise BundleError(f"{file}: listed in {MANIFEST} but missing. Copy the whole bundle, or re-create it.")
+            link = f", a link to {file.readlink()}, which is" if file.is_symlink() else " but"
+            raise BundleError(f"{file}: listed in {MANIFEST}{link} missing. Copy the whole bundle, or re-create it.")
         size = file.stat().st_size
         if size != expected.bytes:
             raise BundleError(
                 f"{file}: {size} bytes, expected {expected.bytes}. Copy the whole bundle again, or re-create it."
             )
-        if (actual := sha256(file)) != expected.sha256:
+        try:
+            actual = sha256(file)
+        except OSError as error:
+            raise BundleError(f"{file}: {error.strerror}. Make it readable, or copy the bundle again.") from error
+        if actual != expected.sha256:
             raise BundleError(
                 f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
                 "The file was changed after it was written; re-create the bundle."

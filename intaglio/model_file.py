@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from intaglio.errors import BundleError, one_line, storage_errors
+from intaglio.external_data import beside_model, file_name, find_linked_data
 from intaglio.file_outline import parse_without_weights
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ def load(path: Path, mapped: bool = False) -> ir.Model:
     import onnx_ir as ir
 
     message = outline(path, located=True) if mapped else parse(path)
+    linked = find_linked_data(message, path)
     try:
         model = ir.serde.deserialize_model(message)
-        ir.external_data.set_base_dir(model.graph, path.parent)
+        if not linked:
+            ir.external_data.set_base_dir(model.graph, path.parent)
         for tensor in constants(model):
             _check_data(tensor)
     except Exception as error:  # an inconsistent message can raise anything
@@ -140,8 +143,9 @@ def save(
         for name, value in initializers.items()
         if value.const_value is not None
         and (value.const_value.nbytes > STREAMED_ABOVE or isinstance(value.const_value, ir.ExternalTensor))
-        and not (isinstance(value.const_value, ir.ExternalTensor) and str(value.const_value.location) in beside)
     }
+    for name in [name for name, tensor in weights.items() if file_name(tensor) in beside]:
+        initializers[name].const_value = beside_model(weights.pop(name), path.parent)
     streamed = {name: tensor.nbytes for name, tensor in weights.items()}
     with _without_data(model, weights):
         proto = ir.serde.serialize_model(model)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from intaglio.errors import UsageError, storage_errors
-from intaglio.external_data import external_data_files
-from intaglio.files import copy_file, inside
+from intaglio.external_data import external_data_files, link_data
+from intaglio.files import copy_file
 from intaglio.model_file import parse
 from intaglio.temporary import scratch_directory
 
@@ -42,16 +40,5 @@ def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
         copy_file(path, copy)
         with storage_errors(copy), copy.open("ab") as file:
             file.write(addition.SerializeToString())
-        for relative in external_data_files(parse(path)):
-            _link(inside(path.parent, relative, f"{path}: external data"), temporary / relative)
+        link_data(path, external_data_files(parse(path)), temporary)
         yield copy
-
-
-def _link(source: Path, target: Path) -> None:
-    """Create a hard link (ONNX Runtime rejects symbolic links out of the model's folder), or else a copy."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        with storage_errors(target):
-            shutil.copyfile(source, target)

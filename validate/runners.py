@@ -20,6 +20,7 @@ from polygraphy.common import TensorMetadata
 
 from intaglio.bundle import TensorSpec
 from intaglio.errors import EngineError, one_line
+from intaglio.external_data import read_data
 from intaglio.extras import load
 from intaglio.model_file import parse
 from intaglio.padding import without_padding
@@ -106,16 +107,14 @@ class ReferenceRunner(Runner):
 
     def activate_impl(self) -> None:
         """Load the model with its weights."""
-        import onnx
-        from onnx.external_data_helper import load_external_data_for_model
         from onnx.reference import ReferenceEvaluator
 
         model = parse(self._path)
         self._specs = graph_inputs(model.graph)
         try:
-            load_external_data_for_model(model, str(self._path.parent))
+            read_data(model, self._path)
             self._evaluator = ReferenceEvaluator(model, new_ops=[reference_operator(*item) for item in OPS.items()])
-        except (NotImplementedError, RuntimeError, OSError, onnx.checker.ValidationError) as error:
+        except (NotImplementedError, RuntimeError, OSError, ValueError) as error:
             raise self._refused(error) from error
 
     def deactivate_impl(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
-from intaglio.errors import BundleError, SourceError
+from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
 from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside, sha256
@@ -31,10 +31,9 @@ def adopt(path: Path, draft: Draft) -> None:
         for location in locations:
             if not inside(path.parent, location, f"{path}: external data").is_file():
                 raise SourceError(f"{path}: its external data {location} is missing. Put that file next to it.")
-        onnx.checker.check_model(str(path))
         model = load(path)
-    except (onnx.checker.ValidationError, BundleError) as error:
-        raise SourceError(f"source {' '.join(str(error).split())[:300]}") from error
+    except BundleError as error:
+        raise SourceError(f"source {one_line(error, 300)}") from error
     inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
     outputs = [tensor_spec(value) for value in model.graph.outputs]
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}
@@ -60,3 +59,7 @@ def adopt(path: Path, draft: Draft) -> None:
         custom_operators=custom_operators(model.graph),
     )
     save(model, draft.model_path)
+    try:
+        onnx.checker.check_model(str(draft.model_path))  # of the copy: it rejects external data behind links
+    except onnx.checker.ValidationError as error:
+        raise SourceError(f"source {path}: {one_line(error, 300)}") from error

@@ -162,3 +162,4 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
             decoder=decoder,
         )
         save(model, draft.model_path, consume=True)
+    draft.notes += graph.weights.rounding.notes()

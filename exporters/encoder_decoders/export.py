@@ -158,3 +158,4 @@ def _write(
         share([reading, writing], draft.path / SHARED)
         save(reading, draft.path / ENCODER, consume=True, beside=[SHARED])
         save(writing, draft.model_path, consume=True, beside=[SHARED])
+    draft.notes += graphs.decoder.weights.rounding.notes()

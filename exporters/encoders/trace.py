@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle import Axis
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-from intaglio.exporters.writing.weights import in_file, weight
+from intaglio.exporters.writing.weights import Rounding, in_file, weight
 
 if TYPE_CHECKING:
     from intaglio.exporters.encoders.modules import Encoder
@@ -44,6 +44,7 @@ class Traced:
 
     model: ir.Model
     layers: dict[str, str]
+    rounding: Rounding  # of the weights, complete once they are written
 
 
 def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
@@ -72,11 +73,13 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         assert program is not None
         model = program.model
         del program  # frees torch's graphs, which are larger than ours
+        rounding = Rounding()
         in_files = {mapped.tensor.data_ptr(): mapped for mapped in weights.values()}
         for name, value in model.graph.initializers.items():
             if name in real:
                 tensor = real.pop(name)
-                value.const_value = weight(tensor, in_files.get(tensor.data_ptr()), name, from_torch_dtype(dtype))
+                mapped = in_files.get(tensor.data_ptr())
+                value.const_value = weight(tensor, mapped, name, from_torch_dtype(dtype), rounding)
         traced = list(model.graph.initializers.values())
         optimizer.optimize(model, output_size_limit=FOLDED)
         for value in traced:
@@ -90,7 +93,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
     _name_nodes(model)
     layers = _layers(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
-    return Traced(model, layers)
+    return Traced(model, layers, rounding)
 
 
 def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:

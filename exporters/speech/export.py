@@ -56,6 +56,7 @@ def export_speech(
     expected = [] if bounds is None else _source_outputs(checkpoint, family, feeds, takes_audio)
     with step("writing"):
         save(graph.model, draft.model_path, consume=True)
+    draft.notes += graph.weights.rounding.notes()
     if bounds is None:
         return {}
     with step("checking against the source model"):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-from intaglio.exporters.writing.weights import in_file, mapped_weight
+from intaglio.exporters.writing.weights import Rounding, in_file, mapped_weight
 
 HEAD = "lm_head"
 
@@ -38,6 +38,7 @@ class CheckpointWeights:
         copies     modules that also read the embedding, unless the checkpoint has another weight for them
         """
         self._folder = folder
+        self.rounding = Rounding()
         self._blocks = blocks
         self._tensors = dict(tensors)
         self._used: set[str] = set()
@@ -77,7 +78,7 @@ class CheckpointWeights:
             self._missing.append(f"{name} ({got}, expected {list(shape)})")
             placed = list(shape)[::-1] if transposed else list(shape)
             return ir.LazyTensor(_never, dtype, ir.Shape(placed), name=called)
-        return mapped_weight(found, called, dtype, transposed)
+        return mapped_weight(found, called, dtype, transposed, self.rounding)
 
     def count(self) -> int:
         """The number of parameters in all weights that the graph uses, each weight counted once."""

@@ -63,6 +63,8 @@ def export_command(
         ]
         if rows:
             print_table("Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows)
+        for note in result.notes:
+            click.echo(note)
         checked = "" if rows else ", not compared with a source model"
         click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
     return 1 if result.passed is False else 0

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import BundleError, EngineError
-from intaglio.model_file import load, parse, save
+from intaglio.external_data import external_data_files, link_data, linked_data
+from intaglio.files import copy_file
+from intaglio.model_file import load, outline, parse, save
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
 from intaglio.temporary import scratch_directory
@@ -41,7 +43,8 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
     available = set(kernels.operators()) if needed and kernels.register(options) else set()
     missing = needed - available
     if not missing:
-        yield path
+        with _without_links(path) as file:
+            yield file
         return
     from intaglio.plugins.inlining import inline  # loads what changes graphs, which takes long and is rarely needed
 
@@ -50,6 +53,25 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
         model = load(path)
         inline(model, missing)
         save(model, directory / path.name)
+        yield directory / path.name
+
+
+@contextmanager
+def _without_links(path: Path) -> Iterator[Path]:
+    """Yield `path`, or a temporary copy of a model with external data behind symbolic links.
+
+    ONNX Runtime (1.31) does not follow links that lead out of the model's folder.
+    """
+    try:
+        locations = external_data_files(outline(path))
+    except BundleError as error:
+        raise EngineError(str(error)) from error
+    if not linked_data(path, locations):
+        yield path
+        return
+    with scratch_directory("linked") as directory:
+        copy_file(path, directory / path.name)
+        link_data(path, locations, directory)
         yield directory / path.name
 
 

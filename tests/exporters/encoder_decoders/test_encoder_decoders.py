@@ -199,6 +199,25 @@ def test_the_embedding_is_stored_once_for_both_graphs(make_encoder_decoder: Make
     assert stored < (checkpoint / "model.safetensors").stat().st_size + 60_000
 
 
+def test_a_bundle_of_links_keeps_its_shared_weights_when_it_is_compressed(
+    make_encoder_decoder: Make, tmp_path: Path
+) -> None:
+    _, bundle = make_encoder_decoder("t5")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "linked").mkdir()
+    for number, file in enumerate(path for path in bundle.iterdir() if path.is_file()):
+        shutil.copy(file, tmp_path / "blobs" / str(number))
+        (tmp_path / "linked" / file.name).symlink_to(tmp_path / "blobs" / str(number))
+    compress(tmp_path / "linked", tmp_path / "folded", "fold")
+    for name in ("encoder.onnx", "model.onnx"):
+        weight = load(tmp_path / "folded" / name).graph.initializers["shared.weight"].const_value
+        assert str(weight.location) == "shared.data"
+        np.testing.assert_array_equal(
+            weight.numpy(), load(bundle / name).graph.initializers["shared.weight"].const_value.numpy()
+        )
+    assert not (tmp_path / "folded" / "shared.data").is_symlink()
+
+
 def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
     from safetensors.torch import load_file, save_file
 
