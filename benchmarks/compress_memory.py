@@ -112,7 +112,7 @@ def _compress(
 ) -> tuple[float, int, int]:
     from intaglio.graph_passes import compress
     from intaglio.graph_passes.contract import Need
-    from intaglio.graph_passes.recipes import load_recipe
+    from intaglio.graph_passes.load_recipe import load_recipe
 
     path = output.with_suffix(".yaml")
     options = "" if recipe == "rtn" else f": {{samples: {samples}}}"

@@ -23,7 +23,7 @@ from damage import KINDS, damaged
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Need
-from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.load_recipe import load_recipe
 from intaglio.progress import step
 from intaglio.training import sensitivity
 from intaglio.validate import validate

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from intaglio.compression import compress
     from intaglio.exporters.export_model import export
     from intaglio.exporters.speech.convert_checkpoint import convert
+    from intaglio.graph_passes.recipe_list import recipes
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune
     from intaglio.runtime.agents.answer import agent
@@ -45,6 +46,7 @@ __all__ = [
     "generate",
     "inspect",
     "open_engine",
+    "recipes",
     "roofline",
     "run",
     "sensitivity",
@@ -64,6 +66,7 @@ _MODULES = {
     "generate": "intaglio.runtime",
     "inspect": "intaglio.inspection",
     "open_engine": "intaglio.runtime",
+    "recipes": "intaglio.graph_passes.recipe_list",
     "roofline": "intaglio.validate.roofline",
     "run": "intaglio.runtime",
     "sensitivity": "intaglio.training",

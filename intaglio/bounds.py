@@ -71,7 +71,7 @@ class Finite:
         return math.inf
 
     def __str__(self) -> str:
-        return "finite"
+        return "no NaN or Inf"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from intaglio.graph_passes.calibration import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Need, Pass, PassInputs
-from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.load_recipe import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
 from intaglio.graph_passes.user_code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight

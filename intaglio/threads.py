@@ -40,11 +40,17 @@ def bounded(threads: int | None) -> Iterator[None]:
     """
     from threadpoolctl import threadpool_limits
 
+    with limited(threads), threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def limited(threads: int | None) -> Iterator[None]:
+    """As `bounded`, without a limit for BLAS: for engines that are opened and run inside."""
     check_threads(threads)
     token = _most.set(threads or _most.get())
     try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
+        yield
     finally:
         _most.reset(token)
 

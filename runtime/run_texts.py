@@ -38,16 +38,17 @@ def run(
     batch_size: int = 32,
     truncate: bool = False,
     top: int = 5,
+    threads: int | None = None,
 ) -> Iterator[Ran]:
     """Run `bundle` on `texts` and yield one `Ran` per text, in order.
 
     Texts are read in batches of `batch_size`, so an endless stream works. `top` is the number of words listed for a
-    blank. Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the
-    blank of a fill-mask bundle, `BundleError` for a bundle that does not accept text.
+    blank. `threads`: see `open_engine`. Raises `UsageError` for a text that is longer than the model's limit (unless
+    `truncate`) or that lacks the blank of a fill-mask bundle, `BundleError` for a bundle that does not accept text.
     """
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
-    with TextRunner(Bundle.open(bundle), target, top=top) as runner:
+    with TextRunner(Bundle.open(bundle), target, threads, top=top) as runner:
         for batch in _batches(texts, batch_size):
             yield from runner.run(batch, truncate)
 

@@ -32,7 +32,12 @@ class Similarity(msgspec.Struct, eq=False):
 
 
 def similarity(
-    bundle: str | Path, texts: Iterable[str], target: str = "ort-cpu", batch_size: int = 32, truncate: bool = False
+    bundle: str | Path,
+    texts: Iterable[str],
+    target: str = "ort-cpu",
+    batch_size: int = 32,
+    truncate: bool = False,
+    threads: int | None = None,
 ) -> Similarity:
     """Embed `texts`, at most `MOST`, and compare all pairs. The options are those of `run`.
 
@@ -45,7 +50,7 @@ def similarity(
             f"--similarity compares embeddings; the task of bundle {bundle} is {task or 'unknown'!r}, expected "
             f"{' or '.join(EMBEDDING_TASKS)}. Leave --similarity out."
         )
-    results = list(run(bundle, islice(texts, MOST + 1), target, batch_size, truncate))
+    results = list(run(bundle, islice(texts, MOST + 1), target, batch_size, truncate, threads=threads))
     if not 2 <= len(results) <= MOST:
         got = f"more than {MOST}" if len(results) > MOST else str(len(results))
         raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Change the number of texts.")

@@ -10,7 +10,7 @@ import msgspec
 from intaglio.bundle import Manifest, PassRecord
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.recipes import PASSES
+from intaglio.graph_passes.pass_table import PASSES
 
 ORDER = list(Effect)  # from none to largest
 HALF = ("float16", "bfloat16")

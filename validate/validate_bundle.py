@@ -12,6 +12,7 @@ from intaglio.progress import step
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.targets import find_target
+from intaglio.threads import limited
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
@@ -47,6 +48,7 @@ def validate(
     language_model: str | Path | None = None,
     language_model_weight: float | None = None,
     word_bonus: float | None = None,
+    threads: int | None = None,
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
@@ -71,71 +73,74 @@ def validate(
     by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode greedily, or
     with a beam search as `run` has it (`beam` to `word_bonus`). See `intaglio.validate.word_errors`.
 
+    `threads`: processor threads of ONNX Runtime, by default all.
+
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
     """
-    opened = Bundle.open(bundle)
-    given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
-    if wer is not None:
-        others = {
-            "data": data,
-            "bisect": bisect or None,
-            "perplexity": perplexity,
-            "context": context,
-            "stride": stride,
-        }
-        if strange := [f"--{name}" for name, value in others.items() if value is not None]:
-            raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
-        options = speech_options(beam, language_model, language_model_weight, word_bonus)
-        return score_speech(opened, wer, against, target, report, given, options)
-    if any(value is not None for value in (beam, language_model, language_model_weight, word_bonus)):
-        raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
-    if perplexity is not None or opened.manifest.encoder is not None:
-        if bisect:
-            raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")
-        text = data if perplexity is None else perplexity
-        return score(opened, text, against, target, context, stride, report, given)
-    if context is not None or stride is not None:
-        raise UsageError("--context and --stride need a perplexity. Add --perplexity FILE, or leave them out.")
-    actual, expected = _sides(opened, target, against)
-    measure = measure_for(opened.manifest)
-    rules = rules_for(changes_between(opened.manifest, expected.manifest), measure.names, given)
-    check_report(opened, report)
-    candidates = _shared_values(actual, expected)
-    if bisect and not candidates:
-        raise UsageError(
-            f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
-            "Run it on ort-cpu, with a bundle that names its layers."
+    with limited(threads):
+        opened = Bundle.open(bundle)
+        given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
+        if wer is not None:
+            others = {
+                "data": data,
+                "bisect": bisect or None,
+                "perplexity": perplexity,
+                "context": context,
+                "stride": stride,
+            }
+            if strange := [f"--{name}" for name, value in others.items() if value is not None]:
+                raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
+            options = speech_options(beam, language_model, language_model_weight, word_bonus)
+            return score_speech(opened, wer, against, target, report, given, options)
+        if any(value is not None for value in (beam, language_model, language_model_weight, word_bonus)):
+            raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
+        if perplexity is not None or opened.manifest.encoder is not None:
+            if bisect:
+                raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")
+            text = data if perplexity is None else perplexity
+            return score(opened, text, against, target, context, stride, report, given)
+        if context is not None or stride is not None:
+            raise UsageError("--context and --stride need a perplexity. Add --perplexity FILE, or leave them out.")
+        actual, expected = _sides(opened, target, against)
+        measure = measure_for(opened.manifest)
+        rules = rules_for(changes_between(opened.manifest, expected.manifest), measure.names, given)
+        check_report(opened, report)
+        candidates = _shared_values(actual, expected)
+        if bisect and not candidates:
+            raise UsageError(
+                f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
+                "Run it on ort-cpu, with a bundle that names its layers."
+            )
+        feeds, used = modality_of(opened.manifest).load(opened, data, samples, batch_size)
+        comparison = compare(
+            actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
         )
-    feeds, used = modality_of(opened.manifest).load(opened, data, samples, batch_size)
-    comparison = compare(
-        actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
-    )
-    outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
-    measures = judge(measure.results, rules.limits)
-    worst = [feeds[comparison.worst]]
-    layers = _errors_by_layer(actual, expected, candidates, worst, rules.values)
-    first = _bisect(actual, expected, candidates, worst, rules.values) if bisect else None
-    not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
-    whole = results.Report(
-        passed=not not_compared
-        and all(output.passed for output in outputs.values())
-        and all(measured.passed for measured in measures),
-        judged=True,
-        changes=rules.changes.reason,
-        measures=measures,
-        actual=recorded_side(actual),
-        expected=recorded_side(expected),
-        outputs=outputs,
-        not_compared=not_compared,
-        layers=layers,
-        bisected=bisect,
-        first_layer_beyond=first,
-        inputs=used,
-        environment=reports.environment(),
-        written=reports.now(),
-    )
-    return write_report(opened, whole, f"{target}-against-{slug(against)}", report)
+        outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
+        measures = judge(measure.results, rules.limits)
+        worst = [feeds[comparison.worst]]
+        layers = _errors_by_layer(actual, expected, candidates, worst, rules.values)
+        first = _bisect(actual, expected, candidates, worst, rules.values) if bisect else None
+        not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
+        whole = results.Report(
+            passed=not not_compared
+            and all(output.passed for output in outputs.values())
+            and all(measured.passed for measured in measures),
+            judged=True,
+            changes=rules.changes.reason,
+            measures=measures,
+            actual=recorded_side(actual),
+            expected=recorded_side(expected),
+            outputs=outputs,
+            not_compared=not_compared,
+            layers=layers,
+            bisected=bisect,
+            first_layer_beyond=first,
+            inputs=used,
+            environment=reports.environment(),
+            written=reports.now(),
+        )
+        return write_report(opened, whole, f"{target}-against-{slug(against)}", report)
 
 
 def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Side, Side]:

@@ -15,42 +15,58 @@ from intaglio import interrupts
 from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.printable import printable
+from intaglio.cli.verb import VerbGroup
 from intaglio.errors import IntaglioError
+from intaglio.verbosity import is_quiet
 from intaglio.version import __version__
 
-# Verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.
-VERBS = {
-    "convert": "Convert a speech recogniser of another toolkit to a checkpoint.",
-    "export": "Trace a checkpoint to an ONNX bundle and check it against the source model.",
-    "sensitivity": "Measure how sensitive a decoder's loss is to each of its weights.",
-    "compress": "Run a recipe of graph passes on a bundle.",
-    "train": "Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned.",
-    "build": "Compile a bundle's engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
-    "validate": "Compare a bundle with its source, another bundle, or another runtime.",
-    "run": "Run a bundle: embed, classify, fill blanks of texts; transcribe recordings.",
-    "generate": "Generate text with a decoder: greedy, sampled or speculative; streamed.",
-    "chat": "Chat with a decoder on the terminal.",
-    "agent": "Answer a question with tools and a model: LLMCompiler, ReAct, function calling.",
-    "serve-tools": "Serve tools of agents to other programs, as an MCP server.",
-    "serve": "Serve bundles behind the OpenAI HTTP API, batched continuously.",
-    "tune-decoding": "Find the fastest thresholds for decoding with a small and a large model together (BiLD).",
-    "bench": "Measure latency, throughput and memory of a bundle or a server, beside a baseline.",
-    "roofline": "Compare a bundle's speed with the limits of this machine's memory and processors.",
-    "tune": "Measure the CPU kernels for compressed weights on this machine, and use the fastest.",
-    "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
-    "completion": "Print the shell completion script for bash, zsh or fish.",
+# Stage -> verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.
+STAGES = {
+    "Make a bundle from a checkpoint": {
+        "convert": "Convert a speech recogniser of another toolkit to a checkpoint.",
+        "export": "Trace a checkpoint to an ONNX bundle, and check it.",
+    },
+    "Make it smaller and faster": {
+        "recipes": "List the recipes of compress, and what each is for.",
+        "compress": "Run a recipe of graph passes on a bundle.",
+        "sensitivity": "Measure how sensitive a decoder is to each of its weights.",
+        "train": "Fine-tune compressed bundles, draft models; prune; train speech.",
+        "build": "Compile engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
+    },
+    "Check it": {
+        "validate": "Compare a bundle with its source or another bundle.",
+        "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
+    },
+    "Use it": {
+        "run": "Embed, classify, fill blanks; transcribe recordings.",
+        "generate": "Generate text: greedy, sampled or speculative; streamed.",
+        "chat": "Chat with a decoder on the terminal.",
+        "agent": "Answer a question with tools and a model.",
+        "serve": "Serve bundles behind the OpenAI HTTP API.",
+        "serve-tools": "Serve tools of agents to other programs, as an MCP server.",
+    },
+    "Measure and tune": {
+        "bench": "Measure latency, throughput and memory, beside a baseline.",
+        "roofline": "Compare the speed with the limits of this machine.",
+        "tune": "Find the fastest kernels for compressed weights on this machine.",
+        "tune-decoding": "Find the fastest thresholds for decoding with two models (BiLD).",
+    },
+    "Set up": {
+        "completion": "Print the completion script for bash, zsh or fish.",
+    },
 }
+VERBS = {name: line for verbs in STAGES.values() for name, line in verbs.items()}
 
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
 EPILOG = """\b
-Example:
-  intaglio export ./all-MiniLM-L6-v2 -o minilm
-  intaglio validate minilm
-  intaglio run minilm "A sentence to embed."
+Begin with:
+  intaglio export ./all-MiniLM-L6-v2 -o minilm      a checkpoint becomes a bundle
+  intaglio run minilm "A sentence to embed."        the bundle is used
+  intaglio COMMAND --help                           options and examples of a command
 """
 
 
-class Verbs(click.Group):
+class Verbs(VerbGroup):
     """The group of verbs, each loaded when it is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -74,9 +90,11 @@ class Verbs(click.Group):
         return verbs or click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        """List the verbs by stage, without importing them."""
+        width = max(map(len, VERBS))
+        for stage, verbs in STAGES.items():
+            with formatter.section(stage):
+                formatter.write_dl([(name.ljust(width), line) for name, line in verbs.items()])
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -135,7 +153,7 @@ class _Warnings:
     ) -> None:
         """Print a warning; replaces `warnings.showwarning`."""
         text = printable(" ".join(str(message).split()))
-        if text not in self._shown:
+        if text not in self._shown and not is_quiet():
             self._shown.add(text)
             click.echo(f"intaglio: warning: {text}", err=True)
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio.cli.choices import OneOf
 from intaglio.cli.generated_text import show
 from intaglio.cli.generation_options import drafting_options
-from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table
+from intaglio.cli.output import force_option, json_option, notice, number_of, print_json, print_table
+from intaglio.cli.runtime_options import target_option, threads_option
 from intaglio.cli.text_lines import standard_input
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
-from intaglio.targets import DEFAULT, summary
+from intaglio.verbosity import is_quiet
 
 if TYPE_CHECKING:
     from intaglio.runtime.agents.events import AnyEvent
@@ -33,7 +36,7 @@ Examples:
 NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 
 
-@click.command("agent", epilog=EPILOG)
+@verb("agent", epilog=EPILOG)
 @click.argument("question")
 @click.option(
     "--tools",
@@ -47,12 +50,13 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 @click.option("--model-name", help="Name of the model on the server.  [default: its only one]")
 @click.option(
     "--planner",
-    type=click.Choice(["llmcompiler", "react", "function-calling"]),
+    type=OneOf(["llmcompiler", "react", "function-calling"]),
     default="llmcompiler",
     show_default=True,
     help="llmcompiler: a plan of calls that run in parallel; react: one call at a time; function-calling: by the "
     "model's own format of tool calls.",
 )
+@section("Limits")
 @click.option("--max-replans", default=3, show_default=True, help="Plans after the first one.")
 @click.option("--max-model-calls", default=16, show_default=True, help="Requests to the model.")
 @click.option("--max-calls", default=1000, show_default=True, help="Calls of tools, in all plans.")
@@ -64,7 +68,8 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 @click.option(
     "--tool-timeout", default=60.0, show_default=True, help="Seconds for a call, unless its tool has a limit."
 )
-@click.option("--parallel", default=64, show_default=True, help="Calls of tools at a time.")
+@click.option("--parallel", default=64, show_default=True, help="Maximum concurrent calls of tools.")
+@section("Plans")
 @click.option("--examples", type=click.Path(path_type=Path), help="Questions with plans for the planner; see the docs.")
 @click.option(
     "--grammar/--no-grammar",
@@ -75,8 +80,9 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
     "--streaming/--no-streaming", default=True, show_default=True, help="Start calls while the plan is written."
 )
 @drafting_options
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads, for ort-cpu.  [default: all]")
+@target_option()
+@threads_option()
+@section(OUTPUT)
 @click.option("--latency", is_flag=True, help="Compare the run with the latency model of LLMCompiler and ReAct.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Draw the run as an HTML page.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the events of the run as JSON lines.")
@@ -140,7 +146,7 @@ async def _answer(
     async with AsyncExitStack() as stack:
         with spinner("opening the tools and the model"):
             agent = await stack.enter_async_context(open_agent(tools, model, **options))
-        quiet = as_json and not sys.stderr.isatty()
+        quiet = is_quiet() or (as_json and not sys.stderr.isatty())
         with nullcontext() if quiet else AgentProgress() as progress:
 
             def observe(event: AnyEvent) -> None:
@@ -156,11 +162,10 @@ def _print(result: AgentRun, latency: bool) -> None:
     show(result.answer)
     click.echo()
     used = result.usage
-    click.echo(
+    notice(
         f"{result.seconds:.2f} s: {number_of(len(result.tasks), 'calls')}, {number_of(used.requests, 'requests')}; "
         f"{used.prompt_tokens:,} tokens "
-        f"read ({used.cached_tokens:,} cached), {used.completion_tokens:,} written.",
-        err=True,
+        f"read ({used.cached_tokens:,} cached), {used.completion_tokens:,} written."
     )
     if latency:
         click.echo()

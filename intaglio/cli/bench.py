@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio.cli.choices import OneOf
 from intaglio.cli.generation_options import generation_options
 from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.verb import OUTPUT, section, verb
 
 if TYPE_CHECKING:
     from intaglio.validate.bench.results import Bench, Percentiles, Row, Side
@@ -24,9 +26,10 @@ Examples:
 """
 
 
-@click.command("bench", epilog=EPILOG)
+@verb("bench", epilog=EPILOG)
 @click.argument("bundle", metavar="BUNDLE|URL")
 @click.option("--baseline", help="Bundle, URL, or the output of an earlier --json, to compare with.")
+@section("Load")
 @click.option("--data", type=click.Path(path_type=Path), help="File of prompts: JSON lines, or one per line.")
 @click.option(
     "--prompt-tokens",
@@ -43,15 +46,18 @@ Examples:
     type=click.IntRange(1),
     default=(1,),
     show_default=True,
-    help="Requests at a time: clients of a server, rows of a decoder, texts of an encoder's batch. Can be repeated.",
+    help="Concurrent requests: clients of a server, rows of a decoder, texts of an encoder's batch. Can be repeated.",
 )
-@click.option("--requests", type=click.IntRange(1), help="Requests in a round.  [default: 16, or 4 for each at a time]")
+@click.option(
+    "--requests", type=click.IntRange(1), help="Requests in a round.  [default: 16, or 4 times the concurrency]"
+)
 @click.option("--seconds", type=float, help="Length of a round, instead of --requests.")
 @click.option("--rate", type=float, help="Requests per second, as Poisson arrivals; for servers.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds after the warm-up.")
+@section("Servers")
 @click.option(
     "--api",
-    type=click.Choice(["completions", "chat", "embeddings"]),
+    type=OneOf(["completions", "chat", "embeddings"]),
     default="completions",
     show_default=True,
     help="What to request of a server.",
@@ -60,6 +66,7 @@ Examples:
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds that a server may be silent.")
 @generation_options
+@section(OUTPUT)
 @click.option("--plot", type=click.Path(path_type=Path), help="Plot throughput and latency to this .svg or .html file.")
 @force_option
 @json_option
@@ -95,7 +102,7 @@ def _sides(result: Bench) -> list[Side]:
 
 def _show(result: Bench) -> None:
     columns = [
-        "", "at a time", "prompt tokens", "requests", "median ms", "p90 ms", "p99 ms", "first token ms", "token ms",
+        "", "concurrency", "prompt tokens", "requests", "median ms", "p90 ms", "p99 ms", "first token ms", "token ms",
         f"{result.unit} per second", "ratio",
     ]  # fmt: skip
     asked = {(row.concurrency, row.prompt_tokens) for row in result.rows}
@@ -113,7 +120,7 @@ def _show(result: Bench) -> None:
             say(f"{side.subject}: {what} {size(side.peak_bytes)}")
         for row in side.rows:
             for kind, number in row.errors.items():
-                say(f"{side.subject}, {row.concurrency} at a time: {number_of(number, 'requests')} failed: {kind}")
+                say(f"{side.subject}, concurrency {row.concurrency}: {number_of(number, 'requests')} failed: {kind}")
 
 
 def _median(times: Percentiles | None) -> float | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
+from intaglio.cli.verb import group
 from intaglio.errors import UsageError
 
 
@@ -22,15 +20,17 @@ def _parse(context: click.Context, parameter: click.Parameter, texts: tuple[str,
     return bounds
 
 
-Decorator = Callable[[Any], Any]
-max_abs_option: Decorator = click.option("--max-abs", type=float, help="Maximum absolute error of an output.")
-min_cosine_option: Decorator = click.option(
-    "--min-cosine", type=float, help="Minimum cosine similarity of two embeddings, or of two vectors of an output."
-)
-bound_option: Decorator = click.option(
-    "--bound",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_parse,
-    help="Replace the default bound of a measure, e.g. kl_divergence=0.01. Can be repeated.",
+bound_options = group(
+    "Bounds",
+    click.option("--max-abs", type=float, help="Maximum absolute error of an output."),
+    click.option(
+        "--min-cosine", type=float, help="Minimum cosine similarity of two embeddings, or of two vectors of an output."
+    ),
+    click.option(
+        "--bound",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_parse,
+        help="Replace the default bound of a measure, e.g. kl_divergence=0.01. Can be repeated.",
+    ),
 )

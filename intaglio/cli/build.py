@@ -6,8 +6,11 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, number_of, print_json, print_table, size
+from intaglio.cli.choices import TARGET, OneOf
+from intaglio.cli.output import json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
+from intaglio.runtime.engines.gpus import SM
 from intaglio.targets import summary
 
 EPILOG = """\b
@@ -18,13 +21,21 @@ Examples:
 """
 
 
-@click.command("build", epilog=EPILOG)
+@verb("build", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help=f"Runtime to build the engine for: {summary()}.")
-@click.option("--gpu", "gpus", multiple=True, help="GPU to compile for, e.g. t4 or a100. Can be repeated.")
+@click.option("--target", required=True, type=TARGET, help=f"Runtime to build the engine for: {summary()}.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    type=OneOf(SM, "NAME"),
+    help="GPU to compile for, e.g. t4 or a100. Can be repeated.",
+)
+@section("Lengths of axes")
 @click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
 @click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
 @click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of any other axis.")
+@section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
 def build_command(
@@ -63,5 +74,5 @@ def build_command(
         for refused in result.refused:
             click.echo(f"{refused.gpu}: not built. {refused.reason}", err=True)
         total = size(sum(engine.bytes for engine in result.engines))
-        click.echo(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
+        say(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
     return 1 if result.refused else 0

@@ -13,8 +13,9 @@ from intaglio import interrupts
 from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
-from intaglio.cli.output import json_option, print_json
+from intaglio.cli.output import json_option, notice, print_json
 from intaglio.cli.text_lines import lines
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +40,11 @@ COMMANDS = """\
 Ctrl-C stops an answer and keeps it as far as it is written. Put a space before a message that begins with /."""
 
 
-@click.command("chat", epilog=EPILOG)
+@verb("chat", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--system", help="System message.")
 @generation_options
+@section(OUTPUT)
 @click.option("--trace", is_flag=True, help="After each answer, show in colours which model wrote what.")
 @json_option
 def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, **options: Any) -> int:
@@ -64,11 +66,11 @@ def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, *
     with generator:
         chat = _Chat(generator, Conversation(generator, system), trace, as_json)
         if isinstance(generator.method, Auto):
-            click.echo(generator.method.forecast(), err=True)
+            notice(generator.method.forecast())
         if sys.stdin is None:
             raise UsageError("no messages: standard input is closed. Run chat on a terminal, or pipe messages in.")
         if sys.stdin.isatty() and sys.stdout.isatty():
-            click.echo(f"Chat with {bundle}: /help shows the commands, Ctrl-D leaves.", err=True)
+            notice(f"Chat with {bundle}: /help shows the commands, Ctrl-D leaves.")
             chat.take(_typed())
             return 0
         for line in lines(None):

@@ -1,14 +1,13 @@
 """`intaglio completion`, and the completions themselves: verbs, options, recipe names, and bundles.
 
-A shell starts the program with `_INTAGLIO_COMPLETE` set whenever Tab is pressed, so nothing heavy is imported here:
-recipes, dtypes and references are repeated, and a test compares them. Commands with `--strategy` import the strategies
-for their options anyway, so these names are read from the table.
+A shell starts the program with `_INTAGLIO_COMPLETE` set whenever Tab is pressed, so nothing heavy is imported here.
+Options whose values have names list them themselves (`intaglio.cli.choices`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from intaglio.targets import TARGETS
+from intaglio.cli.choices import OneOf
+from intaglio.cli.verb import verb
 
 if TYPE_CHECKING:
     Kind = click.ParamType[Any]  # generic since click 8.5
@@ -39,16 +39,11 @@ zsh needs these lines in ~/.zshrc:
   autoload -Uz compinit && compinit
 """
 
-RECIPES = (
-    "canonical", "fold", "float16", "int8-only", "int8-qdq", "int8-weights", "h-gelu", "lut", "lut-sparse", "mixed",
-    "rtn", "gptq", "awq", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows", "inlined",
-)  # fmt: skip
-DTYPES = ("float32", "float16")
 AGAINST = ("pytorch", "reference")
 
 
-@click.command("completion", epilog=EPILOG)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@verb("completion", epilog=EPILOG)
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
     """Print the completion script of intaglio for SHELL.
 
@@ -104,31 +99,14 @@ def bundles(beginning: str) -> list[CompletionItem]:
     return [CompletionItem(path) for path in found] or [CompletionItem(beginning, type="dir")]
 
 
-def names(known: Iterable[str], otherwise: Callable[[str], list[CompletionItem]]) -> Callable[[str], Any]:
-    """Return a function that lists the matching names of `known`; if none matches, what `otherwise` lists."""
-
-    def values(beginning: str) -> list[CompletionItem]:
-        found = [CompletionItem(name) for name in known if name.startswith(beginning)]
-        return found or otherwise(beginning)
-
-    return values
-
-
-def strategies(beginning: str) -> list[CompletionItem]:
-    """Complete the names of strategies; the command with the option has already imported their table."""
-    from intaglio.runtime.strategies import STRATEGIES
-
-    return [CompletionItem(name) for name in STRATEGIES if name.startswith(beginning)]
+def references(beginning: str) -> list[CompletionItem]:
+    """Complete what a bundle can be compared with: its source, the reference evaluator, or another bundle."""
+    return [CompletionItem(name) for name in AGAINST if name.startswith(beginning)] + bundles(beginning)
 
 
 def files(beginning: str) -> list[CompletionItem]:
     """Complete files, which the shell lists itself."""
     return [CompletionItem(beginning, type="file")]
-
-
-def nothing(beginning: str) -> list[CompletionItem]:
-    """Complete nothing."""
-    return []
 
 
 # Parameter name, the same in all commands -> its completions.
@@ -138,10 +116,6 @@ VALUES: dict[str, Callable[[str], list[CompletionItem]]] = {
     "draft": bundles,
     "model": bundles,
     "teacher": bundles,
-    "against": lambda beginning: [*names(AGAINST, nothing)(beginning), *bundles(beginning)],
-    "recipe": names(RECIPES, files),
-    "target": names(tuple(TARGETS), nothing),
-    "strategy": strategies,
-    "dtype": names(DTYPES, nothing),
+    "against": references,
     "source": files,
 }

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import counted, force_option, json_option, percent, print_json, print_table, size
+from intaglio.cli.choices import RecipeName
+from intaglio.cli.output import (
+    counted,
+    force_option,
+    json_option,
+    notice,
+    percent,
+    print_json,
+    print_table,
+    say,
+    shortened,
+    size,
+)
+from intaglio.cli.verb import Verb, section, verb
+from intaglio.verbosity import is_quiet, is_verbose
 
 if TYPE_CHECKING:
+    from intaglio.bundle import PassRecord
     from intaglio.compression import Compressed
     from intaglio.graph_passes.weight_share import LeftWeight
 
 NOTICEABLE = 0.1  # fraction of the linear layers' weights; warn when more is left uncompressed without an option for it
+REASONS = 4  # reasons of a pass that are printed, without --verbose
 NAMED = 3  # largest weights named in a line
 
 EPILOG = """\b
@@ -48,10 +64,23 @@ Group-wise quantisation of a decoder, with fewer bits than the recipe's default:
 """
 
 
-@click.command("compress", epilog=EPILOG)
+class ListsRecipes(Verb):
+    """A command whose help lists the recipes."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the recipes, then the options."""
+        from intaglio.graph_passes.recipes import RECIPES
+
+        with formatter.section("Recipes (* needs --calibration; more: intaglio recipes)"):
+            formatter.write_dl([(name, each.does + " *" * bool(each.needs)) for name, each in RECIPES.items()])
+        super().format_options(ctx, formatter)
+
+
+@verb("compress", cls=ListsRecipes, epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
-@click.option("--recipe", required=True, help="Name of a recipe, or a YAML file.")
+@click.option("--recipe", required=True, type=RecipeName(), help="A recipe below, or a YAML file with one.")
+@section("Data of the passes")
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
@@ -63,14 +92,15 @@ Group-wise quantisation of a decoder, with fewer bits than the recipe's default:
     type=click.Path(path_type=Path),
     help="File made by `intaglio sensitivity`, for the recipes that need it.  [default: computed from --calibration]",
 )
+@section("Options of the passes")
 @click.option(
     "--bits", type=int, help="Bits per weight, for the passes with this option: 2, 3 or 4; with groups also 8."
 )
 @click.option(
     "--group-size", type=int, help="Weights per group, for the passes with this option: a multiple of 32, or 0."
 )
-@click.option("--threads", type=int, help="Maximum number of threads.  [default: all processors]")
 @click.option("--allow-float", is_flag=True, help="Keep in floating point what an integer-only recipe cannot convert.")
+@click.option("--threads", type=int, help="Maximum number of threads.  [default: all processors]")
 @click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option
 @json_option
@@ -112,14 +142,31 @@ def compress_command(
     if as_json:
         print_json(result)
         return
-    rows = [(record.name, counted(record.counts), "\n".join(record.reasons)) for record in result.passes]
+    if not is_quiet():
+        _show(result)
+    say(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
+
+
+def _show(result: Compressed) -> None:
+    """Print what each pass did, and what share of the weights is compressed."""
+    shown = [record for record in result.passes if _did_something(record) or is_verbose()]
+    rows = [(record.name, counted(record.counts), "\n".join(shortened(record.reasons, REASONS))) for record in shown]
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
+    if hidden := [record.name for record in result.passes if record not in shown]:
+        say(f"Found nothing to do: {', '.join(hidden)} (reasons: --verbose).")
     for name in result.untouched:
-        click.echo(f"{name}: copied unchanged; the recipe applies to the decoder")
+        say(f"{name}: copied unchanged; the recipe applies to the decoder")
     if result.share_compressed is not None:
         left = f"; left: {_named(result.left)}" if result.left else ""
-        click.echo(f"{percent(result.share_compressed)} of the weights are compressed{left}")
-    click.echo(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
+        say(f"{percent(result.share_compressed)} of the weights are compressed{left}")
+
+
+def _did_something(record: PassRecord) -> bool:
+    """Whether the pass rewrote anything, or was there to change the numbers and did not, which has to be known."""
+    from intaglio.effect import Effect
+    from intaglio.validate.changes import effect_of
+
+    return bool(record.counts) or effect_of(record) is not Effect.EXACT
 
 
 def _warn_of_what_is_left(result: Compressed) -> None:
@@ -129,10 +176,9 @@ def _warn_of_what_is_left(result: Compressed) -> None:
     left = [weight for weight in result.left if weight.kind != "table" and not weight.asked]
     takes_tied = any("tied" in record.options for record in result.passes)
     tied = " To compress a copy of a tied weight, set tied: true in a recipe file."
-    click.echo(
+    notice(
         f"warning: recipe {result.recipe} left {percent(result.left_unasked)} of the weights of linear layers "
-        f"uncompressed: {_named(left)}.{tied if takes_tied and left[0].kind == 'tied' else ''}",
-        err=True,
+        f"uncompressed: {_named(left)}.{tied if takes_tied and left[0].kind == 'tied' else ''}"
     )
 
 

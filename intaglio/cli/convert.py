@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json
+from intaglio.cli.output import force_option, json_option, print_json, say
+from intaglio.cli.verb import verb
 
 EPILOG = """\b
 Examples:
@@ -16,7 +17,7 @@ Examples:
 """
 
 
-@click.command("convert", epilog=EPILOG)
+@verb("convert", epilog=EPILOG)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
 @force_option
@@ -34,7 +35,7 @@ def convert_command(source: Path, output: Path, force: bool, as_json: bool) -> N
     if as_json:
         print_json(result)
     else:
-        click.echo(
+        say(
             f"{result.checkpoint}: a {result.architecture} with {result.parameters / 1e6:.1f} million parameters and "
             f"{result.tokens} tokens. Next: intaglio export {result.checkpoint} -o BUNDLE"
         )

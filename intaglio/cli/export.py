@@ -6,8 +6,12 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.bound_options import bound_options
+from intaglio.cli.choices import DTYPE
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.output_rows import summed_up
+from intaglio.cli.verb import verb
+from intaglio.verbosity import is_quiet
 
 EPILOG = """\b
 Examples:
@@ -18,18 +22,18 @@ Examples:
 """
 
 
-@click.command("export", epilog=EPILOG)
+@verb("export", epilog=EPILOG)
 @click.argument("source")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
-@click.option("--dtype", default="float32", show_default=True, help="float32, or float16 for GPUs.")
+@click.option(
+    "--dtype", type=DTYPE, default="float32", show_default=True, help="Dtype of the weights; float16 is for GPUs."
+)
 @click.option("--revision", help="Branch, tag or commit, for a hub id.")
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
 )
 @click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
-@max_abs_option
-@min_cosine_option
-@bound_option
+@bound_options
 @force_option
 @json_option
 def export_command(
@@ -59,12 +63,12 @@ def export_command(
         print_json(result)
     else:
         rows = [
-            (name, error.max_abs, error.limit, error.cosine, error.passed) for name, error in result.outputs.items()
+            (name, error.max_abs, error.limit, error.cosine, error.passed) for name, error in summed_up(result.outputs)
         ]
-        if rows:
+        if rows and not is_quiet():
             print_table("Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows)
         for note in result.notes:
             click.echo(note)
         checked = "" if rows else ", not compared with a source model"
-        click.echo(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
+        say(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
     return 1 if result.passed is False else 0

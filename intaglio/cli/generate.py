@@ -13,8 +13,10 @@ import click
 from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
-from intaglio.cli.output import json_option, print_json, print_table, size
+from intaglio.cli.output import json_option, notice, print_json, print_table, size
+from intaglio.cli.runtime_options import RUNTIME
 from intaglio.cli.text_lines import standard_input
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
 from intaglio.files import read_text
 
@@ -44,9 +46,10 @@ Examples:
 """
 
 
-@click.command("generate", epilog=EPILOG)
+@verb("generate", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompts", nargs=-1)
+@section("Prompts")
 @click.option(
     "--file",
     "files",
@@ -63,12 +66,13 @@ Examples:
     help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
 )
 @generation_options
+@section("Structure of the text")
 @click.option("--schema", type=click.Path(path_type=Path), help="Generate JSON that is valid for this JSON schema.")
 @click.option("--grammar", type=click.Path(path_type=Path), help="Generate text of this grammar, in Lark's syntax.")
 @click.option("--regex", help="Generate text that matches this regular expression.")
-@click.option(
-    "--batch", type=click.IntRange(1), default=1, show_default=True, help="Maximum prompts to generate for at a time."
-)
+@section(RUNTIME)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts in a batch.")
+@section(OUTPUT)
 @click.option("--trace", is_flag=True, help="Show each finished text in colours, by the model that wrote it.")
 @click.option("--work", is_flag=True, help="Report operations and bytes per token, with and without drafts.")
 @json_option
@@ -114,7 +118,7 @@ def generate_command(
         if len(wanted) > 1:
             generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")
         if isinstance(generator.method, Auto):
-            click.echo(generator.method.forecast(), err=True)
+            notice(generator.method.forecast())
         done: list[Generated] = []
         for run, shown in _write(generator, wanted, not as_json, trace):
             done.append(run.result())

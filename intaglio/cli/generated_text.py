@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import has_styles
+from intaglio.cli.output import has_styles, notice
 
 if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import TextGenerator
@@ -68,10 +68,9 @@ def show_trace(generator: TextGenerator, run: TextRun, result: Generated) -> Non
 
 def report_speed(generator: TextGenerator, result: Generated) -> None:
     """Print on standard error the speed of a text, why it ended, and the statistics of drafting."""
-    click.echo(
+    notice(
         f"{len(result.tokens)} tokens, {result.tokens_per_second:.1f} per second, after a prompt of "
-        f"{result.prompt_tokens} tokens in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}",
-        err=True,
+        f"{result.prompt_tokens} tokens in {result.prompt_seconds:.2f} s. {ENDS[result.stopped]}"
     )
     if generator.draft_source is not None and (result.calls.small or result.acceptance is not None):
         calls = CALLS[generator.draft_source].format(
@@ -82,6 +81,6 @@ def report_speed(generator: TextGenerator, result: Generated) -> None:
             accepted=result.accepted,
             drafted=result.accepted + result.rolled_back,
         )
-        click.echo(calls, err=True)
+        notice(calls)
     if result.blocks is not None:
-        click.echo(f"On average a token ran through {result.blocks:.1f} blocks of the model.", err=True)
+        notice(f"On average a token ran through {result.blocks:.1f} blocks of the model.")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
+from intaglio.cli.choices import OneOf
+from intaglio.cli.runtime_options import target_option, threads_option
+from intaglio.cli.verb import Decorator, group
 from intaglio.runtime.generation.strategy_choice import with_draft
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import StrategyOption, options_by_name
-from intaglio.targets import DEFAULT, summary
 
 
-def strategy_options() -> list[Callable[[Any], Any]]:
+def strategy_options() -> list[Decorator]:
     """Return one option for each field name of the strategies, as their dataclasses declare it."""
     made = []
     for name, strategies in options_by_name(STRATEGIES).items():
@@ -33,9 +34,11 @@ def _help(strategies: Mapping[str, StrategyOption]) -> str:
     return f"{said}.  [default: {', '.join(f'{each:g}' for each in defaults)}]" if defaults else f"{said}."
 
 
-DRAFTING_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+drafting_options = group(
+    "Strategy",
     click.option(
         "--strategy",
+        type=OneOf(STRATEGIES, "NAME"),
         help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; sample with a sampling "
         "option; otherwise greedy]",
     ),
@@ -45,9 +48,8 @@ DRAFTING_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),
 )
-OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    *DRAFTING_OPTIONS,
-    click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Maximum number of new tokens."),
+sampling_options = group(
+    "Sampling",
     click.option(
         "--temperature", type=float, help="Divides the logits: below 1 less random, above 1 more.  [default: 1.0]"
     ),
@@ -74,24 +76,18 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Above 0: make generated tokens less likely, each time more; -2 to 2.",
     ),
     click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
+)
+stopping_options = group(
+    "End of the text",
+    click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Maximum number of new tokens."),
     click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),
-    click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}."),
-    click.option("--threads", type=click.IntRange(1), help="CPU threads, for ort-cpu.  [default: all]"),
 )
-
-
-def generation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command all of `OPTIONS`, in their order; it gets them as the arguments of `TextGenerator`."""
-    return _with(OPTIONS, command)
-
-
-def drafting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command those of `OPTIONS` that choose the strategy and its draft model."""
-    return _with(DRAFTING_OPTIONS, command)
-
-
-def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(options):
-        command = option(command)
-    return command
+generation_options = group(
+    "Options",
+    drafting_options,
+    sampling_options,
+    stopping_options,
+    target_option(),
+    threads_option(),
+)

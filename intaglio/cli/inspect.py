@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import counted, json_option, number_of, print_json, print_table, size
+from intaglio.cli.output import counted, json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.verb import verb
 
 if TYPE_CHECKING:
     from intaglio.bundle import TensorSpec
@@ -25,7 +26,7 @@ Examples:
 HASH = 12  # digits shown of a hash
 
 
-@click.command("inspect", epilog=EPILOG)
+@verb("inspect", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--hashes", is_flag=True, help="Show the full SHA-256 of each file.")
 @json_option
@@ -64,7 +65,7 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
         for name, record in found.files.items()
     ]
     print_table("Files", ["file", "size", "SHA-256"], files)
-    click.echo(f"{bundle}: {number_of(len(files), 'files')}, {size(found.bytes)}")
+    say(f"{bundle}: {number_of(len(files), 'files')}, {size(found.bytes)}")
 
 
 def _dtypes(counts: dict[str, int]) -> str:

@@ -10,17 +10,18 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import msgspec
 
-json_option: Callable[[Any], Any] = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on one line."
-)
-force_option: Callable[[Any], Any] = click.option("--force", is_flag=True, help="Replace the output if it exists.")
+from intaglio.cli.verb import OUTPUT, group
+from intaglio.verbosity import is_quiet, is_verbose
+
+json_option = group(OUTPUT, click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line."))
+force_option = group(OUTPUT, click.option("--force", is_flag=True, help="Replace the output if it exists."))
 
 
 def print_json(result: msgspec.Struct) -> None:
@@ -78,6 +79,13 @@ def print_table(
     say()
 
 
+def shortened(lines: Sequence[str], limit: int) -> list[str]:
+    """The first `limit` lines and how many more there are; with --verbose all of them."""
+    if len(lines) <= limit + 1 or is_verbose():
+        return list(lines)
+    return [*lines[:limit], f"{len(lines) - limit:,} more, which --verbose shows"]
+
+
 def verdict(passed: bool) -> str:
     """Return the last word of a comparison, to print with `say`: "Passed" in green, or "FAILED" in red."""
     return _judged([passed], 0, "Passed" if passed else "FAILED")
@@ -95,8 +103,23 @@ def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
 
 
 def say(line: str = "") -> None:
-    """Print a line that may contain styles."""
-    click.echo(line, color=has_styles())
+    """Print a line that may contain styles; a terminal breaks it between words."""
+    click.echo(_fitting(line, sys.stdout), color=has_styles())
+
+
+def notice(line: str) -> None:
+    """Print a line about the work on standard error, unless --quiet is given."""
+    if not is_quiet():
+        click.echo(_fitting(line, sys.stderr), err=True)
+
+
+def _fitting(line: str, stream: TextIO) -> str:
+    """`line` in as many lines as it takes on the terminal behind `stream`; words, such as paths, stay whole."""
+    from intaglio.cli.table import wrap
+
+    if not stream.isatty():
+        return line
+    return "\n".join(wrap(line, shutil.get_terminal_size().columns, fold=False))
 
 
 def style(text: str, **styles: Any) -> str:

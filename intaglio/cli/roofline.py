@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.runtime_options import threads_option
+from intaglio.cli.verb import OUTPUT, section, verb
 
 if TYPE_CHECKING:
     from intaglio.validate.roofline import Roofline
@@ -19,7 +21,7 @@ Examples:
 """
 
 
-@click.command("roofline", epilog=EPILOG)
+@verb("roofline", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--tokens",
@@ -37,7 +39,8 @@ Examples:
     show_default=True,
     help="Sequence length after the run. Can be repeated.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all]")
+@threads_option()
+@section(OUTPUT)
 @click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline plot to this SVG file.")
 @force_option
 @json_option
@@ -90,9 +93,9 @@ def roofline_command(
     )
     print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
     if note := _cache_note(result):
-        click.echo(note)
+        say(note)
     if picture is not None:
-        click.echo(f"picture: {picture}")
+        say(f"picture: {picture}")
 
 
 def _cache_note(found: Roofline) -> str | None:

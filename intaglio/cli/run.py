@@ -12,9 +12,10 @@ import click
 
 from intaglio.cli.output import json_option, print_json, print_table
 from intaglio.cli.run_speech import SpeechFlags, speech_flags, takes_recordings, transcribe
+from intaglio.cli.runtime_options import target_option, threads_option
 from intaglio.cli.text_lines import lines
+from intaglio.cli.verb import verb
 from intaglio.errors import UsageError
-from intaglio.targets import DEFAULT, summary
 
 if TYPE_CHECKING:
     from intaglio.runtime.run_texts import Ran
@@ -36,7 +37,7 @@ MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns
 PAIRS = 20
 
 
-@click.command("run", epilog=EPILOG)
+@verb("run", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1, metavar="[TEXTS or RECORDINGS]...")
 @click.option(
@@ -45,7 +46,8 @@ PAIRS = 20
     type=click.Path(path_type=Path),
     help="UTF-8 file with one text per line, - for stdin; a folder or list (.tsv, .jsonl) of recordings.",
 )
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
+@target_option()
+@threads_option()
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
@@ -57,6 +59,7 @@ def run_command(
     texts: tuple[str, ...],
     file: Path | None,
     target: str,
+    threads: int | None,
     batch_size: int,
     truncate: bool,
     top: int,
@@ -80,13 +83,13 @@ def run_command(
             raise UsageError(
                 "--similarity compares embeddings of texts, and the bundle takes recordings. Leave it out."
             )
-        transcribe(bundle, texts, file, target, speech, as_json)
+        transcribe(bundle, texts, file, target, threads, speech, as_json)
         return
     speech.refuse(bundle)
     if compare:
-        _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate), as_json)
+        _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate, threads), as_json)
         return
-    for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top):
+    for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top, threads=threads):
         if as_json:
             print_json(result)
         else:

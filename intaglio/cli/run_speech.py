@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.output import print_json
+from intaglio.cli.output import notice, print_json
 from intaglio.cli.printable import printable
+from intaglio.cli.verb import group, section
 from intaglio.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
@@ -47,37 +48,33 @@ class SpeechFlags:
         )
 
 
-def beam_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the beam search to a command: `beam` to `word_bonus`."""
-    beam = click.option(
-        "--beam", type=int, help="Speech: width of a prefix beam search; without it, decoding is greedy."
-    )
-    language_model = click.option(
+SPEECH = "Speech recognisers"
+beam_options = group(
+    SPEECH,
+    click.option("--beam", type=int, help="Width of a prefix beam search; without it, decoding is greedy."),
+    click.option(
         "--language-model",
         type=click.Path(path_type=Path),
-        help="Speech: ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
-    )
-    weight = click.option(
-        "--language-model-weight",
-        type=float,
-        help="Speech: factor of the language model's logarithms.  [default: 0.5]",
-    )
-    bonus = click.option(
+        help="ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
+    ),
+    click.option(
+        "--language-model-weight", type=float, help="Factor of the language model's logarithms.  [default: 0.5]"
+    ),
+    click.option(
         "--word-bonus",
         type=float,
-        help="Speech: score of each word with a language model; higher for more and shorter words.  [default: 1.5]",
-    )
-    return beam(language_model(weight(bonus(command))))
+        help="Score of each word with a language model; higher for more and shorter words.  [default: 1.5]",
+    ),
+)
 
 
 def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of speech to a command, which gets them as `speech`."""
 
+    @section(SPEECH)
     @beam_options
-    @click.option("--max-seconds", type=float, help="Speech: refuse recordings that are longer.")
-    @click.option(
-        "--stream", is_flag=True, help="Speech: transcribe raw 16-bit samples from standard input while they arrive."
-    )
+    @click.option("--max-seconds", type=float, help="Refuse recordings that are longer.")
+    @click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive.")
     @functools.wraps(command)
     def with_flags(
         beam: int | None,
@@ -105,7 +102,13 @@ def takes_recordings(bundle: Path) -> bool:
 
 
 def transcribe(
-    bundle: Path, recordings: tuple[str, ...], file: Path | None, target: str, flags: SpeechFlags, as_json: bool
+    bundle: Path,
+    recordings: tuple[str, ...],
+    file: Path | None,
+    target: str,
+    threads: int | None,
+    flags: SpeechFlags,
+    as_json: bool,
 ) -> None:
     """Print what is said in recordings, or on standard input."""
     from intaglio.runtime import run
@@ -114,7 +117,7 @@ def transcribe(
     if flags.stream:
         if recordings or file:
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
-        _stream(bundle, target, flags.options(), as_json)
+        _stream(bundle, target, threads, flags.options(), as_json)
         return
     if bool(recordings) == bool(file):
         got = "both" if recordings else "neither"
@@ -129,6 +132,7 @@ def transcribe(
         language_model_weight=flags.language_model_weight,
         word_bonus=flags.word_bonus,
         max_seconds=flags.max_seconds,
+        threads=threads,
     )
     for result in results:
         if as_json:
@@ -138,16 +142,16 @@ def transcribe(
             click.echo(printable(f"{name}{result.transcript}"))
 
 
-def _stream(bundle: Path, target: str, options: SpeechOptions, as_json: bool) -> None:
+def _stream(bundle: Path, target: str, threads: int | None, options: SpeechOptions, as_json: bool) -> None:
     """Print the words said on standard input as they become final."""
     from intaglio.bundle import Bundle
     from intaglio.runtime.speech.audio_file import read_pcm
     from intaglio.runtime.speech.recognizer import SpeechRecognizer
 
-    with SpeechRecognizer(Bundle.open(bundle), target, options=options) as recognizer:
+    with SpeechRecognizer(Bundle.open(bundle), target, threads, options=options) as recognizer:
         stream = recognizer.stream()
         rate = recognizer.audio.sample_rate
-        click.echo(f"listening: {rate} samples per second, latency {stream.latency:.2f} s", err=True)
+        notice(f"listening: {rate} samples per second, latency {stream.latency:.2f} s")
         updates = (stream.feed(block) for block in read_pcm(sys.stdin.buffer, rate))
         for update in _then(updates, stream.flush):
             for word in update.words:

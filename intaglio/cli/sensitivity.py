@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import json_option, print_json, size
+from intaglio.cli.output import json_option, print_json, say, size
+from intaglio.cli.verb import verb
 
 EPILOG = """\b
 Examples:
@@ -16,7 +17,7 @@ Examples:
 """
 
 
-@click.command("sensitivity", epilog=EPILOG)
+@verb("sensitivity", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file.")
 @click.option(
@@ -51,7 +52,7 @@ def sensitivity_command(
     if as_json:
         print_json(result)
         return
-    click.echo(
+    say(
         f"{result.file}: {size(output.stat().st_size)}, {result.weights} matrices; {result.tokens:,} tokens in "
         f"{result.samples} windows, loss {result.loss:.3f} nats per token, in {result.seconds:.0f} s"
     )

@@ -7,12 +7,14 @@ from typing import Any, Literal
 
 import click
 
+from intaglio.cli.choices import OneOf
 from intaglio.cli.generation_options import drafting_options
 from intaglio.cli.run_speech import beam_options
+from intaglio.cli.runtime_options import target_option, threads_option
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files import read_text
-from intaglio.targets import DEFAULT, summary
 
 EPILOG = """\b
 Examples:
@@ -23,11 +25,11 @@ Examples:
   intaglio serve chat=qwen3 speech=squeezeformer --language-model words.arpa
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
-    -d '{"model": "llama", "messages": [{"role": "user", "content": "Hello!"}]}'
+    -d '{"model": "llama", "messages": [{"role": "user", "content": "Hi!"}]}'
 """
 
 
-@click.command("serve", epilog=EPILOG)
+@verb("serve", epilog=EPILOG)
 @click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
 @click.option(
     "--agent",
@@ -37,6 +39,7 @@ Examples:
     metavar="FILE",
     help="YAML, TOML or JSON file that describes an agent, which becomes a model too. Can be repeated.",
 )
+@section("Network")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all networks.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
@@ -45,7 +48,8 @@ Examples:
 @click.option(
     "--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated."
 )
-@click.option("--rows", default=8, show_default=True, help="Texts to generate at a time, per decoder.")
+@section("Limits")
+@click.option("--rows", default=8, show_default=True, help="Texts generated concurrently, per decoder.")
 @click.option("--max-waiting", default=256, show_default=True, help="Waiting requests per model; beyond: status 429.")
 @click.option(
     "--max-waiting-tokens", default=1 << 18, show_default=True, help="Tokens of their prompts; beyond: status 429."
@@ -72,11 +76,12 @@ Examples:
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
 @drafting_options
 @beam_options
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads per model, for ort-cpu.  [default: all]")
+@target_option()
+@threads_option("CPU threads per model")
+@section(OUTPUT)
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps of decoders here, as a Chrome trace.")
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
+    "--log-format", type=OneOf(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
 def serve_command(
     bundles: tuple[str, ...],

@@ -8,6 +8,9 @@ from contextlib import suppress
 
 import click
 
+from intaglio.cli.output import notice
+from intaglio.cli.verb import verb
+
 EPILOG = """\b
 Examples:
   intaglio serve-tools calculate search:notes
@@ -16,7 +19,7 @@ Examples:
 """
 
 
-@click.command("serve-tools", epilog=EPILOG)
+@verb("serve-tools", epilog=EPILOG)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Serve over HTTP; 0: any free port.  [default: stdio]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with --port.")
@@ -40,9 +43,7 @@ async def _serve(sources: tuple[str, ...], port: int | None, host: str) -> None:
         async with open_tools(sources) as tools:
             if port is not None:
                 shown = f"serving {', '.join(tools)} at"
-                await serve_tools(
-                    list(tools.values()), "http", host, port, lambda at: click.echo(f"{shown} {at}", err=True)
-                )
+                await serve_tools(list(tools.values()), "http", host, port, lambda at: notice(f"{shown} {at}"))
             else:
                 await asyncio.shield(asyncio.create_task(serve_tools(list(tools.values()))))
     except asyncio.CancelledError:

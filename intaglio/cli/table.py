@@ -110,8 +110,8 @@ def _words(text: str) -> list[str]:
     return re.split(r"(?<![≤≥<>±=]) +|\n", text)
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Wrap a text into lines of at most `width` characters."""
+def wrap(text: str, width: int, fold: bool = True) -> list[str]:
+    """Wrap a text into lines of at most `width` characters; without `fold`, a longer word has a line of its own."""
     lines = []
     for paragraph in text.split("\n"):
         if cell_len(paragraph) <= width:
@@ -124,7 +124,7 @@ def wrap(text: str, width: int) -> list[str]:
                 continue
             if line:
                 lines.append(line)
-            *full, line = _fold(word, width)
+            *full, line = _fold(word, width) if fold else [word]
             lines += full
         lines.append(line)
     return lines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import json_option, print_json, print_table, say
+from intaglio.cli.verb import verb
 
 EPILOG = """\b
 Examples:
@@ -14,7 +15,7 @@ Examples:
 """
 
 
-@click.command("tune", epilog=EPILOG)
+@verb("tune", epilog=EPILOG)
 @click.option("--quick", is_flag=True, help="Measure one small shape a few times: takes seconds, but is less reliable.")
 @json_option
 def tune_command(quick: bool, as_json: bool) -> None:
@@ -46,7 +47,7 @@ def tune_command(quick: bool, as_json: bool) -> None:
         rows,
         may_drop=["default Gproducts/s", "default"],
     )
-    click.echo(f"stored in {found.table}")
+    say(f"stored in {found.table}")
 
 
 def _steps(pair: tuple[int, int]) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
-from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, size
+from intaglio.cli.choices import OneOf
+from intaglio.cli.output import force_option, json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.runtime_options import target_option, threads_option
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
 from intaglio.runtime.strategies import BigLittleDecoder
 from intaglio.runtime.strategies.options import options_of
-from intaglio.targets import DEFAULT, summary
 
 EPILOG = """\b
 Examples:
@@ -34,7 +36,7 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
     return click.option(f"--{name}", multiple=True, type=known.kind, help=said)
 
 
-@click.command("tune-decoding", epilog=EPILOG)
+@verb("tune-decoding", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--draft", type=click.Path(path_type=Path), help="Bundle of the small (draft) model.")
 @click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit).")
@@ -49,11 +51,12 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
 )
 @click.option(
     "--metric",
-    type=click.Choice(["bleu", "rouge_1", "rouge_2", "rouge_l"]),
+    type=OneOf(["bleu", "rouge_1", "rouge_2", "rouge_l"]),
     default="bleu",
     show_default=True,
     help="Metric of quality.",
 )
+@section("Thresholds to try")
 @_threshold("fallback", "0.3, 0.5, 0.7, 0.8, 0.9")
 @_threshold("rollback", "1, 2, 3, 5, 10")
 @click.option(
@@ -62,10 +65,12 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
     show_default=True,
     help=_BILD["max_draft"].meaning.capitalize() + ".",
 )
+@section("Texts")
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per text.")
 @click.option("--max-samples", type=click.IntRange(min=1), help="Use only the first lines of --data.  [default: all]")
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime for the models: {summary()}.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads, for ort-cpu.  [default: all]")
+@target_option("Runtime for the models")
+@threads_option()
+@section(OUTPUT)
 @click.option("--picture", type=click.Path(path_type=Path), help="Plot quality over speed to this SVG file.")
 @force_option
 @json_option
@@ -128,9 +133,9 @@ def tune_decoding_command(
         may_drop=["operations per byte", "operations per token", "bytes per token", "rejected", "large calls"],
     )
     command = f"intaglio generate {shlex.quote(str(bundle))} {result.options}"
-    click.echo(f"Fastest with a quality drop of at most {max_quality_drop:g} points: {command}")
+    say(f"Fastest with a quality drop of at most {max_quality_drop:g} points: {command}")
     if picture is not None:
-        click.echo(f"picture: {picture}")
+        say(f"picture: {picture}")
 
 
 def _cell(threshold: float | None) -> str:

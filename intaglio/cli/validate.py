@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.bound_options import bound_option, max_abs_option, min_cosine_option
-from intaglio.cli.output import json_option, print_json, print_table, say, verdict
+from intaglio.cli.bound_options import bound_options
+from intaglio.cli.choices import OneOf
+from intaglio.cli.output import json_option, print_json, print_table, say, shortened, verdict
+from intaglio.cli.output_rows import summed_up
 from intaglio.cli.printable import printable
-from intaglio.cli.run_speech import beam_options
+from intaglio.cli.run_speech import SPEECH, beam_options
+from intaglio.cli.runtime_options import target_option, threads_option
+from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
-from intaglio.targets import DEFAULT, summary
+from intaglio.targets import TARGETS
+from intaglio.verbosity import is_quiet
 
 if TYPE_CHECKING:
     from intaglio.validate.results import Validated
+
+BROKEN = 3  # violated bounds that are printed, without --verbose
+ADVISED = 5  # recipes that are named
 
 EPILOG = """\b
 Examples:
@@ -33,14 +41,14 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
   relative, max_abs, min_cosine, layer                 values of any model
   mean_cosine, min_cosine, rank_correlation            embeddings
   label_agreement, score_error                         classes, regression
-  kl_divergence, perplexity_rise (percent), same_top   distributions over tokens
-  token_errors, same_top                               what a speech recogniser hears
+  kl_divergence, perplexity_rise (percent), same_top   distributions
+  token_errors, same_top                               speech: the tokens
   wer, cer (percent)                                   recordings
   wer_rise, cer_rise (points, with --against)          recordings
 """
 
 
-@click.command("validate", epilog=EPILOG)
+@verb("validate", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--against",
@@ -51,27 +59,30 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
     type=click.Path(path_type=Path),
     help="UTF-8 file with one sentence per line, or .npz arrays by input name.",
 )
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime: {summary()}, or reference.")
+@target_option(kind=OneOf([*TARGETS, "reference"]), also=", or reference")
+@threads_option()
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
 @click.option("--samples", default=64, show_default=True, help="Number of sentences to run.")
 @click.option("--batch-size", default=8, show_default=True, help="Sentences per run.")
-@max_abs_option
-@min_cosine_option
+@section("Bounds")
+@bound_options
 @click.option("--max-perplexity-rise", type=float, metavar="PERCENT", help="Maximum rise of the perplexity.")
-@bound_option
+@section("Language models")
 @click.option(
     "--perplexity",
     type=click.Path(path_type=Path),
     help='Score the model on this UTF-8 text; for an encoder-decoder, JSON lines {"prompt": ..., "reference": ...}.',
 )
+@click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
+@click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
+@section(SPEECH)
 @click.option(
     "--wer",
     type=click.Path(path_type=Path),
     help="Measure word errors on these recordings: .tsv (recording, tab, text) or .jsonl (audio_filepath, text).",
 )
 @beam_options
-@click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
-@click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
+@section(OUTPUT)
 @click.option(
     "--report", type=click.Path(path_type=Path), help="Directory for the reports.  [default: reports/ in the bundle]"
 )
@@ -90,6 +101,17 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     if as_json:
         print_json(result)
         return 0 if result.passed else 1
+    if not is_quiet():
+        _show(result, bundle, options)
+    if not result.judged:
+        say(f"Measured, not judged: add --against BUNDLE to judge it. Report: {result.report}")
+    else:
+        say(f"{verdict(result.passed)}. Report: {result.report}")
+    return 0 if result.passed else 1
+
+
+def _show(result: Validated, bundle: Path, options: Mapping[str, Any]) -> None:
+    """Print all that was measured, and its bounds."""
     against = options["against"] or "pytorch"
     if isinstance(result.perplexity, float):
         _show_perplexity(result, bundle, options["perplexity"] or options["data"] or f"what {against} writes")
@@ -99,11 +121,8 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
         _show_outputs(result, f"{bundle} on {options['target']} against {against}", options["bisect"])
     if result.judged and result.measures:
         _show_measures(result)
-    if not result.judged:
-        say(f"Measured, not judged: add --against BUNDLE to judge it. Report: {result.report}")
-    else:
-        say(f"{verdict(result.passed)}. Report: {result.report}")
-    return 0 if result.passed else 1
+    if result.judged and not result.passed and result.measures:
+        _advise(bundle, options)
 
 
 def _check_alone(options: Mapping[str, Any]) -> None:
@@ -116,20 +135,39 @@ def _check_alone(options: Mapping[str, Any]) -> None:
 def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
     rows = [
         (name, error.max_abs, error.mean_abs, error.relative, error.cosine, error.bound, error.passed)
-        for name, error in result.outputs.items()
+        for name, error in summed_up(result.outputs)
     ]
     columns = ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"]
     print_table(title, columns, rows, may_drop=["mean |error|", "relative"])
-    for error in result.outputs.values():
-        for broken in error.broken:
-            say(printable(f"{broken[0].upper()}{broken[1:]}."))
+    broken = [sentence for error in result.outputs.values() for sentence in error.broken]
+    for sentence in shortened(broken, BROKEN):
+        say(printable(f"{sentence[0].upper()}{sentence[1:]}."))
     if result.not_compared:
-        names = ", ".join(result.not_compared)
+        names = ", ".join(shortened(result.not_compared, BROKEN))
         say(printable(f"Not compared, because the other model does not have it: {names}"))
     if bisected:
         first = result.first_layer_beyond
         found = f"{first.layer}: relative error {first.relative:.3g}, bound {first.bound:.3g}" if first else "none"
         say(printable(f"First layer beyond its bound: {found}"))
+
+
+def _advise(bundle: Path, options: Mapping[str, Any]) -> None:
+    """Name the recipes that passed on models like this one."""
+    from intaglio.bounds import given_bounds
+    from intaglio.cli.recipes import described
+    from intaglio.manifest_reading import read_manifest
+    from intaglio.validate.recipe_advice import recipes_to_try
+
+    given = given_bounds(*(options[name] for name in ("bound", "max_abs", "min_cosine", "max_perplexity_rise")))
+    found = recipes_to_try(read_manifest(bundle), given)
+    rows = [
+        (f"{each.recipe} {each.options}", f"{each.size:.2f}", described(each.measures), ", ".join(each.models))
+        for each in found[:ADVISED]
+    ]
+    if rows:
+        columns = ["--recipe", "size", "against float32, at worst", "measured on"]
+        print_table("Recipes that passed on other models of this task", columns, rows, may_drop=["measured on"])
+        say("Yours may differ. `intaglio recipes` says what these models are; --bisect finds the first bad layer.")
 
 
 def _show_measures(result: Validated) -> None:

@@ -99,7 +99,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
-    return run_recordings(bundle, inputs, options.target, options.speech)
+    return run_recordings(bundle, inputs, options.target, options.speech, options.threads)
 
 
 RECORDINGS = Modality("recordings", load_recordings, _calibration, _mask, _run)

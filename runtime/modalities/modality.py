@@ -47,6 +47,7 @@ class RunOptions:
     truncate: bool = False  # texts
     top: int = 5  # words for a blank of a text
     speech: SpeechOptions | None = None  # recordings
+    threads: int | None = None  # of ONNX Runtime
 
 
 class Run(Protocol):

@@ -35,7 +35,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
-    return run(bundle.path, inputs, options.target, options.batch_size, options.truncate, options.top)
+    return run(bundle.path, inputs, options.target, options.batch_size, options.truncate, options.top, options.threads)
 
 
 TEXTS = Modality("texts", _load, _calibration, _mask, _run)

@@ -26,10 +26,14 @@ class Transcribed(msgspec.Struct):
 
 
 def run_recordings(
-    bundle: Bundle, recordings: Iterable[str | Path], target: str = DEFAULT, options: SpeechOptions | None = None
+    bundle: Bundle,
+    recordings: Iterable[str | Path],
+    target: str = DEFAULT,
+    options: SpeechOptions | None = None,
+    threads: int | None = None,
 ) -> Iterator[Transcribed]:
     """Transcribe each of `recordings` with `bundle`, in order; see `SpeechRecognizer`."""
-    with SpeechRecognizer(bundle, target, options=options) as recognizer:
+    with SpeechRecognizer(bundle, target, threads, options=options) as recognizer:
         for recording in recordings:
             began = time.perf_counter()
             found = recognizer.transcribe(recording)

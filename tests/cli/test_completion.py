@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from intaglio.cli import VERBS, completion
+from intaglio.cli.choices import DTYPE
 from intaglio.exporters.export_model import DTYPES
-from intaglio.graph_passes.recipes import RECIPES
 from intaglio.validate.sides import PYTORCH, REFERENCE
 
 
@@ -76,8 +76,7 @@ def test_a_user_without_a_home_is_offered_directories(monkeypatch: pytest.Monkey
 
 
 def test_the_names_offered_are_those_that_exist() -> None:
-    assert list(completion.RECIPES) == list(RECIPES)
-    assert completion.DTYPES == DTYPES
+    assert DTYPE.names == DTYPES
     assert completion.AGAINST == (PYTORCH, REFERENCE)
 
 

@@ -13,7 +13,7 @@ from speech_bundles import RECORDINGS, export_recogniser
 
 from intaglio.bundle import Bundle
 from intaglio.cli import compress, sensitivity
-from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.load_recipe import load_recipe
 from intaglio.graph_passes.surgeon import Surgeon
 from intaglio.sensitivity_file import Sensitivities
 

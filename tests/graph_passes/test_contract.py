@@ -16,7 +16,8 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Counts, Need, Pass, PassInputs
-from intaglio.graph_passes.recipes import PASSES, RECIPES
+from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.pass_table import PASSES
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
@@ -49,7 +50,7 @@ def test_no_pass_is_called_in_a_way_of_its_own() -> None:
     ],
 )
 def test_a_recipe_needs_what_its_passes_do(recipe: str, needs: set[Need]) -> None:
-    assert {need for each in RECIPES[recipe] for need in each.needs} == needs
+    assert {need for each in load_recipe(recipe)[1] for need in each.needs} == needs
 
 
 def test_options_change_what_a_pass_needs() -> None:

@@ -14,8 +14,10 @@ from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.fold_batch_norm import FoldBatchNorm
 from intaglio.graph_passes.fold_constants import FoldConstants
 from intaglio.graph_passes.fold_scales import FoldScales
+from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.pass_table import PASSES
 from intaglio.graph_passes.raise_opset import RaiseOpset
-from intaglio.graph_passes.recipes import PASSES, RECIPES, load_recipe
+from intaglio.graph_passes.recipes import RECIPES
 from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.lut import Lut
 from intaglio.graph_passes.weights.rtn import Rtn
@@ -29,7 +31,7 @@ def write(folder: Path, content: str | bytes) -> Path:
 
 def test_names_of_passes_are_the_keys_of_the_table() -> None:
     assert {name: getattr(made, "name", None) for name, made in PASSES.items()} == {name: name for name in PASSES}
-    assert all(type(entry) in PASSES.values() for recipe in RECIPES.values() for entry in recipe)
+    assert all(type(entry) in PASSES.values() for recipe in RECIPES for entry in load_recipe(recipe)[1])
 
 
 def test_recipe_by_name() -> None:
@@ -149,15 +151,16 @@ def test_the_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "integer-only.md").read_text()
     block = page[page.index("       passes:\n") :].split("\n4. ")[0]
     _, passes = load_recipe(write(tmp_path, textwrap.dedent(block)))
-    assert list(map(type, passes)) == list(map(type, RECIPES["int8-only"]))
-    changed = [each for each, usual in zip(passes, RECIPES["int8-only"], strict=True) if each != usual]
+    usual = load_recipe("int8-only")[1]
+    assert list(map(type, passes)) == list(map(type, usual))
+    changed = [each for each, before in zip(passes, usual, strict=True) if each != before]
     assert [each.name for each in changed] == ["equalize", "calibrate"]
 
 
 def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_path: Path) -> None:
     _, passes = load_recipe("gptq", {"bits": 3, "group_size": 64})
-    assert passes == [*RECIPES["canonical"], Gptq(bits=3, group_size=64)]
-    assert load_recipe("gptq", {"bits": None, "group_size": None})[1] == RECIPES["gptq"]
+    assert passes == [*load_recipe("canonical")[1], Gptq(bits=3, group_size=64)]
+    assert load_recipe("gptq", {"bits": None, "group_size": None})[1] == load_recipe("gptq")[1]
     path = write(tmp_path, "passes: [{rtn: {skip: ['*.mlp.*']}}, canonicalize, {lut: {bits: 2, skip: [lm_head]}}]")
     rtn, _, lut = load_recipe(path, {"bits": 3, "group_size": 64})[1]
     assert rtn == Rtn(bits=3, group_size=64, skip=("*.mlp.*",)) and lut == Lut(bits=3, skip=("lm_head",))

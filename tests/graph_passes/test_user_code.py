@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from intaglio.errors import GraphError, UsageError
-from intaglio.graph_passes.recipes import load_recipe
+from intaglio.graph_passes.load_recipe import load_recipe
 from intaglio.graph_passes.surgeon import Surgeon
 from intaglio.graph_passes.user_code import UserCode
 

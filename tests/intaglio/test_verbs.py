@@ -38,6 +38,8 @@ NO_FUNCTION = {
 # Options that no function has, and what does the same in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
+    "* --quiet": "functions print nothing",
+    "* --verbose": "intaglio.verbosity",
     "agent --force": "it guards --timeline and --trace",
     "agent --latency": "the result has it",
     "agent --timeline": "intaglio.runtime.agents.timeline.timeline",

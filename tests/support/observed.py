@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from intaglio.graph_passes.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.pass_table import PASSES
 from intaglio.graph_passes.recipes import LOWERING
 from intaglio.plugins.inlining import inline
 
@@ -59,7 +60,7 @@ def lower(model: ir.Model, feeds: dict[str, Array], equalize: bool = False) -> d
     if equalize:
         Equalize()(model)
         observe(model, feeds)
-    return {each.name: each(model)[1].reasons for each in LOWERING}
+    return {name: PASSES[name]()(model)[1].reasons for name in map(str, LOWERING)}
 
 
 def run_integer(model: ir.Model, feeds: dict[str, Array]) -> list[Array]:

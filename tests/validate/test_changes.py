@@ -10,7 +10,8 @@ import pytest
 
 from intaglio.bundle import FORMAT, Manifest, PassRecord, Source, TensorSpec
 from intaglio.effect import Effect
-from intaglio.graph_passes.recipes import PASSES, RECIPES
+from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.pass_table import PASSES
 from intaglio.validate.changes import changes_between, effect_of
 
 
@@ -31,7 +32,7 @@ def manifest(*names: str | PassRecord, dtype: str = "float32", output: str = "fl
 
 
 def recorded(recipe: str) -> list[PassRecord]:
-    return [PassRecord(each.name, dataclasses.asdict(each)) for each in RECIPES[recipe]]  # type: ignore[call-overload]
+    return [PassRecord(each.name, dataclasses.asdict(each)) for each in load_recipe(recipe)[1]]  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def file(found: Bench, path: Path) -> str:
 def picture(found: Bench) -> str:
     """An SVG file: throughput and latency at each concurrency and prompt length, beside the baseline's."""
     names = {float(place): _name(row) for place, row in enumerate(found.rows)}
-    x = Axis("requests at a time × tokens of a prompt", {-0.5: "", **names, len(names) - 0.5: ""})
+    x = Axis("concurrency × prompt tokens", {-0.5: "", **names, len(names) - 0.5: ""})
     sides: list[tuple[Side, Kind, Kind]] = [(found, "ours", "exact")]
     if found.baseline is not None:
         sides.append((found.baseline, "peer", "other"))

@@ -11,6 +11,7 @@ from intaglio.cli.train.int8_only import int8_only_command
 from intaglio.cli.train.ngram import ngram_command
 from intaglio.cli.train.prune import prune_command
 from intaglio.cli.train.speech import speech_command
+from intaglio.cli.verb import VerbGroup
 
 EPILOG = """\b
 Examples:
@@ -34,7 +35,7 @@ METHODS = (
 )
 
 
-@click.group("train", epilog=EPILOG)
+@click.group("train", cls=VerbGroup, epilog=EPILOG)
 def train_command() -> None:
     """Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned; train a speech recogniser."""
 

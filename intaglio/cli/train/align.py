@@ -7,8 +7,10 @@ from typing import Literal
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
-from intaglio.targets import DEFAULT, summary
+from intaglio.cli.choices import DTYPE
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.runtime_options import target_option, threads_option
+from intaglio.cli.verb import section, verb
 
 EPILOG = """\b
 Examples:
@@ -20,7 +22,7 @@ Examples:
 """
 
 
-@click.command("align", epilog=EPILOG, short_help="Align a small (draft) model with the large one.")
+@verb("align", epilog=EPILOG, short_help="Align a small (draft) model with the large one.")
 @click.argument("source", metavar="SMALL", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--teacher", required=True, type=click.Path(path_type=Path), help="Bundle of the large model.")
@@ -33,15 +35,14 @@ Examples:
 @click.option("--prompt-tokens", default=64, show_default=True, help="Tokens per window of text.")
 @click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per prompt.")
 @click.option("--texts", type=int, help="Use only the first prompts of --data.  [default: all]")
+@section("Training")
 @click.option("--steps", default=300, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and generated at a time.")
+@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and per batch of generation.")
 @click.option("--learning-rate", default=2e-4, show_default=True, help="Learning rate of Adam.")
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float16"]), help="Dtype of the written weights.  [default: unchanged]"
-)
+@click.option("--dtype", type=DTYPE, help="Dtype of the written weights.  [default: unchanged]")
 @click.option("--seed", default=0, show_default=True, help="Random seed of the order of the texts.")
-@click.option("--target", default=DEFAULT, show_default=True, help=f"Runtime for the large model: {summary()}.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads of the large model, for ort-cpu.  [default: all]")
+@target_option("Runtime for the large model")
+@threads_option("CPU threads of the large model")
 @force_option
 @json_option
 def align_command(
@@ -82,7 +83,7 @@ def align_command(
         ("after", result.loss, f"{result.agreement:.1%}"),
     ]
     print_table(f"On {result.held_out:,} held-out tokens", ["", "loss", "agreement"], rows)
-    click.echo(
+    say(
         f"{result.checkpoint}: trained for {result.steps} steps on {result.texts:,} texts of {result.teacher}, "
         f"{result.tokens:,} tokens, in {result.seconds:.0f} s"
     )

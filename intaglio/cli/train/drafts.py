@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.choices import OneOf
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.verb import verb
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows."),
         click.option(
             "--precision",
-            type=click.Choice(["float32", "bfloat16"]),
+            type=OneOf(["float32", "bfloat16"]),
             default="float32",
             show_default=True,
             help="Precision of matrix products; bfloat16 is twice as fast on CPUs that support it.",
@@ -61,7 +63,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command(
+@verb(
     "hidden-transfer",
     epilog=HIDDEN_TRANSFER_EPILOG,
     short_help="Train drafts from pseudo hidden states in middle layers.",
@@ -98,7 +100,7 @@ def hidden_transfer_command(
     _print_drafts(result, as_json)
 
 
-@click.command("medusa", epilog=MEDUSA_EPILOG, short_help="Train Medusa heads on the last layer, for comparison.")
+@verb("medusa", epilog=MEDUSA_EPILOG, short_help="Train Medusa heads on the last layer, for comparison.")
 @draft_options
 def medusa_command(
     source: Path,
@@ -145,4 +147,4 @@ def _print_drafts(result: TrainedDrafts, as_json: bool) -> None:
         for ahead, step in enumerate(result.steps, 1)
     ]  # fmt: skip
     print_table(f"Agreement with the model on {result.held_out:,} held-out tokens", columns, rows)
-    click.echo(f"{result.checkpoint}: {result.parameters:,} parameters of drafts, in {result.seconds:.0f} s")
+    say(f"{result.checkpoint}: {result.parameters:,} parameters of drafts, in {result.seconds:.0f} s")

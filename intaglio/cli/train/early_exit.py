@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.verb import section, verb
 
 EPILOG = """\b
 Examples:
@@ -20,12 +21,13 @@ Examples:
 """
 
 
-@click.command("early-exit", epilog=EPILOG, short_help="Train a decoder to predict at an early exit too.")
+@verb("early-exit", epilog=EPILOG, short_help="Train a decoder to predict at an early exit too.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
 @click.option("--layer", type=int, help="Blocks before the exit.  [default: a quarter of them]")
 @click.option("--every-layer", is_flag=True, help="Add an exit after every block, for generate --strategy calm.")
+@section("Training")
 @click.option("--steps", default=500, show_default=True, help="Steps of the optimiser.")
 @click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
 @click.option("--max-tokens", default=128, show_default=True, help="Tokens per window.")
@@ -68,4 +70,4 @@ def early_exit_command(
         rows.append(("agreement with the whole model", f"{each.agreement_before:.1%}", f"{each.agreement:.1%}"))
     rows.append(("whole model: loss", last.loss_before, last.loss))
     print_table(f"Predictions on {result.held_out:,} held-out tokens", ["", "before", "after"], rows)
-    click.echo(f"{result.checkpoint}: trained on {result.tokens:,} tokens in {result.seconds:.0f} s")
+    say(f"{result.checkpoint}: trained on {result.tokens:,} tokens in {result.seconds:.0f} s")

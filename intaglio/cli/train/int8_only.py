@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.verb import section, verb
 
 EPILOG = """\b
 Examples:
@@ -17,7 +18,7 @@ Examples:
 """
 
 
-@click.command("int8-only", epilog=EPILOG, short_help="Fine-tune the integer weights of an int8-only bundle.")
+@verb("int8-only", epilog=EPILOG, short_help="Fine-tune the integer weights of an int8-only bundle.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output bundle.")
 @click.option(
@@ -32,6 +33,7 @@ Examples:
     type=click.Path(path_type=Path),
     help="Real inputs: UTF-8 with one text per line, or .npz arrays by input name; no labels. A tenth is held out.",
 )
+@section("Training")
 @click.option("--steps", default=200, show_default=True, help="Steps of the optimiser.")
 @click.option("--batch-size", default=8, show_default=True, help="Texts per step.")
 @click.option(
@@ -80,5 +82,5 @@ def int8_only_command(
     rows = [("before", result.loss_before), ("after", result.loss_after)]
     print_table(f"Distance to {result.teacher} on {result.held_out} held-out texts", ["", "loss"], rows)
     outputs = ", ".join(result.outputs)
-    click.echo(f"Loss measured on {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
-    click.echo(f"{result.bundle}: {result.changed:,} of {result.trained:,} integers changed, in {result.seconds:.0f} s")
+    say(f"Loss measured on {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
+    say(f"{result.bundle}: {result.changed:,} of {result.trained:,} integers changed, in {result.seconds:.0f} s")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json
+from intaglio.cli.output import force_option, json_option, print_json, say
+from intaglio.cli.verb import verb
 
 EPILOG = """\b
 Examples:
@@ -16,7 +17,7 @@ Examples:
 """
 
 
-@click.command("ngram", epilog=EPILOG, short_help="Estimate a language model for a speech recogniser.")
+@verb("ngram", epilog=EPILOG, short_help="Estimate a language model for a speech recogniser.")
 @click.argument("text", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The ARPA file to write.")
 @click.option("--order", default=3, show_default=True, help="Words of the longest n-grams.")
@@ -35,4 +36,4 @@ def ngram_command(text: Path, output: Path, order: int, force: bool, as_json: bo
         print_json(result)
     else:
         counts = ", ".join(f"{count:,}" for count in result.ngrams)
-        click.echo(f"{result.language_model}: {counts} n-grams of 1 to {len(result.ngrams)} words")
+        say(f"{result.language_model}: {counts} n-grams of 1 to {len(result.ngrams)} words")

@@ -7,7 +7,9 @@ from typing import Literal
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.choices import DTYPE, OneOf
+from intaglio.cli.output import force_option, json_option, print_json, print_table, say
+from intaglio.cli.verb import section, verb
 
 EPILOG = """\b
 Examples:
@@ -17,25 +19,26 @@ Examples:
 """
 
 
-@click.command("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it on the way.")
+@verb("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it on the way.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
 @click.option("--fraction", default=0.5, show_default=True, help="Final pruned fraction of each layer.")
 @click.option(
     "--by",
-    type=click.Choice(["magnitude", "rows"]),
+    type=OneOf(["magnitude", "rows"]),
     default="magnitude",
     show_default=True,
     help="magnitude: set single weights to 0; rows: remove hidden channels of the feed-forward networks.",
 )
 @click.option(
     "--schedule",
-    type=click.Choice(["separate", "linear", "cubic"]),
+    type=OneOf(["separate", "linear", "cubic"]),
     default="cubic",
     show_default=True,
     help="separate: prune before each stage; linear, cubic: before every step, evenly or fast at first.",
 )
+@section("Training")
 @click.option("--stages", default=5, show_default=True, help="Pruning stages, after one stage without pruning.")
 @click.option("--steps", default=100, show_default=True, help="Steps of the optimiser in each stage.")
 @click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
@@ -44,9 +47,7 @@ Examples:
 @click.option(
     "--multiple", default=32, show_default=True, help="With --by rows: keep a multiple of this number of channels."
 )
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float16"]), help="Dtype of the written weights.  [default: unchanged]"
-)
+@click.option("--dtype", type=DTYPE, help="Dtype of the written weights.  [default: unchanged]")
 @click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows.")
 @force_option
 @json_option
@@ -85,7 +86,7 @@ def prune_command(
     rows: list[tuple[str, float, float]] = [("before", 0.0, result.loss_before)]
     rows += [(f"stage {number}", stage.fraction, stage.loss) for number, stage in enumerate(result.stages)]
     print_table(f"Loss on {result.held_out:,} held-out tokens", ["", "pruned", "loss"], rows)
-    click.echo(
+    say(
         f"{result.checkpoint}: {result.parameters_before:,} -> {result.parameters:,} parameters, "
         f"{result.zeros:,} of them pruned to 0, in {result.seconds:.0f} s"
     )

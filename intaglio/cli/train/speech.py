@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.output import force_option, json_option, print_json, print_table
+from intaglio.cli.choices import OneOf
+from intaglio.cli.output import force_option, json_option, notice, print_json, print_table, say
+from intaglio.cli.verb import section, verb
 
 if TYPE_CHECKING:
     from intaglio.training import TrainedSpeech
@@ -26,15 +28,16 @@ Examples:
 """
 
 
-@click.command("speech", epilog=EPILOG, short_help="Train a speech recogniser on synthesised sentences.")
+@verb("speech", epilog=EPILOG, short_help="Train a speech recogniser on synthesised sentences.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
 @click.option(
     "--architecture",
-    type=click.Choice(["squeezeformer", "conformer-ctc"]),
+    type=OneOf(["squeezeformer", "conformer-ctc"]),
     default="squeezeformer",
     show_default=True,
     help="Architecture of the encoder.",
 )
+@section("Network")
 @click.option("--width", default=96, show_default=True, help="Width of the encoder.")
 @click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads.")
@@ -46,7 +49,7 @@ Examples:
 @click.option("--dropout", default=0.0, show_default=True, help="Dropout, in attention too.")
 @click.option(
     "--ablation",
-    type=click.Choice(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
+    type=OneOf(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
     help="Change the Squeezeformer: for comparison only.",
 )
 @click.option("--pieces", default=128, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
@@ -56,11 +59,12 @@ Examples:
     show_default=True,
     help="Weight of the loss of letters, read after an early block during training; 0: none.",
 )
+@section("Training")
 @click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
 @click.option(
     "--optimizer",
-    type=click.Choice(["muon", "adamw"]),
+    type=OneOf(["muon", "adamw"]),
     default="muon",
     show_default=True,
     help="Optimiser of the matrices; AdamW trains everything else.",
@@ -81,12 +85,15 @@ Examples:
     show_default=True,
     help="Noisy variants of each utterance, one per epoch in turns, which take 58 MB an hour; 0: always new ones.",
 )
-@click.option("--band-masks", default=2, show_default=True, help="SpecAugment: masks over bands.")
-@click.option("--band-width", default=10, show_default=True, help="SpecAugment: widest mask, of 80 bands.")
-@click.option("--time-masks", default=2, show_default=True, help="SpecAugment: masks over time, of 5 % at most.")
-@click.option("--mask-after", default=3000, show_default=True, help="SpecAugment: first steps without masks.")
+@section("SpecAugment")
+@click.option("--band-masks", default=2, show_default=True, help="Masks over bands.")
+@click.option("--band-width", default=10, show_default=True, help="Widest mask, of 80 bands.")
+@click.option("--time-masks", default=2, show_default=True, help="Masks over time, of 5 % at most.")
+@click.option("--mask-after", default=3000, show_default=True, help="First steps without masks.")
+@section("Evaluation")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
 @click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
+@section("Data")
 @click.option("--utterances", default=28000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
 @click.option("--held-out", default=400, show_default=True, help="Utterances for validation, and as many for the test.")
 @click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
@@ -96,6 +103,7 @@ Examples:
     type=click.Path(path_type=Path),
     help="Folder where packages with real recordings were unpacked, to test on. Repeatable.",
 )
+@section("Start")
 @click.option("--start", type=click.Path(path_type=Path), help="Train on from the weights of this checkpoint.")
 @click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
 @click.option("--threads", type=int, help="Number of threads.  [default: one per processor]")
@@ -132,9 +140,8 @@ def speech_command(
 
 
 def _report(evaluation: Evaluation) -> None:
-    click.echo(
-        f"step {evaluation.step:,}: loss {evaluation.loss:.3f}, WER {evaluation.wer:.1f} %, {evaluation.seconds:.0f} s",
-        err=True,
+    notice(
+        f"step {evaluation.step:,}: loss {evaluation.loss:.3f}, WER {evaluation.wer:.1f} %, {evaluation.seconds:.0f} s"
     )
 
 
@@ -145,7 +152,7 @@ def _print(result: TrainedSpeech) -> None:
     groups |= {f"  {name}": each for name, each in errors.voices.items()}
     groups |= {f"people: {name}": each for name, each in errors.recordings.items()}
     print_table("Word errors", ["", "WER %", "words", "utterances"], [_row(*each) for each in groups.items()])
-    click.echo(
+    say(
         f"{result.checkpoint}: {result.parameters:,} parameters, {result.tokens} tokens, after {result.steps:,} steps; "
         f"WER {result.validation_wer:.1f} % on the validation part, in {result.seconds:.0f} s"
     )

@@ -22,7 +22,8 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
-from intaglio.graph_passes.recipes import RECIPES
+from intaglio.graph_passes.pass_table import PASSES
+from intaglio.graph_passes.recipes import RECIPES, Recipe
 from intaglio.model_file import load, parse, save
 from intaglio.plugins import custom_operators, ort
 from intaglio.runtime import open_engine
@@ -190,7 +191,8 @@ def test_allow_float_reaches_every_pass_that_has_it(
             seen.append(self.allow_float)
             return model, Counts()
 
-    monkeypatch.setitem(RECIPES, "other", [Other()])
+    monkeypatch.setitem(PASSES, "other", Other)
+    monkeypatch.setitem(RECIPES, "other", Recipe("", "", ("other",)))
     compress(tiny_bundle, tmp_path / "strict", "other")
     compress(tiny_bundle, tmp_path / "loose", "other", allow_float=True)
     assert seen == [False, True]

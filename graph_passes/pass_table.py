@@ -1,0 +1,80 @@
+"""The passes by name, as recipes list them."""
+
+from __future__ import annotations
+
+from intaglio.graph_passes.calibrate import Calibrate
+from intaglio.graph_passes.canonicalize import Canonicalize
+from intaglio.graph_passes.contract import Pass
+from intaglio.graph_passes.float16 import Float16
+from intaglio.graph_passes.fold_batch_norm import FoldBatchNorm
+from intaglio.graph_passes.fold_constants import FoldConstants
+from intaglio.graph_passes.fold_scales import FoldScales
+from intaglio.graph_passes.inline import Inline
+from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+from intaglio.graph_passes.integer.check_encoder import CheckEncoder
+from intaglio.graph_passes.integer.correct_biases import CorrectBiases
+from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.fuse_projections import FuseProjections
+from intaglio.graph_passes.integer.fuse_residual import FuseResidual
+from intaglio.graph_passes.integer.h_gelu import HGelu
+from intaglio.graph_passes.integer.integer_add import IntegerAdd
+from intaglio.graph_passes.integer.integer_attention import IntegerAttention
+from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
+from intaglio.graph_passes.integer.integer_gelu import IntegerGelu
+from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
+from intaglio.graph_passes.integer.integer_linear import IntegerLinear
+from intaglio.graph_passes.integer.integer_requantize import IntegerRequantize
+from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
+from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
+from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.raise_opset import RaiseOpset
+from intaglio.graph_passes.surgeon import Surgeon
+from intaglio.graph_passes.weights.awq import Awq
+from intaglio.graph_passes.weights.gptq import Gptq
+from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
+from intaglio.graph_passes.weights.int8_zeropoint import Int8ZeroPoint
+from intaglio.graph_passes.weights.lut import Lut
+from intaglio.graph_passes.weights.lut_sparse import LutSparse
+from intaglio.graph_passes.weights.mixed import Mixed
+from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
+from intaglio.graph_passes.weights.prune_rows import PruneRows
+from intaglio.graph_passes.weights.rtn import Rtn
+
+PASSES: dict[str, type[Pass]] = {
+    "raise_opset": RaiseOpset,
+    "fold_constants": FoldConstants,
+    "canonicalize": Canonicalize,
+    "fold_batch_norm": FoldBatchNorm,
+    "fold_scales": FoldScales,
+    "calibrate": Calibrate,
+    "float16": Float16,
+    "check_encoder": CheckEncoder,
+    "equalize": Equalize,
+    "h_gelu": HGelu,
+    "quantize_weights": QuantizeWeights,
+    "quantize_activations": QuantizeActivations,
+    "integer_embedding": IntegerEmbedding,
+    "integer_attention": IntegerAttention,
+    "integer_softmax": IntegerSoftmax,
+    "integer_linear": IntegerLinear,
+    "integer_add": IntegerAdd,
+    "integer_gelu": IntegerGelu,
+    "integer_layer_norm": IntegerLayerNorm,
+    "fuse_residual": FuseResidual,
+    "integer_requantize": IntegerRequantize,
+    "correct_biases": CorrectBiases,
+    "fuse_projections": FuseProjections,
+    "audit_integer_only": AuditIntegerOnly,
+    "lut": Lut,
+    "lut_sparse": LutSparse,
+    "mixed": Mixed,
+    "rtn": Rtn,
+    "gptq": Gptq,
+    "awq": Awq,
+    "int8_absmax": Int8Absmax,
+    "int8_zeropoint": Int8ZeroPoint,
+    "prune_magnitude": PruneMagnitude,
+    "prune_rows": PruneRows,
+    "inline": Inline,
+    "surgeon": Surgeon,
+}
