@@ -13,6 +13,7 @@ class MeasuredModel(msgspec.Struct, frozen=True):
     """A model that recipes were measured on."""
 
     title: str
+    weights: float  # millions
     tasks: tuple[str, ...]  # of bundles that are like it
 
 
@@ -28,11 +29,11 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 MODELS = {
-    "MiniLM": MeasuredModel("all-MiniLM-L6-v2, 22.7 million weights", ("embed", "encode", "classify", "fill-mask")),
-    "small": MeasuredModel("a language model of 0.2 million weights", ("generate",)),
-    "large": MeasuredModel("a language model of 2.8 million weights", ("generate",)),
-    "T5": MeasuredModel("a T5 of 0.8 million weights", ("text-to-text",)),
-    "hama": MeasuredModel("hama, a Conformer-CTC of 2 million weights", ("transcribe",)),
+    "MiniLM": MeasuredModel("all-MiniLM-L6-v2", 22.7, ("embed", "encode", "classify", "fill-mask")),
+    "small": MeasuredModel("the small model of examples/language_models", 0.2, ("generate",)),
+    "large": MeasuredModel("the large model of examples/language_models", 2.8, ("generate",)),
+    "T5": MeasuredModel("that of examples/text_to_text", 0.8, ("text-to-text",)),
+    "hama": MeasuredModel("hama's Conformer-CTC", 2.2, ("transcribe",)),
 }
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 Entry = str | Mapping[str, Mapping[str, Any]]  # a pass: its name, or its name with options
 
-TEXT = "real text"
-INPUTS = "real text, or recordings"
+TEXT = "text"
+INPUTS = "text, or recordings"
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Recipe:
     """An ordered list of passes."""
 
     does: str  # in a line, for `--help`
-    job: str  # which models, and when to choose it
+    job: str  # which models, and when to choose it; for a column
     passes: tuple[Entry, ...]
-    needs: str = ""  # data besides the bundle, for --calibration
+    needs: str = ""  # real data for --calibration
 
 
 CANONICAL: tuple[Entry, ...] = ("raise_opset", "fold_constants", "canonicalize")
@@ -79,12 +79,12 @@ INT8_WEIGHTS: tuple[Entry, ...] = (
 RECIPES: dict[str, Recipe] = {
     "canonical": Recipe(
         "Merge what other tools wrote as many nodes.",
-        "graphs of other tools, before anything else",
+        "graphs of other tools, first",
         CANONICAL,
     ),
     "fold": Recipe(
         "Fold scales, shifts, batch normalisations into weights.",
-        "speech recognisers and networks with convolutions; outputs stay the same",
+        "speech, convolutions; exact",
         FOLDED,
     ),
     "float16": Recipe(
@@ -94,84 +94,84 @@ RECIPES: dict[str, Recipe] = {
     ),
     "int8-only": Recipe(
         "Integer-only encoder: I-BERT's GELU, softmax, LayerNorm.",
-        "text encoders on processors where integer arithmetic is fastest",
+        "text encoders, in integers alone",
         INT8_ONLY,
         TEXT,
     ),
     "int8-qdq": Recipe(
         "INT8 weights and activations as Q/DQ, for TensorRT.",
-        "TensorRT: encoders, decoders, speech recognisers",
+        "TensorRT: text, decoders, speech",
         INT8_QDQ,
         INPUTS,
     ),
     "int8-weights": Recipe(
         "INT8 weights and embedding tables, float arithmetic.",
-        "any model: a quarter of the size, without data",
+        "any model, without data",
         INT8_WEIGHTS,
     ),
     "h-gelu": Recipe(
         "The hard GELU in place of GELU, for comparison.",
-        "comparisons only",
+        "comparisons",
         (*CANONICAL, "h_gelu"),
     ),
     "lut": Recipe(
         "2 to 4 bits: lookup tables per row (SqueezeLLM).",
-        "decoders on a CPU: the best quality per bit, with lut-sparse",
+        "decoders on a CPU: quality per bit",
         ("lut",),  # a decoder that intaglio exported is canonical
         TEXT,
     ),
     "lut-sparse": Recipe(
-        "The same, with outliers in a sparse matrix.",
-        "decoders with outliers among their weights, and 3 bits",
+        "As lut, with outliers in a sparse matrix.",
+        "as lut, weights with outliers",
         ("lut_sparse",),
         TEXT,
     ),
     "mixed": Recipe(
         "Bits and method per layer, within a given size.",
-        "decoders that must fit a size (default 3.5 bits a weight)",
+        "decoders that must fit a size",
         ("mixed",),
         TEXT,
     ),
     "rtn": Recipe(
         "2, 3, 4 or 8 bits in groups, rounded to nearest.",
-        "large decoders, at once and without data",
+        "large decoders, without data",
         (*CANONICAL, "rtn"),
     ),
     "gptq": Recipe(
-        "The same, with the rounding errors compensated.",
-        "decoders and encoders in 4 bits: better than rtn at the same size",
+        "As rtn, with the rounding errors compensated.",
+        "decoders and encoders in 4 bits",
         (*CANONICAL, "gptq"),
         TEXT,
     ),
     "awq": Recipe(
         "As rtn, after scaling important channels up.",
-        "decoders whose activations have outliers",
+        "activations with outliers",
         (*CANONICAL, "awq"),
         TEXT,
     ),
     "int8-absmax": Recipe(
         "8-bit weights, a scale per row.",
-        "decoders and encoders on a CPU: the least error, without data",
+        "models on a CPU: the least error",
         (*CANONICAL, "int8_absmax"),
     ),
     "int8-zeropoint": Recipe(
         "8-bit weights, a scale and a zero point per row.",
-        "the same, for weights that are not centred on zero",
+        "as int8-absmax, skewed weights",
         (*CANONICAL, "int8_zeropoint"),
     ),
     "prune-magnitude": Recipe(
         "The smallest weights set to zero.",
-        "models that are fine-tuned afterwards (see train prune)",
+        "before fine-tuning (train prune)",
         (*CANONICAL, "prune_magnitude"),
     ),
     "prune-rows": Recipe(
         "Rows of the feed-forward layers removed.",
-        "the same; the layers become smaller on any runtime",
+        "as above, faster in any runtime",
         (*CANONICAL, "prune_rows"),
     ),
     "inlined": Recipe(
         "Standard ONNX operators in place of ours.",
-        "compressed bundles in any ONNX runtime",
+        "any ONNX runtime, after the others",
         ("inline",),
     ),
 }

@@ -62,21 +62,21 @@ def print_table(
     width = terminal_width()
     table = lay_out(columns, texts, width, may_drop)
     for text in wrap(printable(title), width) if width else [printable(title)]:
-        say(style(text, bold=True))
-    say()
+        _print(style(text, bold=True))
+    _print()
     for line in table.header:
-        say(joined(line))
+        _print(joined(line))
     if table.header:
-        say(table.rule)
+        _print(table.rule)
     for cells, lines in zip(rows, table.rows, strict=True):
         verdicts = [cell if isinstance(cell := cells[index], bool) else None for index in table.kept]
         for line in lines:
-            say(joined(line, partial(_judged, verdicts)))
+            _print(joined(line, partial(_judged, verdicts)))
     for text in (
         wrap(f"left out to fit: {', '.join(table.left_out)}", width - MARGIN) if width and table.left_out else ()
     ):
-        say(style(" " * MARGIN + text, dim=True))
-    say()
+        _print(style(" " * MARGIN + text, dim=True))
+    _print()
 
 
 def shortened(lines: Sequence[str], limit: int) -> list[str]:
@@ -107,6 +107,11 @@ def say(line: str = "") -> None:
     click.echo(_fitting(line, sys.stdout), color=has_styles())
 
 
+def _print(line: str = "") -> None:
+    """Print a line that fits."""
+    click.echo(line, color=has_styles())
+
+
 def notice(line: str) -> None:
     """Print a line about the work on standard error, unless --quiet is given."""
     if not is_quiet():
@@ -117,9 +122,10 @@ def _fitting(line: str, stream: TextIO) -> str:
     """`line` in as many lines as it takes on the terminal behind `stream`; words, such as paths, stay whole."""
     from intaglio.cli.table import wrap
 
-    if not stream.isatty():
+    width = shutil.get_terminal_size().columns
+    if not stream.isatty() or len(click.unstyle(line)) <= width:
         return line
-    return "\n".join(wrap(line, shutil.get_terminal_size().columns, fold=False))
+    return "\n".join(wrap(line, width, fold=False))
 
 
 def style(text: str, **styles: Any) -> str:

@@ -40,29 +40,30 @@ def recipes_command(name: str | None, as_json: bool) -> None:
     if name is not None:
         _show(found[0])
     else:
-        columns = ["recipe", "for", "needs", "size", "passed on"]
-        rows = [(each.name, each.job, each.needs, sizes(each.measured), _verdicts(each.measured)) for each in found]
-        print_table("Recipes", columns, rows, may_drop=["needs", "size"])
-    models = "; ".join(f"{short} is {model.title}" for short, model in MODELS.items())
-    notice(f"Size and verdict of validate, by float32, on models of ours: {models}. Yours may differ: validate it.")
+        columns = ["recipe", "for", "data", "size", "passed"]
+        rows = [(each.name, each.job, each.needs.split(",")[0], *_figures(each.measured)) for each in found]
+        print_table("Recipes", columns, rows, may_drop=["data", "size"])
+    models = ", ".join(f"{short} ({model.title}, {model.weights:g} M weights)" for short, model in MODELS.items())
+    notice(
+        f"Sizes (of float32; of the largest model) and verdicts of validate were measured on {models}. "
+        "Yours may differ: validate it. `intaglio recipes NAME` shows each."
+    )
 
 
-def sizes(rows: list[Measurement]) -> str | None:
-    """The sizes by float32, from smallest to largest."""
-    found = sorted({f"{row.size:.2f}" for row in rows})
-    return f"{found[0]}–{found[-1]}" if len(found) > 1 else next(iter(found), None)
+def _figures(rows: list[Measurement]) -> tuple[str, str]:
+    """The size on the largest model, and on how many of the models the defaults of the recipe passed."""
+    from intaglio.graph_passes.measured import MODELS
 
-
-def _verdicts(rows: list[Measurement]) -> str:
-    """The models on which the recipe passed, and those on which it did not: `large, T5; not MiniLM`."""
-    passed, failed = (", ".join(row.model for row in rows if row.passed is verdict) for verdict in (True, False))
-    return "; ".join(filter(None, (passed, failed and f"not {failed}")))
+    rows = [row for row in rows if not row.options]
+    if not rows:
+        return "", ""
+    largest = max(rows, key=lambda row: MODELS[row.model].weights)
+    return f"{largest.size:.2f}", f"{sum(row.passed for row in rows)} of {len(rows)}"
 
 
 def _show(recipe: ListedRecipe) -> None:
-    print_table(
-        f"Recipe {recipe.name}", ["", ""], [("does", recipe.does), ("for", recipe.job), ("needs", recipe.needs)]
-    )
+    facts = [("does", recipe.does), ("for", recipe.job), ("data", recipe.needs or "none")]
+    print_table(f"Recipe {recipe.name}", ["", ""], facts)
     say("passes:")
     for entry in recipe.passes:
         ((step, options),) = entry.items() if isinstance(entry, dict) else ((entry, {}),)
@@ -70,8 +71,13 @@ def _show(recipe: ListedRecipe) -> None:
         say(f"  - {step}" + (f": {{{given}}}" if given else ""))
     say()
     if recipe.measured:
-        rows = [(row.model, f"{row.size:.2f}", described(row.measures), row.passed) for row in recipe.measured]
-        print_table("Measured", ["model", "size", "against float32", "passed"], rows)
+        rows = [
+            (row.model, row.options, f"{row.size:.2f}", described(row.measures), row.passed) for row in recipe.measured
+        ]
+        columns = ["model", "options", "size", "against float32", "passed"]
+        print_table(
+            "Measured", columns, rows, may_drop=[] if any(row.options for row in recipe.measured) else ["options"]
+        )
 
 
 def described(measures: dict[str, float]) -> str:

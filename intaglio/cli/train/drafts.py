@@ -10,7 +10,7 @@ import click
 
 from intaglio.cli.choices import OneOf
 from intaglio.cli.output import force_option, json_option, print_json, print_table, say
-from intaglio.cli.verb import verb
+from intaglio.cli.verb import section, verb
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
             help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
         ),
         click.option("--steps-ahead", default=3, show_default=True, help="Tokens to draft after the next one."),
+        section("Training"),
         click.option("--steps", default=300, show_default=True, help="Steps of the optimiser for each step ahead."),
         click.option("--batch-size", default=8, show_default=True, help="Windows of text per step."),
         click.option("--max-tokens", default=128, show_default=True, help="Tokens per window."),
