@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from intaglio.errors import UsageError
@@ -70,6 +71,19 @@ def by_parameter(call: Call, tool: Tool) -> dict[str, Value]:
     if missing := [name for name in names if name in tool.required and name not in arguments]:
         raise PlanError(f"{place}: {' and '.join(missing)} missing, expected {signature}.")
     return arguments
+
+
+def by_name(call: Call, tool: Tool) -> Call:
+    """Return `call` with its arguments by name where they are one object of them: `search({"query": "a"})`.
+
+    Unless the first parameter takes an object itself.
+    """
+    match call.arguments:
+        case [dict() as given] if given and not call.keywords and given.keys() <= tool.properties.keys():
+            first = next(iter(tool.properties))
+            if problem(given, schema_of(tool, first), tool.parameters) is not None:
+                return replace(call, arguments=(), keywords=given)
+    return call
 
 
 def check_call(call: Call, tool: Tool, earlier: Sequence[int]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from intaglio.errors import UsageError
+from intaglio.runtime.agents.argument_reader import KEYWORD
 from intaglio.runtime.agents.plan_check import check_names
-from intaglio.runtime.agents.plan_parser import KEYWORD
 from intaglio.runtime.agents.plan_value_grammar import (
     MOST_STRING_CHARACTERS,
     STRING_CHARACTERS,

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Generator, Mapping
-from typing import NoReturn
 
-from intaglio.runtime.agents.plan import ENDINGS, MAX_DEPTH, Call, Join, PlanError, Value
-from intaglio.runtime.agents.plan_check import check_call, check_names
+from intaglio.runtime.agents.argument_reader import DIGITS, SPACES, ArgumentReader
+from intaglio.runtime.agents.model_text import BLANK
+from intaglio.runtime.agents.plan import ENDINGS, Call, Join, PlanError, Reference, Value
+from intaglio.runtime.agents.plan_check import by_name, check_call, check_names
+from intaglio.runtime.agents.plan_prose import ProseReader
 from intaglio.runtime.agents.plan_reader import LINE, SHOWN, PlanText
-from intaglio.runtime.agents.plan_text import MAX_NUMBER, decoded, decoded_key, reference_of
+from intaglio.runtime.agents.plan_text import MAX_NUMBER
 from intaglio.runtime.agents.tool import Tool
 
-BLANKS = re.compile(r"[ \t\r]*")
-SPACES = re.compile(r"[ \t\r\n]*")
-DIGITS = re.compile(r"[0-9]*")
-WORD = re.compile(r"[\w.+-]*")  # a tool, a keyword, a number, true
-BODIES = {quote: re.compile(rf"[^\\{quote}]*") for quote in "\"'"}  # of a string, up to its end or an escape
-KEYWORD = re.compile(r"[^\W\d][\w.-]*")
-INTEGER = re.compile(r"[+-]?[0-9]+")
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
-MAX_DIGITS = 400  # of an integer; Python converts up to 4300
+BLANKS = re.compile(rf"(?:{BLANK})*")
+NAME = re.compile(r"[\w.\\+-]*")  # of a tool; Markdown has a backslash before an underscore
+DECORATION = re.compile(rf"(?:{BLANK}|[*`~>#|(\[\"'“„•▪◦‣➤→–—+-])*")  # before a call: bullets, headings, emphasis, code
+SEPARATION = re.compile(rf"(?:{BLANK}|[.):\]}}|=*`\"–—\ufe0f\u20e3、-])*")  # between the number and the name
+SEPARATES = re.compile(r"[.):\]}|=–—\u20e3、-]")
+IN_NAMES = re.compile(r"[.-]*$")  # of a separation: what a name may begin with
+EMPHASIS = re.compile(rf"(?:{BLANK}|[*`])*")
+CLOSING = re.compile(rf"(?:{BLANK}|[*_`.;,|\"'“”)\]])*")  # after a call
+COMMENT = re.compile(
+    rf"#|//|->|=>|→|<(?=[/!a-z|｜])|\((?=[^\W\d])|(?:--?|–|—)(?:{BLANK})*(?=[^\W\d])|to ", re.IGNORECASE
+)
+FENCE = re.compile(r"```|~~~")
+STEPS = frozenset(["step", "task", "call", "action", "tool", "tool_call", "function", "plan", "next"])  # "Step 1: ..."
+PREFIXES = ("functions.", "function.", "tools.", "tool.", "default_api.")  # of names
 
 
 class PlanParser:
@@ -40,10 +45,14 @@ class PlanParser:
         check_names(tools)
         self._tools = tools
         self._numbers = sorted(known)  # of earlier calls, and of those of this plan
+        self._first = len(self._numbers)
         self._text = PlanText()
         self._calls: list[Call] = []
         self._error: PlanError | None = None
-        self._thoughts: list[str] = []
+        self._doubt: PlanError | None = None  # about the first text that is no call
+        self._outline: PlanError | None = None  # about the first numbered line without a call
+        self._prose = ProseReader(self._text, tools)
+        self._follows = False  # whether a call was read on this line
         self._reading = self._plan()
         self.join: Join | None = None  # set by join()
 
@@ -69,203 +78,178 @@ class PlanParser:
         self._text.ended = True
         return self.push("")
 
+    @property
+    def _has_calls(self) -> bool:
+        return len(self._numbers) > self._first
+
     def _plan(self) -> Generator[None, None, None]:
-        first = len(self._numbers)
         while True:
+            self._follows = self._follows and "\n" not in (yield from self._text.take(SPACES))
             yield from self._text.take(SPACES)
-            char = yield from self._text.peek()
-            if self.join and char:
-                self._text.fail(
-                    f"text after the end of the plan: {(yield from self._text.shown())}. Write nothing after it"
-                )
-            if not char:
+            if not (yield from self._text.peek()):
                 break
-            if char == "$" or char in "0123456789":
-                yield from self._call()
-            else:
-                yield from self._thought()
-        if len(self._numbers) == first and self.join is None:
+            yield from self._line()
+        if not self._has_calls and self.join is None:
+            if self._doubt is not None:
+                raise self._doubt
             self._text.fail("the plan has no call. Write calls such as 1. tool(arguments), and join() at the end")
 
-    def _thought(self) -> Generator[None, None, None]:
-        word = yield from self._text.take(WORD, SHOWN)
-        blanks = yield from self._text.take(BLANKS)
-        if word.lower() != "thought" or not (yield from self._text.skip(":")):
-            shown = yield from self._text.shown(word + blanks)
-            self._text.fail(f"got {shown}, expected a line such as Thought: text, or 1. tool(arguments)")
-        self._thoughts.append((yield from self._text.take(LINE)).strip())
-
-    def _call(self) -> Generator[None, None, None]:
+    def _line(self) -> Generator[None, None, None]:
+        """Read a call, or a line of anything else."""
         line = self._text.line
-        dollar = "$" * (yield from self._text.skip("$"))
-        digits = yield from self._text.take(DIGITS, SHOWN)
-        blanks = yield from self._text.take(BLANKS)
-        if not digits or not (yield from self._text.skip("=" if dollar else ".")):
-            shown = yield from self._text.shown(f"{dollar}{digits}{blanks}")
-            self._text.fail(f"got {shown}, expected a call such as 1. tool(arguments) or $1 = tool(arguments)")
-        number = self._numbered(digits)
-        yield from self._text.take(BLANKS)
-        name = yield from self._text.take(WORD, 2 * SHOWN)
-        blanks = yield from self._text.take(BLANKS)
-        if not name or not (yield from self._text.skip("(")):
-            shown = yield from self._text.shown(name + blanks)
-            self._text.fail(f"got {shown} after the number {number}, expected the name of a tool and a parenthesis")
-        if name not in self._tools and name not in ENDINGS:
-            known = ", ".join([*self._tools, "join"])
-            self._text.fail(f"no tool is named {name[:64]!r}, expected one of {known}")
-        arguments, keywords = yield from self._arguments(f"call {number}, {name}")
-        thought = "\n".join(self._thoughts) or None
-        self._thoughts = []
-        if name in ENDINGS:
-            if arguments or keywords:
-                self._text.fail(f"{name}() takes no arguments", line)
-            self.join = Join(thought)
+        before = yield from self._text.take(DECORATION, SHOWN)
+        char = yield from self._text.peek()
+        if self.join and char.strip() and char != "<":
+            self._text.fail(
+                f"text after the end of the plan: {(yield from self._text.shown())}. Write nothing after it"
+            )
+        if before.startswith("# "):  # a comment, rather than a heading
+            yield from self._other(before, line)
+        elif char == "$" or "0" <= char <= "9":
+            yield from self._numbered_line(before, line)
         else:
-            call = Call(number, name, tuple(arguments), keywords, thought)
+            word = yield from self._text.take(NAME, 2 * SHOWN)
+            if not FENCE.search(before) or (yield from self._text.peek()).strip():  # not the language of a block
+                yield from self._worded_line(before, word, line)
+
+    def _worded_line(self, before: str, word: str, line: int) -> Generator[None, None, None]:
+        """Read a line that begins with `word`: a call without a number, "Step 1: search(...)", or anything else."""
+        name = self._name(word)
+        emphasis = yield from self._text.take(EMPHASIS)
+        char = yield from self._text.peek()
+        if name is not None and char == "(":
+            yield from self._call(self._least, name, line)
+        elif name in ENDINGS and char in ("", "\n", "."):
+            self._end()
+        elif word.lower() not in STEPS:
+            yield from self._other(before + word + emphasis, line)
+        elif "0" <= char <= "9":
+            yield from self._numbered_line(before + word + emphasis, line)
+        elif char == ":":
+            yield from self._text.take(SEPARATION)
+            yield from self._line()
+        else:
+            yield from self._other(before + word + emphasis, line)
+
+    def _numbered_line(self, before: str, line: int) -> Generator[None, None, None]:
+        dollar = "$" * (yield from self._text.skip("$")) + "{" * (yield from self._text.skip("{"))
+        digits = yield from self._text.take(DIGITS, SHOWN)
+        separation = yield from self._text.take(SEPARATION)
+        word = yield from self._text.take(NAME, 2 * SHOWN)
+        if word.lower() in STEPS and (yield from self._text.skip(":")):
+            yield from self._text.take(SEPARATION)
+            word = yield from self._text.take(NAME, 2 * SHOWN)
+        name = self._name(IN_NAMES.search(separation)[0] + word) or self._name(word)  # type: ignore[index]
+        blanks = yield from self._text.take(EMPHASIS)
+        char = yield from self._text.peek()
+        if name in ENDINGS and char in ("", "\n", "."):
+            self._numbered(digits)
+            self._end()
+        elif name is not None and char == "(" and digits:
+            yield from self._call(self._numbered(digits), name, line)
+        elif char == "(" and word and SEPARATES.search(separation):
+            self._numbered(digits)
+            known = ", ".join([*self._tools, "join"])
+            self._text.fail(f"no tool is named {word[:64]!r}, expected one of {known}")
+        elif SEPARATES.search(separation) and digits:
+            number = self._numbered(digits)
+            shown = yield from self._text.shown(word + blanks)
+            yield from self._doubted(
+                f"got {shown} after the number {number}, expected the name of a tool and a parenthesis", line
+            )
+        elif len(digits) == SHOWN:
+            self._text.fail(f"got {(yield from self._text.shown(digits))}, expected a call such as 1. tool(arguments)")
+        else:
+            yield from self._other(before + dollar + digits + separation + word + blanks, line)
+
+    def _doubted(self, message: str, line: int) -> Generator[None, None, None]:
+        """Leave out a numbered line without a call: an outline before the plan, which otherwise ends the plan."""
+        try:
+            self._text.fail(message, line)
+        except PlanError as error:
+            if self._has_calls or self._follows:
+                raise
+            self._doubt = self._doubt or error
+            self._outline = self._outline or error
+        yield from self._text.take(LINE)
+
+    def _other(self, before: str, line: int) -> Generator[None, None, None]:
+        """Read a line that is no call, such as a thought; `before` of it has been read."""
+        if self._follows:
+            shown = yield from self._text.shown(before)
+            number = self._numbers[-1]
+            self._text.fail(f"got {shown} after call {number}, expected the end of the line")
+        doubt = yield from self._prose.read(before, line, self._has_calls)
+        self._doubt = self._doubt or doubt
+        if self._prose.ended and self._has_calls and not self.join:
+            self.join = Join(self._prose.thought())
+
+    def _call(self, number: int, name: str, line: int) -> Generator[None, None, None]:
+        yield from self._text.next_char()
+        reader = ArgumentReader(self._text, f"call {number}, {name}")
+        arguments, keywords = yield from reader.arguments()
+        if name in ENDINGS:
+            if not all(map(_is_result, [*arguments, *keywords.values()])):
+                self._text.fail(f"{name}() takes no arguments", line)
+            self._end()
+        else:
+            if self._outline is not None and not self._has_calls and number > self._least:
+                raise self._outline
+            call = by_name(Call(number, name, tuple(arguments), keywords, self._prose.thought()), self._tools[name])
             self._checked(lambda: check_call(call, self._tools[name], self._numbers), line)
             self._calls.append(call)
             self._numbers.append(number)
-        yield from self._text.take(BLANKS)
-        if (yield from self._text.peek()) not in ("", "\n"):
-            self._text.fail(f"got {(yield from self._text.shown())} after call {number}, expected the end of the line")
+        yield from self._after(number)
+
+    def _end(self) -> None:
+        self.join = Join(self._prose.thought())
+
+    def _after(self, number: int) -> Generator[None, None, None]:
+        """Read what may follow a call on its line: decoration, a comment, the next call."""
+        closing = yield from self._text.take(CLOSING)
+        char = yield from self._text.peek()
+        if char in ("", "\n"):
+            return
+        if char in "0123456789$" and closing:
+            self._follows = True
+            return
+        comment = yield from self._text.take(LINE)
+        if not COMMENT.match(comment) or self._prose.calls(comment):
+            shown = f"{comment.strip()[:SHOWN]!r}"
+            self._text.fail(f"got {shown} after call {number}, expected the end of the line")
+
+    def _name(self, word: str) -> str | None:
+        """Return the tool, or the end of a plan, that `word` names: in any case, where no other has that name."""
+        word = word.replace("\\_", "_").strip("\\")
+        for each in (word, word.strip("_"), *(word.removeprefix(prefix) for prefix in PREFIXES)):
+            if each in self._tools or each in ENDINGS:
+                return each
+            same = [name for name in (*self._tools, *ENDINGS) if name.casefold() == each.casefold()]
+            if len(same) == 1:
+                return same[0]
+        return None
+
+    @property
+    def _least(self) -> int:
+        """The number of the next call, at least."""
+        return self._numbers[-1] + 1 if self._numbers else 1
 
     def _numbered(self, digits: str) -> int:
-        number = int(digits) if len(digits) < len(str(MAX_NUMBER)) else 0
-        least = self._numbers[-1] + 1 if self._numbers else 1
+        number = int(digits) if 0 < len(digits) < len(str(MAX_NUMBER)) else 0
         if number in self._numbers:
-            self._text.fail(f"the number {number} is taken, expected {least}. Number the calls in order")
-        if number < least:
-            self._text.fail(f"call number {digits[:SHOWN]}, expected {least}. Number the calls in order")
+            self._text.fail(f"the number {number} is taken, expected {self._least}. Number the calls in order")
+        if number < self._least:
+            self._text.fail(f"call number {digits[:SHOWN]}, expected {self._least}. Number the calls in order")
         return number
 
-    def _arguments(self, place: str) -> Generator[None, None, tuple[list[Value], dict[str, Value]]]:
-        """Read the arguments and the closing parenthesis."""
-        arguments, keywords, line = list[Value](), dict[str, Value](), self._text.line
-        while not (yield from self._closed(")", place, line)):
-            word = yield from self._text.take(WORD)
-            yield from self._text.take(SPACES)
-            if KEYWORD.fullmatch(word) and (yield from self._text.skip("=")):
-                if word in keywords:
-                    self._text.fail(f"{place}: the argument {word} is given twice")
-                yield from self._text.take(SPACES)
-                keywords[word] = yield from self._value((yield from self._text.take(WORD)), place, 1)
-            elif keywords:
-                self._text.fail(
-                    f"{place}: an argument without a name after {next(reversed(keywords))}=, expected name=value"
-                )
-            else:
-                arguments.append((yield from self._value(word, place, 1)))
-            yield from self._separated(")", place, line)
-        return arguments, keywords
-
-    def _value(self, word: str, place: str, depth: int) -> Generator[None, None, Value]:
-        """Read a value, of which `word` has been read."""
-        if word:
-            return self._literal(word, place)
-        if depth > MAX_DEPTH:
-            self._text.fail(f"{place}: lists and objects are nested more than {MAX_DEPTH} deep")
-        char = yield from self._text.peek()
-        if char in BODIES:
-            return (yield from self._string(place, decoded))
-        if char == "$":
-            return (yield from self._reference(place))
-        if char == "[":
-            return (yield from self._list(place, depth))
-        if char == "{":
-            return (yield from self._object(place, depth))
-        if not char:
-            self._incomplete(place)
-        self._text.fail(f"{place}: got {(yield from self._text.shown())}, expected a value")
-
-    def _literal(self, word: str, place: str) -> Value:
-        if word in CONSTANTS:
-            return CONSTANTS[word]
-        if INTEGER.fullmatch(word):
-            if len(word) > MAX_DIGITS:
-                self._text.fail(f"{place}: an integer of {len(word)} digits, expected at most {MAX_DIGITS}")
-            return int(word)
-        if not NUMBER.fullmatch(word):
-            self._text.fail(f"{place}: got {word[:SHOWN]}, expected a value. Write text in quotes, and a result as $1")
-        if not math.isfinite(number := float(word)):
-            self._text.fail(f"{place}: the number {word[:SHOWN]} is too large")
-        return number
-
-    def _reference(self, place: str) -> Generator[None, None, Value]:
-        yield from self._text.skip("$")
-        braced = yield from self._text.skip("{")
-        digits = yield from self._text.take(DIGITS, SHOWN)
-        if not digits or (braced and not (yield from self._text.skip("}"))):
-            shown = yield from self._text.shown(f"${'{' * braced}{digits}")
-            self._text.fail(f"{place}: got {shown}, expected a reference such as $1. Write other text in quotes")
-        return self._checked(lambda: reference_of(digits), self._text.line, f"{place}: ")
-
-    def _list(self, place: str, depth: int) -> Generator[None, None, Value]:
-        values, line = list[Value](), self._text.line
-        yield from self._text.skip("[")
-        while not (yield from self._closed("]", place, line)):
-            values.append((yield from self._value((yield from self._text.take(WORD)), place, depth + 1)))
-            yield from self._separated("]", place, line)
-        return values
-
-    def _object(self, place: str, depth: int) -> Generator[None, None, Value]:
-        values, line = dict[str, Value](), self._text.line
-        yield from self._text.skip("{")
-        while not (yield from self._closed("}", place, line)):
-            if (yield from self._text.peek()) not in BODIES:
-                self._text.fail(
-                    f"{place}: got {(yield from self._text.shown())}, expected the key of an object in quotes"
-                )
-            key = yield from self._string(place, decoded_key)
-            yield from self._text.take(SPACES)
-            if not (yield from self._text.skip(":")):
-                self._text.fail(
-                    f"{place}: got {(yield from self._text.shown())} after the key {key[:SHOWN]!r}, expected a colon"
-                )
-            yield from self._text.take(SPACES)
-            values[key] = yield from self._value((yield from self._text.take(WORD)), place, depth + 1)
-            yield from self._separated("}", place, line)
-        return values
-
-    def _closed(self, bracket: str, place: str, line: int) -> Generator[None, None, bool]:
-        """Skip spaces, and `bracket` if it comes next; return whether it did."""
-        yield from self._text.take(SPACES)
-        if not (yield from self._text.peek()):
-            self._incomplete(place, bracket, line)
-        return (yield from self._text.skip(bracket))
-
-    def _separated(self, bracket: str, place: str, line: int) -> Generator[None, None, None]:
-        """Skip a comma; `bracket` may come instead."""
-        yield from self._text.take(SPACES)
-        char = yield from self._text.peek()
-        if not char:
-            self._incomplete(place, bracket, line)
-        if char != bracket and not (yield from self._text.skip(",")):
-            self._text.fail(
-                f"{place}: got {(yield from self._text.shown())} after a value, expected a comma or {bracket}"
-            )
-
-    def _string(self, place: str, decode: Callable[[str], Value]) -> Generator[None, None, Value]:
-        """Read a string and return the value that `decode` gives for what is between its quotes."""
-        line = self._text.line
-        quote = yield from self._text.peek()
-        yield from self._text.skip(quote)
-        parts = []
-        while True:
-            parts.append((yield from self._text.take(BODIES[quote])))
-            if (yield from self._text.skip(quote)):
-                break
-            if (yield from self._text.skip("\\")):
-                parts.append("\\" + (yield from self._text.next_char()))
-            if not (yield from self._text.peek()):
-                self._incomplete(place, quote, line)
-        return self._checked(lambda: decode("".join(parts)), line, f"{place}: ")
-
-    def _checked(self, make: Callable[[], Value], line: int, place: str = "") -> Value:
-        """Return what `make` returns; a `PlanError` of it gets the line."""
+    def _checked(self, check: Callable[[], None], line: int) -> None:
+        """Call `check`; a `PlanError` of it gets the line."""
         try:
-            return make()
+            check()
         except PlanError as error:
-            self._text.fail(f"{place}{str(error).removesuffix('.')}", line)
+            self._text.fail(str(error).removesuffix("."), line)
 
-    def _incomplete(self, place: str, missing: str = ")", line: int | None = None) -> NoReturn:
-        self._text.fail(f"{place}: the plan ends before the closing {missing}", line)
+
+def _is_result(value: Value) -> bool:
+    """Whether a value is the result of a call, or a list of results."""
+    return isinstance(value, Reference) or (isinstance(value, list) and all(map(_is_result, value)))

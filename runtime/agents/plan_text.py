@@ -17,6 +17,7 @@ SPECIAL = re.compile(
     re.DOTALL,
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""} | {char: char for char in "\\/\"'$"}
+FIELD = re.compile(r"\.\w|\[[\w\"'-]")  # after a reference: a part of the result, or a number such as $1.50
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 MAX_NUMBER = 10**9  # of a call
 
@@ -32,8 +33,8 @@ def decoded(body: str) -> Value:
     """Return the value of a string from what is between its quotes: a str, a `Reference` or a `Template`.
 
     Escapes are those of JSON and of Python; a backslash before anything else stays, and so does a dollar sign that is
-    neither a reference nor doubled. Raises `PlanError` for control characters, halves of surrogate pairs, and
-    references that no call can have.
+    neither a reference nor doubled. Raises `PlanError` for control characters, halves of surrogate pairs, references
+    that no call can have, and for parts of results, such as "$1.name".
     """
     parts: list[str | Reference] = []
     text, place = list[str](), 0
@@ -41,6 +42,12 @@ def decoded(body: str) -> Value:
         text.append(_plain(body[place : match.start()]))
         place = match.end()
         if digits := match["bare"] or match["braced"]:
+            if match["bare"] and (field := FIELD.match(body, place)):
+                reference_of(digits)
+                raise PlanError(
+                    f"${digits}{field[0]} is no reference, as results have no parts here. Write ${digits} for all of "
+                    f"it, ${{{digits}}}{field[0]} for text behind it, or $$ for a dollar sign."
+                )
             parts += ["".join(text), reference_of(digits)]
             text = []
         else:
@@ -115,8 +122,8 @@ def rendered_value(value: Value) -> str:
 def _part(part: str | Reference, after: str | Reference) -> str:
     if isinstance(part, str):
         return _json(part)[1:-1].replace("$", "$$")
-    digit_follows = isinstance(after, str) and "0" <= after[:1] <= "9"
-    return f"${{{part.number}}}" if digit_follows else f"${part.number}"
+    runs_on = isinstance(after, str) and after[:1] in set("0123456789.[")
+    return f"${{{part.number}}}" if runs_on else f"${part.number}"
 
 
 def _json(value: Any) -> str:

@@ -62,10 +62,10 @@ class ValueGrammar:
         """The rules so far, and the terminals that they refer to."""
         return [
             rf'string::_: "\"" TEXT? part::_{{0,{REFERENCES}}} "\""',
-            # A reference without braces is not followed by a digit.
-            'part::_: ("$$" | braced::_) TEXT? | bare::_ NO_DIGIT?',
+            # A reference without braces is followed by no digit, and by nothing that begins a part of the result.
+            'part::_: ("$$" | braced::_) TEXT? | bare::_ NO_PART?',
             rf"TEXT: /({CHARACTER}){{1,{self._characters}}}/",
-            rf'NO_DIGIT: /([^"\\$\x00-\x1f0-9]|{ESCAPE}|{PAIR})({CHARACTER}){{0,{self._characters - 1}}}/',
+            rf'NO_PART: /([^"\\$\x00-\x1f0-9.\[]|{ESCAPE}|{PAIR})({CHARACTER}){{0,{self._characters - 1}}}/',
             *TERMINALS,
             *(f"{name}: {text}" for text, name in self._rules.items()),
         ]

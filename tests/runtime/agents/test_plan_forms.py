@@ -1,0 +1,51 @@
+"""Plans in the forms that models write: read as they are meant, or refused, and the same wherever the text is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from agent_plans import STRING, TOOLS, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_forms import FORMS, Form
+
+from intaglio.runtime.agents.plan import Call, PlanError
+from intaglio.runtime.agents.plan_parser import PlanParser
+from intaglio.runtime.agents.plan_text import rendered
+
+KNOWN = {**TOOLS, "read_page": made("read_page", {"url": STRING}, ["url"])}
+
+
+def read(pieces: Iterable[str]) -> tuple[list[str], bool, str]:
+    """The calls of a plan, whether it has an end, and its error."""
+    parser, calls = PlanParser(KNOWN), list[Call]()
+    try:
+        for piece in pieces:
+            calls += parser.push(piece)
+        calls += parser.finish()
+    except PlanError as error:
+        return [rendered(call) for call in calls], parser.join is not None, str(error)
+    return [rendered(call) for call in calls], parser.join is not None, ""
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
+def test_a_form_is_read_as_it_is_meant_or_refused(form: Form) -> None:
+    found = read([form.text])
+    calls, joined, error = found
+    meant, ended, problem = read([form.calls]) if form.calls else ([], False, "")
+    assert problem == "" and (calls, joined) == (meant, ended)
+    assert form.error in error and bool(form.error) == bool(error)
+    assert read(form.text) == found
+
+
+@settings(deadline=None)
+@given(form=st.sampled_from(FORMS), data=st.data())
+def test_a_form_is_read_alike_wherever_it_is_cut(form: Form, data: st.DataObject) -> None:
+    places = sorted(data.draw(st.lists(st.integers(0, len(form.text)), max_size=8)))
+    pieces = [form.text[a:b] for a, b in zip([0, *places], [*places, len(form.text)], strict=True)]
+    assert read(pieces) == read([form.text])
+
+
+def test_there_are_enough_forms() -> None:
+    assert len(FORMS) >= 120
