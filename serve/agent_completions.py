@@ -10,8 +10,9 @@ import msgspec
 
 from intaglio.runtime.agents.answer_stream import AnswerStream
 from intaglio.runtime.agents.events import AnyEvent, PlanFailed, Replanned, TaskEnded, TaskPlanned
+from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.run_record import RunRecord
-from intaglio.runtime.agents.run_report import encodable, usage_of
+from intaglio.runtime.agents.run_report import usage_of
 from intaglio.runtime.generation.chat import Message
 from intaglio.serve.chat_completions import (
     AnswerMessage,

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from sse_starlette.sse import AppStatus
 
+from intaglio import async_run
 from intaglio.errors import UsageError, one_line
 from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.agent_description import AgentDescription, read_description
@@ -87,7 +88,7 @@ def serve(
             **certificates,
         )
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours
-        asyncio.run(_Server(config, api).run_on(listening, descriptions))
+        async_run.run(_Server(config, api).run_on(listening, descriptions))
 
 
 @contextmanager

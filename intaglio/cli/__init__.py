@@ -6,12 +6,13 @@ import importlib
 import os
 import sys
 import warnings
-from typing import TextIO
+from contextlib import suppress
+from typing import NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
 
-from intaglio import interrupts
+from intaglio import async_run, interrupts
 from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.printable import printable
@@ -104,7 +105,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the program `intaglio`: errors become one line on standard error and exit code 2, never a traceback."""
+    """Run the program `intaglio`: errors become one line on standard error and exit code 2, never a traceback.
+
+    Ctrl-C is exit code 130, SIGTERM 143, as shells have it.
+    """
     interrupts.install()
     warnings.showwarning = _Warnings().show
     try:
@@ -127,8 +131,19 @@ def main() -> None:
                 _discard(2)
         if isinstance(error, OSError | SystemExit):  # buffered output cannot be written
             _discard(1)
-        sys.exit(ERROR)
-    sys.exit(code if isinstance(code, int) else 0)
+        interrupted = isinstance(error, KeyboardInterrupt | click.exceptions.Abort)
+        _exit(interrupts.exit_code(getattr(error, "number", None)) if interrupted else ERROR)
+    _exit(code if isinstance(code, int) else 0)
+
+
+def _exit(code: int) -> NoReturn:
+    """Exit, at once if tasks or threads of tools, which ignore that they should end, would hold that up."""
+    if async_run.is_left():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _discard(descriptor: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ def agent_command(
     OPENAI_API_KEY is the key of a server.
     """
     from intaglio.cli.event_loop import run
-    from intaglio.files import atomic_write, check_output_file
+    from intaglio.cli.reserved_output import reserved_output
+    from intaglio.files import check_output_file
 
     for path, option in ((timeline, "--timeline"), (trace, "--trace")):
         if path is not None:
@@ -117,7 +119,21 @@ def agent_command(
         raise UsageError(NO_QUESTION)
     if not asked.isascii() and any("\ud800" <= sign <= "\udfff" for sign in asked):
         raise UsageError("the question is not Unicode text. Write it in UTF-8.")
-    result, events = run(_answer(asked, tools, model, as_json, options))
+    with reserved_output() as output:
+        result, events = run(_answer(asked, tools, model, as_json, options))
+        output.release()
+        _write(events, asked, trace, timeline)
+        if as_json:
+            print_json(result)
+        else:
+            _print(result, latency)
+    return 0 if result.complete else 1
+
+
+def _write(events: Sequence[AnyEvent], asked: str, trace: Path | None, timeline: Path | None) -> None:
+    """Write the files of a run."""
+    from intaglio.files import atomic_write
+
     if trace is not None:
         from intaglio.runtime.agents.trace import trace_bytes
 
@@ -126,11 +142,6 @@ def agent_command(
         from intaglio.runtime.agents.timeline import timeline as draw
 
         atomic_write(timeline, draw(events, asked).encode("utf-8", "replace"))
-    if as_json:
-        print_json(result)
-    else:
-        _print(result, latency)
-    return 0 if result.complete else 1
 
 
 async def _answer(

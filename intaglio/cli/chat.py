@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio import interrupts
-from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
 from intaglio.cli.output import json_option, notice, print_json
@@ -76,7 +75,7 @@ def chat_command(bundle: Path, system: str | None, trace: bool, as_json: bool, *
         for line in lines(None):
             if not chat.take([line]) or chat.interrupted:
                 break
-        return ERROR if chat.interrupted else 1 if chat.refused else 0
+        return interrupts.exit_code() if chat.interrupted else 1 if chat.refused else 0
 
 
 def _typed() -> Iterator[str]:

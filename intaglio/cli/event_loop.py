@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from intaglio import interrupts
+from intaglio import async_run, interrupts
 
 Result = TypeVar("Result")
 
@@ -15,10 +14,9 @@ Result = TypeVar("Result")
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main` in a loop of its own and return its result.
 
-    Ctrl-C and the other signals of `interrupts` cancel it, and are raised as `Interrupted` once it has cleaned up; a
-    second one does not wait for that.
+    Ctrl-C and the other signals of `interrupts` cancel it, and are raised as `Interrupted` once it has cleaned up, for
+    which it has `interrupts.LONGEST_END` seconds; a second one ends the program at once.
     """
-    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     asked: list[int] = []
 
     async def interruptible() -> Result:
@@ -27,21 +25,14 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
         def stop(number: int) -> None:
             asked.append(number)
-            for each, handler in before.items():
-                loop.remove_signal_handler(each)
-                signal.signal(each, handler)
-            task.cancel()
+            loop.call_soon_threadsafe(task.cancel)
 
-        for number in before:
-            loop.add_signal_handler(number, stop, number)
-        return await main
+        with interrupts.handled(stop):  # not by the loop, which a tool may block
+            return await main
 
     try:
-        return asyncio.run(interruptible())
+        return async_run.run(interruptible())
     except asyncio.CancelledError:
         if not asked:
             raise
         raise interrupts.Interrupted(asked[0]) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

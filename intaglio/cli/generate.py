@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from intaglio.cli.exit_codes import ERROR
+from intaglio import interrupts
 from intaglio.cli.generated_text import report_speed, show, show_trace
 from intaglio.cli.generation_options import generation_options
 from intaglio.cli.output import json_option, notice, print_json, print_table, size
@@ -125,7 +125,7 @@ def generate_command(
             _print_text(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
         _print_work(bundle, options["draft"], done, as_json)
-    return ERROR if any(result.stopped == "interrupted" for result in done) else 0
+    return interrupts.exit_code() if any(result.stopped == "interrupted" for result in done) else 0
 
 
 def _write(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from intaglio import async_run
 from intaglio.runtime.agents.agent import Agent, AgentLimits
 from intaglio.runtime.agents.events import AnyEvent, Observer
 from intaglio.runtime.agents.examples import read_examples
@@ -26,7 +26,7 @@ def agent(question: str, tools: Sequence[str], model: str | Path, **options: Any
     In an event loop, use `answer`. Raises `UsageError`, `ToolError`, `ModelError`, `BundleError` for tools and models
     that cannot be opened. What goes wrong later is in the result: `complete` is False, and the answer says why.
     """
-    return asyncio.run(answer(question, tools, model, **options))
+    return async_run.run(answer(question, tools, model, **options))
 
 
 async def answer(

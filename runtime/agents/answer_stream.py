@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
 from intaglio.runtime.agents.events import AnyEvent, Ended, ModelBegan, ModelWrote
-from intaglio.runtime.agents.joiner import DECISION
 from intaglio.runtime.agents.planners import Planner
+
+# Of an answer in its plain form, after nothing but a thought: what is certain while it is written.
+PLAIN = re.compile(
+    r"(?:\s*Thought:[^<\[◁\n]*\n(?:(?!\s*(?:Answer|Final|Replan|Action))[^<\[◁\n]*\n)*)?\s*Answer:(?=[^*_`\n])"
+)
+UNCERTAIN = re.compile(r"[\s.…<\[*_`#>\"'“„«(-]*(?:r?e?-?p?l?a?n?|re-?plan.*)$", re.IGNORECASE)  # may be no answer
+TAIL = re.compile(r"(?:[\s*_`\"'“”„»]|<[^<>\n]{0,48}>?)*$")  # what may be left out at the end, or begin reasoning
 
 
 class AnswerStream:
     """Takes the events of a run and returns the pieces of its answer, which together are that of `Ended`.
 
     Of LLMCompiler and ReAct, what follows "Answer:" is the answer; the text of function calling is one if no call
-    follows, so it comes with the end, as does an answer without "Answer:". An answer that was cut off by a limit, or a
+    follows, so it comes with the end, as does an answer in any other form. An answer that was cut off by a limit, or a
     failure, is followed by an empty line and the text that says so.
     """
 
     def __init__(self, planner: Planner):
         self._reads = planner != "function-calling"
         self._request: int | None = None  # whose text may have the answer
-        self._text = ""  # of that request; once the answer has begun, what was not sent
-        self._answers = False  # whether the answer has begun
+        self._reader = AnswerReader()
         self._sent = ""
 
     def take(self, event: AnyEvent) -> str:
@@ -27,28 +34,42 @@ class AnswerStream:
         match event:
             case ModelBegan():
                 self._request = event.request if self._reads and event.role != "planner" else None
-                self._text, self._answers = "", False
+                self._reader = AnswerReader()
             case ModelWrote() if event.request == self._request:
-                return self._read(event.text)
+                piece = self._reader.take(event.text)
+                self._sent += piece
+                return piece
             case Ended():
                 return self._rest(event.answer)
         return ""
-
-    def _read(self, text: str) -> str:
-        self._text += text
-        if not self._answers:
-            found = DECISION.search(self._text)
-            if found is None or found[1] != "Answer":
-                return ""
-            self._answers, self._text = True, self._text[found.end() :]
-        if not self._sent:
-            self._text = self._text.lstrip()
-        piece = self._text.rstrip()  # blanks at the end are not part of the answer
-        self._text = self._text[len(piece) :]
-        self._sent += piece
-        return piece
 
     def _rest(self, answer: str) -> str:
         if answer.startswith(self._sent):
             return answer[len(self._sent) :]
         return f"\n\n{answer}"
+
+
+class AnswerReader:
+    """Reads the answer of a joiner while it is written: what is certain of the whole text's answer."""
+
+    def __init__(self) -> None:
+        self._text = ""  # read so far; once the answer has begun, what was not returned
+        self._begun = False  # whether the answer has begun
+        self._returned = False  # whether a part of it was returned
+
+    def take(self, text: str) -> str:
+        """Return the next part of the answer."""
+        self._text += text
+        if not self._begun:
+            found = PLAIN.match(self._text)
+            if found is None:
+                return ""
+            self._begun, self._text = True, self._text[found.end() :]
+        if not self._returned:
+            self._text = self._text.lstrip()
+            if UNCERTAIN.match(self._text):
+                return ""
+        certain = len(self._text) - len(TAIL.search(self._text)[0])  # type: ignore[index]  # it matches at the end
+        piece, self._text = self._text[:certain], self._text[certain:]
+        self._returned = self._returned or bool(piece)
+        return piece

@@ -39,6 +39,8 @@ class Delta(msgspec.Struct):
 
     content: str | None = None
     refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[CallDelta] | None = None
 
 
@@ -113,7 +115,7 @@ class ChatStreamReader:
         self.finish_reason: str | None = None  # the API's, once there is one
         self._calls: list[_Call] = []
         self._counts: TokenCounts | None = None
-        self._parts = 0  # chunks with a part of the answer
+        self.parts = self.characters = 0  # chunks with a part of the answer, or of reasoning, and their text
 
     def pieces(self, chunk: Any) -> list[ModelPiece]:
         """Return the text of a chunk of the client, and the calls that are complete as another one begins."""
@@ -128,12 +130,19 @@ class ChatStreamReader:
             delta = choice.delta or Delta()
             self.finish_reason = choice.finish_reason or self.finish_reason
             text = (delta.content or "") + (delta.refusal or "")
-            self._parts += bool(text or delta.tool_calls)
+            reasoning = delta.reasoning_content or delta.reasoning or ""
+            self.parts += bool(text or reasoning or delta.tool_calls)
+            self.characters += len(text) + len(reasoning)
             if text:
                 pieces.append(text)
             for each in delta.tool_calls or ():
                 pieces += self._called(each)
         return pieces
+
+    def cut_off(self, tokens: int) -> list[ModelPiece]:
+        """Return the end of an answer that the server does not end at `tokens`."""
+        self.finish_reason, self.parts = "length", max(self.parts, tokens)
+        return self.finish()
 
     def finish(self) -> list[ModelPiece]:
         """Return the calls that are left, and the end; a call that `max_tokens` cut off is dropped."""
@@ -146,7 +155,7 @@ class ChatStreamReader:
         pieces: list[ModelPiece] = [call.piece() for call in whole]
         if reason != "length":
             reason = "tool_calls" if self._calls else "stop"
-        counts = self._counts or TokenCounts(0, self._parts)
+        counts = self._counts or TokenCounts(0, self.parts)
         details = counts.prompt_tokens_details or TokensDetails()
         usage = Usage(counts.prompt_tokens, details.cached_tokens or 0, counts.completion_tokens, 1)
         return [*pieces, End(usage, reason)]
@@ -159,7 +168,9 @@ class ChatStreamReader:
             pieces = [each.piece() for each in self._calls if not each.given and each.name and each.complete]
             call = _Call(delta)
             self._calls.append(call)
+        before = len(call.arguments)
         call.add(delta)
+        self.characters += len(call.arguments) - before
         return pieces
 
     def _call_of(self, delta: CallDelta) -> _Call | None:

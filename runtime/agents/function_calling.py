@@ -11,14 +11,17 @@ from typing import Any
 from intaglio.errors import UsageError, one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import Observer
+from intaglio.runtime.agents.joiner import calls_as_text
 from intaglio.runtime.agents.model import Model, ModelRequest
+from intaglio.runtime.agents.model_text import without_reasoning
 from intaglio.runtime.agents.plan import Call, PlanError
-from intaglio.runtime.agents.prompts import FUNCTION_RULES, shortened
-from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run
+from intaglio.runtime.agents.prompts import CALL_AS_TEXT, FUNCTION_RULES, shortened
+from intaglio.runtime.agents.run_state import LimitReached, Run
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 from intaglio.runtime.generation.tool_calls.tools import Mode
 
+UNREAD = 2  # answers with calls as text, before the run ends
 SHOWN = 200  # characters of invalid arguments in a message
 
 
@@ -49,14 +52,21 @@ class FunctionCalling:
 
     async def _answer(self, run: Run, question: str) -> str:
         messages = [Message("system", self._system), Message("user", question)]
-        rounds = 0
+        rounds = unread = 0
         while True:
             may_call = run.may_call and (self._rounds is None or rounds < self._rounds)
             text, calls = await self._turn(run, messages, may_call)
-            if text.strip() and not (calls and may_call):
-                return text.strip()
+            said = without_reasoning(text)[0].strip()
+            if said and not (calls and may_call):
+                if not calls_as_text(said, self._tools):
+                    return said
+                messages += [Message("assistant", text), Message("user", CALL_AS_TEXT)]
+                unread += 1
+                if unread > UNREAD:
+                    raise LimitReached("the model wrote its calls as text, and no answer")
+                continue
             if not calls:
-                raise LimitReached("the model wrote nothing")
+                raise LimitReached("the model wrote nothing" if not text.strip() else "the model wrote reasoning alone")
             if not run.may_call:
                 raise run.out_of_calls()
             if not may_call:
@@ -73,15 +83,20 @@ class FunctionCalling:
         request = ModelRequest(list(messages), self.limits.request_tokens, tools=tools, tool_choice=choice)
         texts: list[str] = []
         calls: list[_Asked] = []
-        try:
+        run.partial = lambda: None if calls else without_reasoning("".join(texts))[0].strip() or None
+
+        async def read() -> None:
+            texts.clear()
+            calls.clear()
             async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str):
                         texts.append(piece)
                     else:
                         calls.append(_asked(piece))
-        except CutOff as cut:
-            raise LimitReached(str(cut), "".join(texts)) from cut
+
+        await run.retried(read, lambda: run.partial() is not None)
+        run.partial = lambda: None
         return "".join(texts), calls
 
     async def _run(self, run: Run, calls: Sequence[_Asked]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from intaglio.errors import one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import Observer, PlanFailed, Replanned
-from intaglio.runtime.agents.joiner import Decision, joiner_grammar, read_decision
+from intaglio.runtime.agents.joiner import UNREAD, Decision, joiner_grammar, partial_answer, read_joined
 from intaglio.runtime.agents.model import Model, ModelRequest
 from intaglio.runtime.agents.plan import Call, PlanError
 from intaglio.runtime.agents.plan_check import check_names
@@ -17,12 +18,13 @@ from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import (
     PLAN_RULES,
     Example,
+    continue_prompt,
     question_prompt,
     replan_prompt,
     results_prompt,
     system_prompt,
 )
-from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run, read_end
+from intaglio.runtime.agents.run_state import BrokenStream, CutOff, LimitReached, Run, read_end
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message
@@ -73,9 +75,13 @@ class LLMCompiler:
         replans = self.limits.replans
         while True:
             before = set(run.observations)
-            broken = await self._plan(run, messages)
+            broken, lost = await self._plan(run, messages)
             messages.append(Message("assistant", run.plans[-1]))
             new = {number: each for number, each in run.observations.items() if number not in before}
+            if lost:
+                prompt = continue_prompt(new, self.limits.observation_characters, str(broken), run.next_number())
+                messages.append(Message("user", prompt))
+                continue
             may_replan = replans > 0 and run.may_call
             prompt = results_prompt(new, self.limits.observation_characters, broken, may_replan)
             messages.append(Message("user", prompt))
@@ -85,25 +91,38 @@ class LLMCompiler:
             if not run.may_call:
                 raise run.out_of_calls()
             if not replans:
-                raise LimitReached(f"the run reached its limit of {self.limits.replans} replans")
+                unread = decision.reason if decision.reason.startswith(UNREAD) else ""
+                raise LimitReached(unread or f"the run reached its limit of {self.limits.replans} replans")
             replans -= 1
             run.emit(Replanned, reason=decision.reason)
             messages += [Message("assistant", text), Message("user", replan_prompt(run.next_number()))]
 
-    async def _plan(self, run: Run, messages: Sequence[Message]) -> str | None:
+    async def _plan(self, run: Run, messages: Sequence[Message]) -> tuple[str | None, bool]:
         """Let the planner write a plan, and run it; return what is wrong with it, if it could not be read to its end.
 
-        The calls before the error are run all the same: their results help the next plan.
+        The calls before the error are run all the same: their results help the next plan. The second value is whether
+        the model's answer ended too early, after calls that have started: then the planner goes on from them. Before
+        the first call, it is asked again.
         """
-        broken = None
+        broken, lost = None, False
         written: list[str] = []
         late: list[Call] = []
         async with run.fetching(self._tools) as unit:
             start = partial(_add, unit)
-            try:
+
+            async def read() -> None:
+                written.clear()
+                late.clear()
                 await self._read(run, messages, start if self._streaming else late.extend, written)
+
+            try:
+                await run.retried(read, lambda: unit.added > 0)
             except (PlanError, CutOff) as error:
                 broken = str(error)
+            except BrokenStream as error:
+                if not unit.added or not run.may_retry():
+                    raise
+                broken, lost = one_line(error), True
             finally:
                 run.plans.append("".join(written))
             try:
@@ -113,7 +132,7 @@ class LLMCompiler:
             if broken is not None:
                 run.emit(PlanFailed, reason=broken)
             await unit.wait()
-        return broken
+        return broken, lost
 
     async def _read(
         self, run: Run, messages: Sequence[Message], start: Callable[[list[Call]], None], written: list[str]
@@ -137,11 +156,8 @@ class LLMCompiler:
 
     async def _join(self, run: Run, messages: Sequence[Message], may_replan: bool) -> tuple[str, Decision]:
         request = self._request(messages, joiner_grammar(may_replan) if self._constrained else None)
-        try:
-            text = await run.text(self._model, "joiner", request)
-        except CutOff as cut:
-            raise LimitReached(str(cut), _decision(cut.partial or "").answer) from cut
-        decision = _decision(text)
+        text = await run.text(self._model, "joiner", request, partial(partial_answer, tools=self._tools))
+        decision = read_joined(text, self._tools)
         if decision.answer == "":
             raise LimitReached("the joiner wrote nothing")
         return text, decision
@@ -160,8 +176,3 @@ class LLMCompiler:
 def _add(unit: TaskFetchingUnit, calls: Iterable[Call]) -> None:
     for call in calls:
         unit.add(call)
-
-
-def _decision(text: str) -> Decision:
-    """Read the joiner's text; without "Answer:" or "Replan:" it is the answer, as models forget the form."""
-    return read_decision(text) or Decision(text.strip())

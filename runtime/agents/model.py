@@ -50,6 +50,15 @@ class End(NamedTuple):
     finish_reason: str  # "stop", "length" (max_tokens were written), or "tool_calls"
 
 
+MOST_CHARACTERS = 32  # of a token, on average; text has 4
+LEAST_CHARACTERS = 2  # of a piece that counts as a token: some servers send single characters
+
+
+def exceeds(pieces: int, characters: int, tokens: int) -> bool:
+    """Whether an answer of so many pieces and characters has more than `tokens`, which not every server obeys."""
+    return characters > MOST_CHARACTERS * tokens or (pieces > tokens and characters > LEAST_CHARACTERS * tokens)
+
+
 ModelPiece = str | ToolCall | End
 
 

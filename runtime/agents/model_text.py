@@ -37,3 +37,8 @@ def without_reasoning(text: str) -> tuple[str, str]:
     if not depth:
         parts.append(text[place:])
     return MARK.sub("", "".join(parts)), before
+
+
+def encodable(text: str) -> str:
+    """Return a text with "?" for halves of surrogate pairs, as a tool may return, which no encoding has."""
+    return text.encode("utf-8", "replace").decode()

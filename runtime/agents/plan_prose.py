@@ -11,11 +11,11 @@ from intaglio.runtime.agents.plan_reader import SHOWN, PlanText
 
 UP_TO_TAG = re.compile(rf"[^\n{re.escape(LAST_CHARACTERS)}]*")  # the last character of a tag, or the end of the line
 UP_TO_TAG_ANYWHERE = re.compile(rf"[^{re.escape(LAST_CHARACTERS)}]*")
-THOUGHT = re.compile(r"[\W_]*thoughts?\s*\d*[\s*_`]*[::][\s*_`]*(.*?)\s*", re.IGNORECASE | re.DOTALL)
+THOUGHT = re.compile(r"[\W_]*thoughts?\s*\d*[\s*_`]*[:\uff1a][\s*_`]*(.*?)\s*", re.IGNORECASE | re.DOTALL)
 # Lines of another kind of text: a result or an answer that the model makes up, and another question.
-OBSERVATION = re.compile(r"[\W_]*observations?\s*\d*[\s*_`]*[::]", re.IGNORECASE)
-ANSWER = re.compile(r"[\W_]*(?:final[\s_]*)?answer[\s*_`]*[::]", re.IGNORECASE)
-QUESTION = re.compile(r"[\W_]*question\s*\d*[\s*_`]*[::]", re.IGNORECASE)
+OBSERVATION = re.compile(r"[\W_]*observations?\s*\d*[\s*_`]*[:\uff1a]", re.IGNORECASE)
+ANSWER = re.compile(r"[\W_]*(?:final[\s_]*)?answer[\s*_`]*[:\uff1a]", re.IGNORECASE)
+QUESTION = re.compile(r"[\W_]*question\s*\d*[\s*_`]*[:\uff1a]", re.IGNORECASE)
 LIKE_A_CALL = re.compile(r"[\W_]*[\w.]+\(.*\)[\s*_`.;,]*", re.DOTALL)
 END = re.compile(r"<END_OF_PLAN>", re.IGNORECASE)
 SHORT = 24  # characters before a call on a line that has no other words

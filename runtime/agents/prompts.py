@@ -35,6 +35,7 @@ Thought: why
 - When you know the answer, write a line that begins with "Answer: "."""
 
 FUNCTION_RULES = "You answer a question by calling tools. When you know the answer, write it and call none."
+CALL_AS_TEXT = "This is not valid: it has a call as text. Call the tool as a function, or write the answer."
 MORE_RULES = (
     'Answer the question with "Answer: ...", or write "Replan: ..." with the reason if the results are not enough.'
 )
@@ -97,6 +98,12 @@ def results_prompt(observations: Mapping[int, Observation], most: int, broken: s
     if broken is not None:
         lines.append(f"The plan is not valid: {broken}")
     return "\n".join([*lines, MORE_RULES if may_replan else LAST_RULE])
+
+
+def continue_prompt(observations: Mapping[int, Observation], most: int, broken: str, number: int) -> str:
+    """Return the message that asks for the rest of a plan that ended too early, after these calls."""
+    lines = [result_line(observations[each], most) for each in sorted(observations)]
+    return "\n".join([*lines, f"The plan broke off: {broken}", replan_prompt(number)])
 
 
 def result_line(observation: Observation, most: int) -> str:

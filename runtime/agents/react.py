@@ -14,7 +14,7 @@ from intaglio.runtime.agents.plan_check import check_names
 from intaglio.runtime.agents.plan_grammar import turn_grammar
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import TURN_RULES, invalid_turn, question_prompt, result_line, system_prompt
-from intaglio.runtime.agents.run_state import CutOff, LimitReached, Run, read_end
+from intaglio.runtime.agents.run_state import Run, read_end
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.chat import Message
 
@@ -64,21 +64,25 @@ class ReAct:
         characters = self.limits.string_characters
         grammar = turn_grammar(tools, run.observations, characters) if self._constrained else None
         request = ModelRequest(list(messages), self.limits.request_tokens, grammar)
-        turn = _Turn(PlanParser(self._tools, run.observations))
+
+        async def read() -> _Turn:
+            turn = _Turn(PlanParser(self._tools, run.observations))
+            run.partial = turn.answer
+            async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
+                async for piece in pieces:
+                    call = turn.read(piece) if isinstance(piece, str) else None
+                    if call is None:
+                        continue
+                    if not run.may_call:
+                        raise run.out_of_calls()
+                    unit.add(call)
+                    await read_end(pieces)
+            return turn
+
         async with run.fetching(self._tools) as unit:
-            try:
-                async with aclosing(run.pieces(self._model, "agent", request)) as pieces:
-                    async for piece in pieces:
-                        call = turn.read(piece) if isinstance(piece, str) else None
-                        if call is None:
-                            continue
-                        if not run.may_call:
-                            raise run.out_of_calls()
-                        unit.add(call)
-                        await read_end(pieces)
-            except CutOff as cut:
-                raise LimitReached(str(cut), turn.answer()) from cut
+            turn = await run.retried(read, lambda: bool(unit.added or run.partial()))
             await unit.wait()
+        run.partial = lambda: None
         return turn
 
 

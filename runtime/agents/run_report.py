@@ -9,6 +9,7 @@ import msgspec
 
 from intaglio.runtime.agents.events import AnyEvent, Status
 from intaglio.runtime.agents.latency_model import Latency, latency_of
+from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.planners import Planner
 from intaglio.runtime.agents.run_record import RunRecord, record_of
 
@@ -95,8 +96,3 @@ def run_report(question: str, planner: Planner, events: Sequence[AnyEvent]) -> A
         replans=[encodable(reason) for reason in record.replans],
         latency=latency_of(events),
     )
-
-
-def encodable(text: str) -> str:
-    """Return a text with "?" for halves of surrogate pairs."""
-    return text.encode("utf-8", "replace").decode()

@@ -8,32 +8,38 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from intaglio.errors import IntaglioError, one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
 from intaglio.runtime.agents.events import AnyEvent, Ended, ModelBegan, ModelEnded, ModelWrote, Observer, Role
-from intaglio.runtime.agents.model import End, Model, ModelError, ModelRequest, Usage
+from intaglio.runtime.agents.model import End, Model, ModelError, ModelRequest, Usage, exceeds
+from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import ToolCall
+from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 
+RETRIES = 2  # of answers that end too early, in a run
+RETRY_SECONDS = 0.5  # before each
 TAIL = 8  # pieces that are read of an answer after its part that counts
 TAIL_SECONDS = 1.0  # and for how long
+Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
 class LimitReached(Exception):  # noqa: N818  # it ends a run, and is no error of the caller
-    """A limit of the run; the message names it. `partial`: as much of the answer as there is."""
-
-    def __init__(self, reason: str, partial: str | None = None):
-        super().__init__(reason)
-        self.partial = partial
+    """A limit of the run; the message names it."""
 
 
 class CutOff(LimitReached):
-    """The answer of a model that ended for want of tokens; raised after its last piece."""
+    """The answer of a model hit the token limit; raised after its last piece."""
+
+
+class BrokenStream(ModelError):  # noqa: N818  # as `CutOff`
+    """The answer of a model ended too early, after it had begun."""
 
 
 class Run:
@@ -44,6 +50,8 @@ class Run:
         self.observations: dict[int, Observation] = {}
         self.plans: list[str] = []
         self.usage = Usage()
+        self.partial: Callable[[], str | None] = lambda: None  # the answer so far
+        self._retries = RETRIES
         self._calls = 0  # of tools
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -70,7 +78,7 @@ class Run:
             async with asyncio.timeout(self.limits.seconds) as timeout:
                 answer, complete = await answering(), True
         except LimitReached as limit:
-            answer, complete = self._without_answer(str(limit), limit.partial), False
+            answer, complete = self._without_answer(str(limit)), False
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -83,7 +91,8 @@ class Run:
     async def pieces(self, model: Model, role: Role, request: ModelRequest) -> AsyncGenerator[str | ToolCall, None]:
         """Yield the pieces of an answer of `model`, at most as many tokens as the run has left.
 
-        Raises `LimitReached`, `ModelError`, `UsageError`. Close the generator to end the answer early.
+        Raises `LimitReached`, `ModelError`, `UsageError`, and `CutOff` at the limit of tokens, enforced here if
+        the model does not. Close the generator to end the answer early.
         """
         if self.usage.calls >= self.limits.model_calls:
             raise LimitReached(f"the run reached its limit of {self.limits.model_calls} requests to models")
@@ -92,25 +101,32 @@ class Run:
             raise LimitReached(f"the run reached its limit of {self.limits.tokens} tokens")
         number = self.usage.calls + 1
         most = min(request.max_tokens, left)
-        end, count, failure = None, 0, None
+        end, count, characters, opened, failure = None, 0, 0, False, None
         self.usage += Usage(calls=1)
         self.emit(ModelBegan, request=number, role=role)
         try:
-            async with model.stream(replace(request, max_tokens=most)) as answer:
+            sent = replace(request, messages=[_encodable(each) for each in request.messages], max_tokens=most)
+            async with model.stream(sent) as answer:
+                opened = True
                 async for piece in answer:
                     if isinstance(piece, End):
                         end = piece
                         break
                     count += 1
                     if isinstance(piece, str):
+                        characters += len(piece)
                         self.emit(ModelWrote, request=number, text=piece)
                     yield piece
+                    if exceeds(count, characters, most):
+                        raise CutOff(self._shortage(most, request.max_tokens, left))
                 else:
                     raise ModelError(f"model {model.name!r}: the answer has no end. Is the server one of OpenAI's API?")
             if end.finish_reason == "length":
                 raise CutOff(self._shortage(end.usage.completion, request.max_tokens, left))
         except (IntaglioError, LimitReached) as error:
             failure = one_line(error)
+            if opened and isinstance(error, ModelError):
+                raise BrokenStream(str(error)) from error
             raise
         except asyncio.CancelledError:
             failure = "cancelled"
@@ -118,7 +134,7 @@ class Run:
         except Exception as error:  # a model that breaks its contract ends the run with an answer, too
             said = one_line(error)
             failure = f"model {model.name!r}: {type(error).__name__}{f': {said}' if said else ''}"
-            raise ModelError(failure) from error
+            raise (BrokenStream if opened else ModelError)(failure) from error
         finally:
             # Of an answer that was left early nothing is known but its pieces, mostly a token each.
             used = Usage(completion=count) if end is None else end.usage
@@ -132,17 +148,42 @@ class Run:
                 error=failure,
             )
 
-    async def text(self, model: Model, role: Role, request: ModelRequest) -> str:
-        """Return the text of an answer. Raises what `pieces` does; `CutOff` has the text so far."""
+    async def text(
+        self, model: Model, role: Role, request: ModelRequest, answer_in: Callable[[str], str | None]
+    ) -> str:
+        """Return the text of an answer; `answer_in` returns the run's answer so far, or None, from the text so far.
+
+        Raises what `pieces` does. An answer that ends too early before the run's answer has begun is asked for again.
+        """
         texts: list[str] = []
-        try:
+        self.partial = lambda: answer_in("".join(texts))
+
+        async def read() -> str:
+            texts.clear()
             async with aclosing(self.pieces(model, role, request)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str):
                         texts.append(piece)
-        except CutOff as cut:
-            raise CutOff(str(cut), "".join(texts)) from cut
-        return "".join(texts)
+            return "".join(texts)
+
+        text = await self.retried(read, lambda: self.partial() is not None)
+        self.partial = lambda: None
+        return text
+
+    async def retried(self, attempt: Callable[[], Awaitable[Result]], keeps: Callable[[], bool]) -> Result:
+        """Await `attempt()`, and again if the model's answer ends too early, unless `keeps()` something of it."""
+        while True:
+            try:
+                return await attempt()
+            except BrokenStream:
+                if keeps() or not self.may_retry():
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def may_retry(self) -> bool:
+        """Whether an answer that ended too early may be asked for again, which is then counted."""
+        self._retries -= 1
+        return self._retries >= 0
 
     @asynccontextmanager
     async def fetching(self, tools: Mapping[str, Tool]) -> AsyncIterator[TaskFetchingUnit]:
@@ -175,11 +216,32 @@ class Run:
             return f"the run reached its limit of {self.limits.tokens} tokens"
         return f"the model reached its limit of {most} tokens for one request"
 
-    def _without_answer(self, reason: str, partial: str | None = None) -> str:
-        if partial:
+    def _without_answer(self, reason: str) -> str:
+        if partial := self.partial():
             return f"{partial.strip()} [The answer is not complete: {reason}.]"
         results = sum(each.status == "done" for each in self.observations.values())
         return f"No answer: {reason}. {results} of {self._calls} tool calls have a result."
+
+
+def _encodable(message: Message) -> Message:
+    """Return `message` as text that can be sent: tools return, and models write, halves of surrogate pairs, too."""
+    calls = [
+        ToolCall(FunctionCall(call.function.name, _encodable_value(call.function.arguments)), call.id, call.type)
+        for call in message.tool_calls or ()
+    ]
+    content = None if message.content is None else encodable(message.content)
+    return msgspec.structs.replace(message, content=content, tool_calls=calls or message.tool_calls)
+
+
+def _encodable_value(value: Any) -> Any:
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            return [_encodable_value(each) for each in value]
+        case dict():
+            return {encodable(key): _encodable_value(each) for key, each in value.items()}
+    return value
 
 
 async def read_end(pieces: AsyncGenerator[object, None]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from intaglio.errors import IntaglioError, UsageError
 from intaglio.extras import load
 from intaglio.runtime.agents.chat_stream import ChatStreamReader, MalformedChunkError
-from intaglio.runtime.agents.model import ModelError, ModelPiece, ModelRequest
+from intaglio.runtime.agents.model import ModelError, ModelPiece, ModelRequest, exceeds
 from intaglio.runtime.agents.server_errors import described
 from intaglio.runtime.generation.chat import Message
 
@@ -95,7 +95,7 @@ class ServerModel:
             chunks = await self._sent(request)
         except Exception as error:
             raise self._known(error) from None
-        async with aclosing(chunks), aclosing(self._pieces(chunks)) as pieces:
+        async with aclosing(chunks), aclosing(self._pieces(chunks, request.max_tokens)) as pieces:
             yield pieces
 
     def _opened(self) -> Any:
@@ -143,12 +143,17 @@ class ServerModel:
             fields["extra_body"] = {"structured_outputs": {"grammar": request.grammar}}
         return fields
 
-    async def _pieces(self, chunks: AsyncIterator[Any]) -> AsyncGenerator[ModelPiece, None]:
+    async def _pieces(self, chunks: AsyncIterator[Any], tokens: int) -> AsyncGenerator[ModelPiece, None]:
+        """Yield the pieces of an answer, which ends after `tokens` even if the server does not obey `max_tokens`."""
         reader = ChatStreamReader()
         try:
             async for chunk in chunks:
                 for piece in reader.pieces(chunk):
                     yield piece
+                if exceeds(reader.parts, reader.characters, tokens):
+                    for piece in reader.cut_off(tokens):
+                        yield piece
+                    return
         except Exception as error:
             if reader.finish_reason is None or isinstance(error, MalformedChunkError):
                 raise self._known(error) from None

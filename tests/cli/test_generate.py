@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_what_was_written(endless_decoder: Path) -> None:
     first = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert (first + out).endswith(b"\n")
     assert err.endswith(b"Interrupted.\n")
     assert err.count(b"\n") == 1

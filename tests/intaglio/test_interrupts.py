@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,32 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
 def test_an_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", PROGRAM.format(how=how), str(tmp_path / "out")]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
+    assert found.returncode == 130
     assert found.stderr == "intaglio: interrupted. Unfinished output was removed; run the command again.\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_program_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    """Also where the first one is swallowed again and again; signals that come together are one."""
+    hangs = """
+        import time
+        while True:
+            try:
+                print('runs', flush=True)
+                time.sleep(60)
+            except BaseException:
+                print('swallowed', flush=True)"""
+    command = [sys.executable, "-P", "-c", PROGRAM.format(how=hangs), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "runs\n"
+        program.send_signal(number)
+        program.send_signal(number)
+        assert program.stdout.readline() == "swallowed\n"
+        time.sleep(0.3)
+        assert program.poll() is None
+        program.send_signal(number)
+        _, errors = program.communicate(timeout=10)
+    assert program.returncode == 128 + number
+    assert errors.strip().startswith("intaglio: ended at once.")

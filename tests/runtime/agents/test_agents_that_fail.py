@@ -252,9 +252,10 @@ TURNS: dict[Callable[..., Agent], Any] = {
 @pytest.mark.parametrize("answer", [[STREAM, chunk("1. sea"), 0.3, CUT], [STREAM, chunk("1. sea"), SILENCE], [SILENCE]])
 def test_a_server_that_goes_away_ends_the_other_agents_too(kind: Callable[..., Agent], answer: Any) -> None:
     result, events = on_server(TURNS[kind], answer, kind=kind)
-    assert result.answer.startswith("No answer: model server http://127.0.0.1") and not result.complete
+    assert "model server http://127.0.0.1" in result.answer and not result.complete
     assert statuses(result) == {1: "done"} and len(events.of(TaskStarted)) == 1
-    assert result.answer.endswith("1 of 1 tool calls have a result.") and result.seconds < 10
+    cut_off = kind is FunctionCalling and len(answer) > 1  # there, any text may be the answer
+    assert result.answer.startswith("1. sea [The answer is not" if cut_off else "No answer: ") and result.seconds < 10
 
 
 def test_a_server_that_streams_without_end_is_stopped_after_the_plan_or_by_time() -> None:

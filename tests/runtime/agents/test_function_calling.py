@@ -109,7 +109,11 @@ def test_calls_after_the_last_round_are_not_made() -> None:
         ([BOTH, cut("a long story", 1)], {"request_tokens": 6}, "the model reached its limit of 6 tokens for one"),
         ([BOTH, [SILENCE]], {"seconds": 2.0}, "the run reached its limit of 2 s"),
         ([BOTH, ""], {}, "the model wrote nothing"),
-        ([BOTH, ["4", ModelError("the server is gone.")]], {}, "No answer: the server is gone. 2 of 2"),
+        ([BOTH, ["4", ModelError("the server is gone.")]], {}, "4 [The answer is not complete: the server is gone.]"),
+        ([BOTH, [ModelError("the server is gone.")]], {}, "No answer: the server is gone. 2 of 2"),
+        ([BOTH, "<think>It is"], {}, "the model wrote reasoning alone"),
+        ([BOTH, '<tool_call>{"name": "search", "arguments": {}}'], {}, "the model wrote its calls as text"),
+        ([BOTH, 'Action: search("Asia")'], {}, "the model wrote its calls as text"),
     ],
 )
 def test_a_limit_or_a_failure_ends_the_run_with_an_answer_that_names_it(
@@ -118,6 +122,18 @@ def test_a_limit_or_a_failure_ends_the_run_with_an_answer_that_names_it(
     result, _, _ = ran(*answers, **limits)
     assert reason in result.answer and not result.complete
     assert {1: "done", 2: "done"}.items() <= statuses(result).items()
+
+
+@pytest.mark.parametrize("text", ["<think>a</think>\n4", "a\n</think>\n\n4", "4<|im_end|>"])
+def test_reasoning_and_marks_are_no_part_of_an_answer(text: str) -> None:
+    result, _, _ = ran(BOTH, text)
+    assert (result.answer, result.complete) == ("4", True)
+
+
+def test_calls_as_text_are_asked_for_as_calls() -> None:
+    result, model, _ = ran('{"name": "search", "arguments": {"text": "Asia"}}', BOTH, "4")
+    assert (result.answer, result.complete, statuses(result)) == ("4", True, {1: "done", 2: "done"})
+    assert "it has a call as text" in model.asked(2)
 
 
 def test_a_text_that_is_cut_off_is_given_with_the_limit() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from agent_checks import QUESTION, Events, answered, statuses, tool_of, tools
 from event_loops import run_in_virtual_time
+from plan_forms import FORMS, Form
+from plan_forms import PLAN as PLAIN
 from scripted_model import SILENCE, Answer, ScriptedModel, Step, cut
 
 from intaglio.errors import UsageError
@@ -126,15 +128,16 @@ def test_a_call_that_failed_ends_those_that_need_it_and_the_joiner_learns_why() 
     [
         ("", {}, "the plan has no call"),
         ("I cannot do that.", {}, "got 'I cannot do that.', expected a line such as Thought: text"),
-        ("```\n1. search('a')\n```", {}, "line 1: got '```'"),
+        ("Observation: 7", {}, "line 1: got 'Observation: 7', expected calls"),
+        ("<think>1. search('a')", {}, "line 1: the reasoning has no end"),
         ("1. search('a')\n2. search('b\n3. join()", {1: "found a"}, "line 2: call 2, search: the plan ends before"),
         ("1. search('a')\n2. nope($1)\n3. search('c')", {1: "found a"}, "line 2: no tool is named 'nope'"),
         ("1. search('a')\n2. search($3)\n3. search('c')", {1: "found a"}, "line 2: call 2, search: text"),
         ("1. search('a')\n1. search('b')", {1: "found a"}, "line 2: the number 1 is taken"),
         ("1. search(7)\n2. join()", {}, "line 1: call 1, search: text is 7, expected string"),
         ("\x00\ufffd\x1b[2J" * 40, {}, "line 1: got"),
-        ("1. " * 2000, {}, "line 1: got"),
-        ("(" * 5000, {}, "line 1: got"),
+        ("1. " * 900, {}, "line 1: got"),
+        ("(" * 2000, {}, "the plan has no call"),
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
@@ -320,10 +323,85 @@ def test_results_are_kept_when_time_ends_while_a_tool_hangs() -> None:
 def test_a_model_that_fails_ends_the_run_with_the_reason(failure: Exception, said: str, role: str) -> None:
     planner = [*cut(PLAN, 6, 0.3)[:18], failure] if role == "planner" else PLAN
     result, _, events = ran(planner, ["Ans", failure])
-    done = "1 of 2" if role == "planner" else "3 of 3"
+    done = "3 of 3" if role == "joiner" else "1 of 2" if isinstance(failure, UsageError) else "2 of 2"
     assert result.answer == f"No answer: {said}. {done} tool calls have a result."
     assert not result.complete and 1 in values(result)
     assert said in str(events.of(ModelEnded)[-1].error)
+
+
+GONE = ModelError("the server went away.")
+
+
+def test_a_plan_whose_stream_ends_before_its_first_call_is_asked_for_again() -> None:
+    result, model, events = ran(["Thought: both\n1. sea", GONE], ["1. s", GONE], PLAN, "Answer: 7")
+    assert (result.answer, result.complete, values(result)) == ("7", True, FOUND)
+    assert model.requests[0] == model.requests[1] == model.requests[2]
+    assert result.plans == (PLAN,) and events.of(PlanFailed) == []
+
+
+def test_a_plan_whose_stream_ends_later_goes_on_from_the_calls_that_have_started() -> None:
+    first, second = PLAN.split("\n2.")[0], '2. search("Africa")\n3. join()'
+    result, model, events = ran([first + "\n2. sea", GONE], second, "Answer: 7")
+    assert (result.answer, result.complete, len(values(result))) == ("7", True, 2)
+    said = str(model.requests[1].messages[-1].content)
+    assert said.startswith("$1 = found Asia\nThe plan broke off: ") and said.endswith("Plan on, from call 2.")
+    assert len(events.of(PlanFailed)) == 1 and events.of(Replanned) == []
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_streams_that_always_end_too_early_end_the_run(streaming: bool) -> None:
+    result, model, _ = ran(["1. search('a')\n2. sea", GONE], ["3", GONE], streaming=streaming)
+    assert (result.complete, len(model.requests)) == (False, 3)
+    assert "the server went away" in result.answer
+
+
+@pytest.mark.parametrize("broken", ["", "Thought: it is", "Answ", "Answer:"])
+def test_an_answer_whose_stream_ends_before_it_has_begun_is_asked_for_again(broken: str) -> None:
+    result, model, _ = ran(PLAN, [broken, GONE], "Answer: 7")
+    assert (result.answer, result.complete, len(model.requests)) == ("7", True, 3)
+
+
+def test_an_answer_whose_stream_ends_is_kept_as_far_as_it_is_there() -> None:
+    result, model, _ = ran(PLAN, ["Thought: so\nAnswer: It is 7, as", GONE])
+    assert result.answer == "It is 7, as [The answer is not complete: the server went away.]"
+    assert not result.complete and len(model.requests) == 2
+
+
+def test_an_answer_is_kept_as_far_as_it_is_there_when_time_ends() -> None:
+    result, _, _ = ran(PLAN, ["Answer: It is 7, as", SILENCE], seconds=9.0)
+    assert result.answer == "It is 7, as [The answer is not complete: the run reached its limit of 9 s.]"
+
+
+@pytest.mark.parametrize("reading", ["planner", "joiner"])
+@pytest.mark.parametrize("piece", ["word ", "x", "x" * 1000])
+def test_a_model_that_does_not_obey_the_limit_of_tokens_is_cut_off(reading: str, piece: str) -> None:
+    endless = [piece] * 10_000
+    result, _, events = ran(
+        endless if reading == "planner" else PLAN, ["Answer: ", *endless], model={"obeys": False}, request_tokens=50
+    )
+    assert "limit of 50 tokens for one request" in result.answer and not result.complete
+    assert all(each.completion_tokens <= 101 for each in events.of(ModelEnded))
+
+
+@pytest.mark.parametrize("text", ["Thought: I know it.", "<think>Answer: 7", '4. search("more")', "Answer: ..."])
+def test_what_is_no_answer_leads_to_another_plan_or_ends_the_run(text: str) -> None:
+    result, _, events = ran(PLAN, text, "4. join()", "Answer: 7")
+    assert (result.answer, result.complete) == ("7", True)
+    assert events.one(Replanned).reason.startswith("the joiner wrote no answer: ")
+    result, _, _ = ran(PLAN, text, replans=0)
+    assert result.answer.startswith("No answer: the joiner wrote no answer: ") and not result.complete
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("form", [form for form in FORMS if form.calls == PLAIN], ids=lambda form: form.name)
+def test_a_plan_in_any_form_is_run(form: Form, streaming: bool) -> None:
+    async def calculate(expression: str) -> str:
+        return expression
+
+    given = {**tools(), "calculate": tool_of(calculate, expression={"type": "string"})}
+    result, _, events = ran(cut(form.text, 7), "**Answer:** 7", tools=given, streaming=streaming)
+    assert (result.answer, result.complete, statuses(result)) == ("7", True, {1: "done", 2: "done", 3: "done"})
+    assert events.of(PlanFailed) == []
 
 
 def test_an_answer_without_an_end_is_not_trusted() -> None:
