@@ -24,11 +24,14 @@ def session() -> list[tuple[str, str]]:
     return [(command[2:], printed) for command, printed in zip(lines[::2], lines[1::2], strict=True)]
 
 
-def test_the_session_is_what_the_commands_print(minilm: Path) -> None:
+def test_the_session_is_what_the_commands_print(minilm: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     commands, expected = zip(*session(), strict=True)
-    script = "\n".join(["set -e", "source examples/session.sh", *commands])
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "\n".join(["set -e", f'source examples/session.sh "{tmp_path}"', *commands])
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": sys.prefix,
+    }
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -43,6 +46,13 @@ def test_the_session_is_what_the_commands_print(minilm: Path) -> None:
 
 def test_the_session_has_ten_lines() -> None:
     assert len(session()) == 5
+
+
+def test_the_quickstart_has_the_commands_of_the_session() -> None:
+    steps = re.findall(r"^step (.*)$", (ROOT / "examples" / "quickstart.sh").read_text(encoding="utf-8"), re.M)
+    printed = [command.removeprefix("intaglio ").removesuffix(" | tail -1") for command, _ in session()]
+    assert [step.removesuffix(" --force") for step in steps[: len(printed)]] == printed
+    assert "--similarity" in steps[len(printed)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,153 @@
+"""Every command of README.md and docs/ works as it is printed, one page after another, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from documentation import PAGES, ROOT, Block, blocks
+
+from intaglio.cli import cli
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+COMMANDS = [(block, command) for block in BLOCKS for command in block.commands if command.startswith("intaglio ")]
+SERVERS = ("serve", "serve-tools")
+# What this environment has already: the installation, and packages that `make test` brings or may not bring.
+INSTALLED = ("git ", "make ", "pip install 'intaglio[", "source ")
+SECONDS = 1800  # for a block, on a busy machine
+
+
+def named(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+def test_pages_have_commands_and_few_are_left_out() -> None:
+    assert {block.page for block in BLOCKS} == set(PAGES)
+    assert len(COMMANDS) > 60
+    left_out = [named(block) for block in BLOCKS if block.reason]
+    assert len(left_out) <= 6, left_out
+
+
+def test_every_page_with_commands_is_walked() -> None:
+    pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    assert {page for page in pages if any(blocks(page))} == set(PAGES)
+
+
+@pytest.mark.parametrize(
+    ("block", "command"), COMMANDS, ids=lambda value: named(value) if isinstance(value, Block) else ""
+)
+def test_printed_commands_have_only_options_that_exist(block: Block, command: str) -> None:
+    verb: click.Command = cli
+    words = shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)[1:]
+    words = list(first_command(words))
+    context = click.Context(cli)
+    while isinstance(verb, click.Group):
+        name, *words = words
+        verb = verb.get_command(context, name) or pytest.fail(f"{named(block)}: no verb {name}")
+    known = {
+        option for parameter in verb.get_params(context) for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert used <= known, f"{named(block)}: {used - known}"
+
+
+def first_command(words: list[str]) -> Iterator[str]:
+    """The words of the first command of a line."""
+    for word in words:
+        if word in ("|", ">", "&&", ";"):
+            return
+        yield word
+
+
+@pytest.mark.proof
+def test_readers_can_copy_every_command(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    folder = tmp_path / "quickstart"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": sys.prefix,
+    }
+    run(f'bash examples/quickstart.sh "{folder}"', environment, ROOT, "README.md: make quickstart")
+    for page in PAGES:
+        walk(page, folder, environment)
+
+
+def walk(page: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run the blocks of a page; a server of one block runs until the next server, or the page's end."""
+    server = None
+    try:
+        for block in blocks(page):
+            if block.reason:
+                continue
+            commands = [command for command in block.commands if not command.startswith(INSTALLED)]
+            serving = bool(commands) and shlex.split(commands[-1], comments=True)[1:2] in [[name] for name in SERVERS]
+            before = commands[:-1] if serving else commands
+            start = f'source "{ROOT}/examples/session.sh" "{folder}"'
+            run("\n".join([start, "set -euo pipefail", *before]), environment, folder, named(block))
+            if serving:
+                stop(server)
+                server = serve(f"{start}\nexec {commands[-1]}", environment, folder, named(block))
+    finally:
+        stop(server)
+
+
+def run(script: str, environment: dict[str, str], folder: Path, where: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{where}\n{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def serve(script: str, environment: dict[str, str], folder: Path, where: str) -> subprocess.Popen[bytes] | None:
+    """Start a server; return it once its port is open. One on standard input and output ends with its input."""
+    over_http = "serve-tools" not in script or "--port" in script
+    server = subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 300
+    while over_http and not is_open(8000):
+        assert server.poll() is None, f"{where}: the server has ended with {server.returncode}"
+        assert time.monotonic() < deadline, f"{where}: the port is closed"
+        time.sleep(0.2)
+    if not over_http:
+        assert server.wait(60) == 0, where
+        return None
+    return server
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as attempt:
+        return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
+def stop(server: subprocess.Popen[bytes] | None) -> None:
+    if server is not None and server.poll() is None:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_printed_extras_exist(page: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for names in re.findall(
+        r"pip install [^\n`]*(?:intaglio|\.|whl\))\[([a-z,]+)\]", (ROOT / page).read_text(encoding="utf-8")
+    ):
+        assert set(names.split(",")) <= extras.keys(), names
+
+
+def test_reference_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Install")[2]
+    assert extras.keys() == set(re.findall(r"^\| `([a-z]+)` \|", table.partition("\n## ")[0], re.M))

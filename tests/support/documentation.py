@@ -1,0 +1,66 @@
+"""The shell commands of README.md and the pages of docs/, as a reader would copy them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+# In the order in which a reader needs them: a page uses what README.md and those before it made.
+PAGES = (
+    "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",
+    "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/agents.md", "docs/agent_tools.md",
+    "docs/serving.md", "docs/reference.md",
+)  # fmt: skip
+PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
+STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
+# A comment before a block says why it is not run here.
+REASON = re.compile(r"<!-- ((?:needs|takes) [^>]+) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines that a reader copies at once."""
+
+    page: str
+    line: int  # of the first one, from 1
+    text: str
+    reason: str | None  # why it is not run here
+
+    @property
+    def commands(self) -> list[str]:
+        """Each command, with the lines that belong to it: those after a backslash, and a here-document."""
+        found: list[str] = []
+        end = None  # of the here-document
+        for line in self.text.splitlines():
+            if end or (found and found[-1].endswith("\\")) or line.startswith(("  ", '"')):
+                found[-1] += "\n" + line
+                end = None if line == end else end
+            else:
+                found.append(line)
+                here = re.search(r"<<'?(\w+)'?$", line)
+                end = here[1] if here else None
+        return found
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The indented blocks of a page that begin with a command."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    reason: str | None = None
+    number = 0
+    while number < len(lines):
+        start = number
+        if comment := REASON.fullmatch(lines[number].strip()):
+            reason = comment[1]
+        indent = re.match(r" {4,6}(?=\S)", lines[number])
+        if not indent:
+            number += 1
+            continue
+        while number < len(lines) and lines[number].startswith(indent[0]):
+            number += 1
+        text = "\n".join(line[len(indent[0]) :] for line in lines[start:number])
+        if STARTS.match(text):
+            yield Block(page, start + 1, text, reason)
+        reason = None
