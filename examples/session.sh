@@ -6,7 +6,7 @@
 #   EXAMPLES    the folder examples/ of the checkout: language models, a planner, texts
 #   RECORDINGS  five recorded sentences with their transcripts
 CHECKOUT=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)
-if [ -z "${VIRTUAL_ENV:-}" ] && [ -f "$CHECKOUT/.venv/bin/activate" ]; then
+if ! command -v intaglio > /dev/null && [ -f "$CHECKOUT/.venv/bin/activate" ]; then
   . "$CHECKOUT/.venv/bin/activate"
 fi
 mkdir -p "${1:-$CHECKOUT/build/quickstart}" && cd "${1:-$CHECKOUT/build/quickstart}" || return

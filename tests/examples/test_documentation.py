@@ -74,10 +74,7 @@ def first_command(words: list[str]) -> Iterator[str]:
 def test_readers_can_copy_every_command(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     folder = tmp_path / "quickstart"
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "VIRTUAL_ENV": sys.prefix,
-    }
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     run(f'bash examples/quickstart.sh "{folder}"', environment, ROOT, "README.md: make quickstart")
     for page in PAGES:
         walk(page, folder, environment)
