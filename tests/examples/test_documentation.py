@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ works as it is printed, one page after another, in one folder."""
+"""Every command of README.md and docs/ works as printed, one page after another, in one folder."""
 
 from __future__ import annotations
 
