@@ -7,9 +7,10 @@ from intaglio.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from intaglio.exporters.convert_checkpoint import convert
+    from intaglio.exporters.converted import Converted
     from intaglio.exporters.export_model import Exported, export
     from intaglio.exporters.source import load_module
-    from intaglio.exporters.speech.convert_checkpoint import Converted, convert
 
 __all__ = ["Converted", "Exported", "convert", "export", "load_module"]
 
@@ -17,9 +18,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
     __getattr__ = lazy_names(
         __name__,
         {
-            "Converted": ".speech.convert_checkpoint",
+            "Converted": ".converted",
             "Exported": ".export_model",
-            "convert": ".speech.convert_checkpoint",
+            "convert": ".convert_checkpoint",
             "export": ".export_model",
             "load_module": ".source",
         },

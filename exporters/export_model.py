@@ -15,6 +15,7 @@ from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
+from intaglio.exporters.checkpoints.adapters import left_out
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.onnx_file import adopt
 from intaglio.exporters.checkpoints.plausible import check_config
@@ -84,8 +85,18 @@ def export(
     bounds = _bounds(dtype, given, check)
     check_output_directory(Path(output), force)
     source, notes = str(source), list[str]()
+    if revision is not None and Path(source).exists():
+        raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
         outputs: dict[str, Checked] = {}
+        if dtype != DTYPES[0]:
+            raise UsageError(
+                f"--dtype {dtype}: a graph keeps its own. Export it, then: intaglio compress --recipe {dtype}"
+            )
+        if features:
+            raise UsageError(
+                "--features is for the checkpoint of a speech recogniser, which a graph is not. Remove it."
+            )
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
@@ -97,7 +108,7 @@ def export(
         write = _writer(checkpoint, dtype, features)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
-            notes += draft.notes
+            notes += [*draft.notes, *left_out(checkpoint.folder)]
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs, notes)
@@ -153,7 +164,7 @@ def _plan(checkpoint: Checkpoint, dtype: str) -> _Plan:
 
 def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Checked]:
     """Run the steps in order; each step's memory is freed before the next begins."""
-    write_tokenizer(plan.checkpoint, draft.path)
+    write_tokenizer(plan.checkpoint, draft.path, plan.family.pad_token_id)
     with step("loading the libraries"):
         load("torch")
         load("transformers")

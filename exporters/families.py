@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2, qwen3
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoder_decoders import mt5, t5
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
-from intaglio.exporters.encoders import bert, distilbert, roberta
+from intaglio.exporters.encoders import bert, camembert, distilbert, roberta, xlm_roberta
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.speech import conformer, squeezeformer
 from intaglio.exporters.speech.family import SpeechFamily
@@ -20,6 +22,8 @@ ENCODERS = (
     bert.FAMILY,
     distilbert.FAMILY,
     roberta.FAMILY,
+    xlm_roberta.FAMILY,
+    camembert.FAMILY,
 )
 DECODERS = (
     gpt2.FAMILY,
@@ -37,6 +41,18 @@ SPEECH = (
     conformer.FAMILY,
     squeezeformer.FAMILY,
 )
+
+PAGE = "docs/reference.md, section 'What can be exported'"
+OTHER_TOOLS = {  # a key of config.json -> the tool that writes it
+    "_class_name": "diffusers",
+    "pretrained_cfg": "timm",
+    "model_cfg": "OpenCLIP",
+    "add_source_bos": "CTranslate2",
+    "conv_template": "MLC",
+    "n_kv_heads": "Mistral or Meta",
+}
+IMAGE_KEYS = {"image_size", "vision_config", "num_channels", "image_token_id", "image_token_index"}
+SPEECH_KEYS = {"num_mel_bins", "feat_extract_norm", "conv_kernel", "audio_config", "num_feat_extract_layers"}
 
 
 def families() -> dict[str, Family]:
@@ -57,15 +73,13 @@ def encoder_decoder_families() -> dict[str, EncoderDecoderFamily]:
 def find_decoder(config: Mapping[str, Any]) -> DecoderFamily | None:
     """The family of a config.json whose architecture is a decoder with a language model's head, or None."""
     family = decoder_families().get(str(config.get("model_type")))
-    listed = config.get("architectures") or ([family.architecture] if family else [])
-    return family if family and listed == [family.architecture] else None
+    return family if family and (_listed(config) or family.architecture) == family.architecture else None
 
 
 def find_encoder_decoder(config: Mapping[str, Any]) -> EncoderDecoderFamily | None:
     """The family of a config.json whose architecture is an encoder-decoder with a language model's head, or None."""
     family = encoder_decoder_families().get(str(config.get("model_type")))
-    listed = config.get("architectures") or ([family.architecture] if family else [])
-    return family if family and listed == [family.architecture] else None
+    return family if family and (_listed(config) or family.architecture) == family.architecture else None
 
 
 def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
@@ -74,22 +88,73 @@ def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
 
 
 def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
-    """The family of a config.json and the architecture to export. Raises `SourceError` listing what is supported."""
-    encoders = [name for family in ENCODERS for name in family.architectures]
-    decoders = [family.architecture for family in DECODERS]
-    both = [family.architecture for family in ENCODER_DECODERS]
-    speech = [family.architecture for family in SPEECH]
-    supported = ", ".join([*encoders, *decoders, *both, *speech])
-    family = families().get(str(config.get("model_type")))
-    listed = config.get("architectures") or ([family.base] if family else [])
-    architecture = str(listed[0]) if isinstance(listed, list) and listed else str(listed)
+    """The family of a config.json and the architecture to export. Raises `SourceError` if it is not an encoder's."""
+    family, architecture = families().get(str(config.get("model_type"))), _listed(config)
+    architecture = architecture or (family.base if family else "")
     if family is None or architecture not in family.architectures:
-        raise SourceError(
-            f"{where}: architecture {architecture or config.get('model_type')} is not supported. "
-            f"Supported are: {supported}."
-        )
+        raise not_supported(config, where)
     if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
         raise SourceError(f"{where}: position embeddings of type {positions!r} are not supported, only 'absolute'.")
     for key in ("num_hidden_layers", "n_layers"):
         integer(config, key, 1, default=1)
     return family, architecture
+
+
+def check_supported(config: Mapping[str, Any], where: str) -> None:
+    """Raise `SourceError` unless the architecture of a config.json is one that can be exported."""
+    if not (find_speech(config) or find_decoder(config) or find_encoder_decoder(config)):
+        find_family(config, where)
+
+
+def architecture_of(config: Mapping[str, Any]) -> str:
+    """The architecture of a supported config.json: the listed one, or that of its family."""
+    model_type = str(config.get("model_type"))
+    if encoder := families().get(model_type):
+        return _listed(config) or encoder.base
+    family = find_decoder(config) or find_encoder_decoder(config) or find_speech(config)
+    return family.architecture if family else ""
+
+
+def _listed(config: Mapping[str, Any]) -> str:
+    """The first architecture that a config.json lists; "" if none."""
+    listed = config.get("architectures") or ""
+    return str(listed[0]) if isinstance(listed, list) else str(listed)
+
+
+def not_supported(config: Mapping[str, Any], where: str) -> SourceError:
+    """The error for an architecture that cannot be exported, with the nearest one that can."""
+    model_type, listed = config.get("model_type"), _listed(config)
+    if not isinstance(model_type, str) or not model_type:
+        tool = next((f", but of {tool}" for key, tool in OTHER_TOOLS.items() if key in config), "")
+        of = f'Add "model_type": "{_supported()[listed]}" to it.' if listed in _supported() else ""
+        return SourceError(
+            f"{where}: config.json has no model_type, so it is not that of a model of transformers{tool}. "
+            f"{of or 'Give the checkpoint in the format of transformers.'} What can be exported: {PAGE}."
+        )
+    architecture = listed or model_type
+    own_code = " Its code comes with it (auto_map) and is not run." if config.get("auto_map") else ""
+    nearest = _nearest(architecture, model_type, config)
+    return SourceError(
+        f"{where}: architecture {architecture[:80]} is not supported.{own_code} {nearest} What can be exported: {PAGE}."
+    )
+
+
+def _nearest(architecture: str, model_type: str, config: Mapping[str, Any]) -> str:
+    """A sentence with the nearest supported architecture: of the same family, else with the same head."""
+    if IMAGE_KEYS & config.keys():
+        return "No model that reads images is."
+    supported = _supported()
+    names = [name for name, family in supported.items() if family == model_type]
+    head = re.search("For[A-Z].*|LMHeadModel|Model$", architecture)
+    if not names and SPEECH_KEYS & config.keys():
+        names = [family.architecture for family in SPEECH]
+    if not names and head:
+        names = [name for name in supported if name.endswith(head[0])]
+    (name,) = difflib.get_close_matches(architecture, names or list(supported), 1, cutoff=0)
+    return f"The nearest supported one is {name} ({supported[name]})."
+
+
+def _supported() -> dict[str, str]:
+    """Every architecture that can be exported -> its `model_type`."""
+    encoders = {name: family.model_type for family in ENCODERS for name in family.architectures}
+    return encoders | {family.architecture: family.model_type for family in (*DECODERS, *ENCODER_DECODERS, *SPEECH)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from intaglio.extras import load
 from intaglio.speech.configuration import read_config
 
 if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
     from intaglio.exporters.decoders.module import DecoderModule
     from intaglio.exporters.encoders.modules import Encoder
     from intaglio.speech.network import SpeechNetwork
@@ -120,25 +123,31 @@ def build_model(
 
     `blocks` is the path of the list of Transformer blocks; config.json must count all of them.
     """
-    torch = load("torch")
+    tensors, dtype = {name: mapped.tensor for name, mapped in weights.items()}, load("torch").float32
+    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
+        model, report = load_state(checkpoint.folder, architecture, tensors, dtype, **extra)
+    _check_complete(checkpoint, architecture, blocks, report)
+    return model
+
+
+def load_state(
+    folder: Path, architecture: str, tensors: Mapping[str, Tensor], dtype: dtype, **extra: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The `transformers` model of the config.json in `folder` with these weights, and the library's report of keys."""
     transformers = load("transformers")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
-        config = transformers.AutoConfig.from_pretrained(
-            str(checkpoint.folder), attn_implementation="eager", trust_remote_code=False
-        )
-        model, report = getattr(transformers, architecture).from_pretrained(
-            None,
-            config=config,
-            state_dict={name: mapped.tensor for name, mapped in weights.items()},
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, in one line
-            **extra,
-        )
-    _check_complete(checkpoint, architecture, blocks, report)
-    return model
+    config = transformers.AutoConfig.from_pretrained(str(folder), attn_implementation="eager", trust_remote_code=False)
+    model, report = getattr(transformers, architecture).from_pretrained(
+        None,
+        config=config,
+        state_dict=dict(tensors),
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported by the caller, in one line
+        **extra,
+    )
+    return model, report
 
 
 def check_finite(checkpoint: Checkpoint, outputs: Iterable[npt.NDArray[np.generic]]) -> None:

@@ -19,8 +19,8 @@ from intaglio.version import __version__
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
     from intaglio.compression import compress
+    from intaglio.exporters.convert_checkpoint import convert
     from intaglio.exporters.export_model import export
-    from intaglio.exporters.speech.convert_checkpoint import convert
     from intaglio.graph_passes.recipe_list import recipes
     from intaglio.inspection import inspect
     from intaglio.plugins.kernel_generator.tune import tune

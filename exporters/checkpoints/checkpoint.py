@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from intaglio import early_exit
 from intaglio.bundle import Source
 from intaglio.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
-from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.errors import BundleError, SourceError
+from intaglio.exporters.checkpoints import hub
+from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
+from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
+from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
+from intaglio.exporters.checkpoints.quantized import check_configuration, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
-from intaglio.extras import load
-from intaglio.files import inside, restore, sha256
+from intaglio.exporters.families import check_supported
+from intaglio.files import BUNDLE, inside, restore, sha256
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-HUB_FILES = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
+SAFETENSORS = ("*.safetensors",)
 
 
 @dataclass(frozen=True)
@@ -43,34 +43,30 @@ class Checkpoint:
 
         `download`: False takes what an earlier download left on this machine, and contacts nobody.
         """
-        restore(Path(location))
-        if Path(location).is_dir():
-            return cls._read(Path(location), "local", str(Path(location).absolute()), None)
-        if Path(location).exists() or not HUB_ID.fullmatch(location):
-            raise SourceError(f"source {location}: not a directory. Give a checkpoint's folder, or a hub id ORG/NAME.")
-        hub = load("huggingface_hub")
-        try:
-            options = {"allow_patterns": HUB_FILES, "local_files_only": not download}
-            folder = Path(hub.snapshot_download(location, revision=revision, **options))
-        except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError, ValueError) as error:
-            if not download:
-                raise SourceError(
-                    f"source {location}: a checkpoint of the hub, not on this machine. Give --against pytorch to "
-                    "download it, or compare with --against reference."
-                ) from error
-            reason = one_line(error, 200)
-            raise SourceError(
-                f"source {location}: no such directory, and it could not be downloaded from the hub ({reason}). "
-                "Check the name and the connection, or give a local folder."
-            ) from error
-        return cls._read(folder, "hub", location, folder.name)
+        path = Path(location)
+        restore(path)
+        if path.is_dir():
+            return cls._read(path, "local", str(path.absolute()), None, location)
+        if path.exists() or path.is_symlink():
+            raise refuse_file(path)
+        if not hub.ID.fullmatch(location):
+            raise SourceError(f"source {location}: not a directory or a file. Give a checkpoint's folder, or a hub id.")
+        folder = hub.fetch(location, revision, download)
+        if not (folder / CONFIG).is_file():
+            raise adapter_alone(folder) or refuse_folder(folder, location, _all_files(location, revision, download))
+        read_config(folder, location)  # before gigabytes of weights are downloaded
+        folder = hub.fetch(location, revision, download, SAFETENSORS)
+        if not has_weights(folder):
+            raise refuse_folder(folder, location, _all_files(location, revision, download))
+        return cls._read(folder, "hub", location, folder.name, location)
 
     @classmethod
-    def _read(cls, folder: Path, kind: str, location: str, revision: str | None) -> Checkpoint:
-        if not (folder / CONFIG).is_file():
-            raise SourceError(f"{folder}: no {CONFIG}. Give the folder of a checkpoint as transformers saves it.")
-        config = read_json(folder / CONFIG)
-        weights = _weight_files(folder)
+    def _read(cls, folder: Path, kind: str, location: str, revision: str | None, given: str) -> Checkpoint:
+        config = read_config(folder, given)
+        weights = _weight_files(folder, given)
+        check_downloaded(weights)
+        check_tensors(folder, weights)
+        check_merged(folder, weights)
         for path in weights:
             read_header(path)
         return cls(folder, config, weights, kind, location, revision)
@@ -92,7 +88,7 @@ class Checkpoint:
             *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs()),
         ]
         present = [name for name in configurations if (self.folder / name).is_file()]
-        return [*(path.name for path in self.weights), *present]
+        return [*(path.relative_to(self.folder).as_posix() for path in self.weights), *present]
 
     def _module_configs(self) -> list[Path]:
         return sorted(self.folder.glob(f"*_*/{CONFIG}"))  # sentence-transformers numbers its modules: 1_Pooling
@@ -128,34 +124,41 @@ class Checkpoint:
         return map_tensors(path) if path.is_file() else {}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises `SourceError` if the file has none, or is larger than `MAX_JSON`."""
-    try:
-        if (size := path.stat().st_size) > MAX_JSON:
-            raise SourceError(f"{path}: {size} bytes, expected at most {MAX_JSON}. Download or copy the file again.")
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: not a JSON object ({error}). Download or copy the file again.") from error
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}. Download or copy the file again.") from error
+def read_config(folder: Path, given: str) -> dict[str, Any]:
+    """The config.json of `folder`, of an architecture that can be exported, whose weights are not quantised.
+
+    `given`: what the user gave as the source. Raises `SourceError`.
+    """
+    if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
+        raise adapter_alone(folder) or refuse_folder(folder, given)
+    check_downloaded(configurations(folder))
+    config = read_json(folder / CONFIG)
+    check_no_adapter(folder, config)
+    check_configuration(folder, config)
+    check_supported(config, str(folder))
+    return config
 
 
-def _weight_files(folder: Path) -> tuple[Path, ...]:
-    if (folder / WEIGHTS).is_file():
-        return (folder / WEIGHTS,)
+def _all_files(location: str, revision: str | None, download: bool) -> list[str] | None:
+    return hub.list_files(location, revision) if download else None
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether `folder` has weights in safetensors under the names that `transformers` gives them."""
+    return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+
+
+def _weight_files(folder: Path, given: str) -> tuple[Path, ...]:
+    if (path := folder / WEIGHTS).is_file():
+        return (path,)
+    if path.is_symlink():
+        raise SourceError(f"{path}: a link to {path.readlink()}, which is missing. Download or copy the file again.")
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
             raise SourceError(f"{folder / INDEX}: no weight_map from names to files. Download or copy the file again.")
         return tuple(_shard(folder, name) for name in dict.fromkeys(names.values()))
-    for name in PICKLED:
-        if (folder / name).is_file():
-            raise SourceError(
-                f"{folder}: the weights are in {name}, a pickle, which can run code when it is read; expected "
-                f'{WEIGHTS}. If you trust it, convert it: python -c "from transformers import AutoModel; '
-                f"AutoModel.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
-            )
-    raise SourceError(f"{folder}: found neither {WEIGHTS} nor {INDEX}. Give the folder of a checkpoint.")
+    raise refuse_folder(folder, given)
 
 
 def _shard(folder: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
 from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
 from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside, sha256
@@ -26,11 +27,13 @@ def adopt(path: Path, draft: Draft) -> None:
 
     if not path.is_file():
         raise SourceError(f"source {path}: no such file. Give a checkpoint's folder, a hub id, or an .onnx file.")
+    check_downloaded([path])
     try:
         locations = external_data_files(parse(path))
         for location in locations:
             if not inside(path.parent, location, f"{path}: external data").is_file():
                 raise SourceError(f"{path}: its external data {location} is missing. Put that file next to it.")
+        check_downloaded(path.parent / location for location in locations)
         model = load(path)
     except BundleError as error:
         raise SourceError(f"source {one_line(error, 300)}") from error
@@ -39,9 +42,10 @@ def adopt(path: Path, draft: Draft) -> None:
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}
     weights = [value.dtype.numpy().name for value in model.graph.initializers.values() if value.dtype is not None]
     floats = [name for name in weights if name.startswith(("float", "bfloat"))]
+    places = [path.parent, path.parent.parent] if path.parent.name == "onnx" else [path.parent]  # optimum's folders
     for name in (TOKENIZER, *BESIDE):
-        if (path.parent / name).is_file():
-            copy_file(path.parent / name, draft.path / name)
+        if found := next((place / name for place in places if (place / name).is_file()), None):
+            copy_file(found, draft.path / name)
     draft.manifest = Manifest(
         format=FORMAT,
         created_by=f"intaglio {__version__}",

@@ -50,21 +50,8 @@ class Entry(msgspec.Struct):
 
 def read_header(path: Path) -> tuple[dict[str, Entry], int]:
     """Return tensor name -> entry, and the file offset where the data begins. Raises `SourceError` if damaged."""
+    entries, start = read_entries(path)
     size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > MAX_HEADER:
-            raise SourceError(f"{path}: a header of {length} bytes, expected at most {MAX_HEADER}. {FIX}")
-        if length > size - 8:
-            raise SourceError(f"{path}: truncated: {size} bytes, expected {8 + length} for the header alone. {FIX}")
-        raw = file.read(length)
-    try:
-        fields = msgspec.json.decode(raw, type=dict[str, Any])
-        fields.pop("__metadata__", None)
-        entries = msgspec.convert(fields, type=dict[str, Entry])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: damaged header ({error}). {FIX}") from error
-    start = 8 + length
     for name, entry in entries.items():
         _check(path, name, entry)
     covered = 0
@@ -79,6 +66,27 @@ def read_header(path: Path) -> tuple[dict[str, Entry], int]:
         problem = "truncated" if start + covered > size else "more data than its header lists"
         raise SourceError(f"{path}: {problem}: {size} bytes, expected {start + covered}. {FIX}")
     return entries, start
+
+
+def read_entries(path: Path) -> tuple[dict[str, Entry], int]:
+    """What `read_header` returns, of a header whose tensors are not compared with the file's data, of any dtype."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MAX_HEADER:
+                raise SourceError(f"{path}: a header of {length} bytes, expected at most {MAX_HEADER}. {FIX}")
+            if length > size - 8:
+                raise SourceError(f"{path}: truncated: {size} bytes, expected {8 + length} for the header alone. {FIX}")
+            raw = file.read(length)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}. {FIX}") from error
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, Any])
+        fields.pop("__metadata__", None)
+        return msgspec.convert(fields, type=dict[str, Entry]), 8 + length
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"{path}: damaged header ({error}). {FIX}") from error
 
 
 def _check(path: Path, name: str, entry: Entry) -> None:

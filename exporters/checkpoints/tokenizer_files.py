@@ -19,14 +19,15 @@ BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
 
 
-def write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int) -> None:
     """Write tokenizer.json, with padding by the model's own token and no truncation, and copy the files next to it.
 
-    A checkpoint with only a vocabulary is converted by `transformers`; one without a tokenizer is rejected.
+    `pad_token_id`: the family's, for a config.json without one. A checkpoint with only a vocabulary is converted by
+    `transformers`; one without a tokenizer is rejected.
     """
     tokenizer = _read(checkpoint)
     _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
-    _pad(checkpoint, tokenizer)
+    _pad(checkpoint, tokenizer, pad_token_id)
     _write(checkpoint, tokenizer, folder, BESIDE)
 
 
@@ -41,8 +42,8 @@ def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: in
     _write(checkpoint, tokenizer, folder, (*BESIDE, *BESIDE_DECODER))
 
 
-def _pad(checkpoint: Checkpoint, tokenizer: Any) -> None:
-    number = integer(checkpoint.config, "pad_token_id", 0, default=0)
+def _pad(checkpoint: Checkpoint, tokenizer: Any, default: int) -> None:
+    number = integer(checkpoint.config, "pad_token_id", 0, default=default)
     token = {identity: token for token, identity in tokenizer.get_vocab().items()}.get(number)
     if token is None:
         raise SourceError(

@@ -14,7 +14,8 @@ from intaglio.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.early_exit import EVERY, EarlyExit
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked
-from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
 from intaglio.exporters.decoders.draft_check import source_drafts

@@ -11,7 +11,8 @@ from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked
-from intaglio.exporters.checkpoints.checkpoint import Checkpoint, read_json
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.export import GENERATION, full_config, with_ends
 from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches

@@ -23,3 +23,4 @@ class Family:
     max_length: Callable[[Mapping[str, Any]], int]
     blocks: str
     has_pooler: bool  # a BERT-style pooler, which no supported task uses and which can be left out
+    pad_token_id: int = 0  # the default of `transformers` for a config.json without one

@@ -3,19 +3,26 @@
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import Family
 
-FAMILY = Family(
-    model_type="roberta",
-    base="RobertaModel",
-    architectures={
-        "RobertaModel": "encode",
-        "RobertaForMaskedLM": "fill-mask",
-        "RobertaForSequenceClassification": "classify",
-    },
-    inputs=("input_ids", "attention_mask"),
-    # The first position is pad_token_id + 1, so that number of rows of the position table is never used.
-    max_length=lambda config: (
-        integer(config, "max_position_embeddings", 3) - integer(config, "pad_token_id", 0, default=1) - 1
-    ),
-    blocks="encoder.layer",
-    has_pooler=True,
-)
+
+def roberta(model_type: str, prefix: str) -> Family:
+    """A family whose classes in `transformers` are RoBERTa's under the names that begin with `prefix`."""
+    return Family(
+        model_type=model_type,
+        base=f"{prefix}Model",
+        architectures={
+            f"{prefix}Model": "encode",
+            f"{prefix}ForMaskedLM": "fill-mask",
+            f"{prefix}ForSequenceClassification": "classify",
+        },
+        inputs=("input_ids", "attention_mask"),
+        # The first position is pad_token_id + 1, so that number of rows of the position table is never used.
+        max_length=lambda config: (
+            integer(config, "max_position_embeddings", 3) - integer(config, "pad_token_id", 0, default=1) - 1
+        ),
+        blocks="encoder.layer",
+        has_pooler=True,
+        pad_token_id=1,
+    )
+
+
+FAMILY = roberta("roberta", "Roberta")

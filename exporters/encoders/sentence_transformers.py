@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import BundleError, SourceError
-from intaglio.exporters.checkpoints.checkpoint import read_json
-from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.checkpoints.config import integer, read_json
 from intaglio.files import inside
 
 MODULES = "modules.json"

@@ -68,7 +68,7 @@ def export_command(
         if rows and not is_quiet():
             print_table("Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows)
         for note in result.notes:
-            click.echo(note)
+            say(note)
         checked = "" if rows else ", not compared with a source model"
         say(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
     return 1 if result.passed is False else 0

@@ -1,0 +1,174 @@
+"""Read weights from pytorch_model.bin, and write them as safetensors.
+
+A pickle is a program. torch's restricted unpickler creates tensors only, and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.exporters.checkpoints import hub
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint, has_weights, read_config
+from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.contents import refuse_folder
+from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
+from intaglio.exporters.converted import Converted
+from intaglio.exporters.families import architecture_of, families
+from intaglio.exporters.source import load_state
+from intaglio.extras import load
+from intaglio.files import copy_file, inside
+from intaglio.progress import step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+WRITTEN = ("*.safetensors", "*.safetensors.index.json")
+NAMED = 3  # tensors in a message
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """A checkpoint's folder, its config.json, and the files of its weights."""
+
+    folder: Path
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+
+
+def open_pickled(location: str) -> Pickled:
+    """Open the folder or hub id `location`. Raises `SourceError` without pickled weights of a known architecture."""
+    folder = Path(location)
+    if not folder.is_dir():
+        folder = hub.fetch(location, None, download=True)
+        read_config(folder, location)  # before the weights are downloaded
+        folder = hub.fetch(location, None, True, ("pytorch_model*.bin",))
+    config = read_config(folder, location)
+    if (folder / INDEX).is_file():
+        names = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise SourceError(f"{folder / INDEX}: no weight_map from names to files. Download or copy the file again.")
+        try:
+            weights = [inside(folder, name, str(folder / INDEX)) for name in dict.fromkeys(names.values())]
+        except BundleError as error:
+            raise SourceError(str(error)) from error
+    elif (folder / WEIGHTS).is_file():
+        weights = [folder / WEIGHTS]
+    elif has_weights(folder):
+        raise SourceError(f"{location}: has model.safetensors already: intaglio export {location} -o BUNDLE")
+    else:
+        raise refuse_folder(folder, location)
+    if missing := [path for path in weights if not path.is_file()]:
+        raise SourceError(f"{missing[0]}: listed in {INDEX} but missing. Download or copy the whole checkpoint.")
+    check_downloaded(weights)
+    return Pickled(folder, config, tuple(weights))
+
+
+def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
+    """Write the model to `folder` as its own class of `transformers` saves it, with all files beside the weights.
+
+    Every tensor that is read is found again, bit for bit, in what was written, or is named in `left_out`. Raises
+    `SourceError` for weights that are missing, and for a file that is damaged or has more than tensors in it.
+    """
+    with step("loading the libraries"):
+        load("torch")
+        load("transformers")
+    with step("reading"):
+        tensors = {name: tensor for path in pickled.weights for name, tensor in _read(path).items()}
+        model, unexpected = _build(pickled, tensors)
+    with step("writing"):
+        model.save_pretrained(folder)
+        for path in folder.iterdir():
+            if not any(path.match(pattern) for pattern in WRITTEN):
+                path.unlink()
+        for path in configurations(pickled.folder):
+            if path.name != INDEX:
+                copy_file(path, folder / path.relative_to(pickled.folder))
+    with step("checking"):
+        written = Checkpoint.open(str(folder))
+        left_out = sorted({*unexpected, *_lost(tensors, written)})
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tokens = pickled.config.get("vocab_size")
+    return Converted(str(pickled.config["model_type"]), parameters, tokens if isinstance(tokens, int) else 0, left_out)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file by name."""
+    torch = load("torch")
+    try:
+        try:
+            read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # a file of torch before 1.6 cannot be mapped
+            read = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can raise anything
+        reason = one_line(error, 160)
+        raise SourceError(
+            f"{path}: cannot be read without running code from it, or is damaged ({reason}). "
+            "Download it again, or save the model with transformers' save_pretrained."
+        ) from error
+    if not isinstance(read, Mapping) or not all(torch.is_tensor(each) for each in read.values()):
+        keys = ", ".join(map(str, read))[:80] if isinstance(read, Mapping) else type(read).__name__
+        raise SourceError(
+            f"{path}: has {keys}, expected tensors by name. Save the model with transformers' save_pretrained."
+        )
+    return {str(name): tensor for name, tensor in read.items()}
+
+
+def _build(pickled: Pickled, tensors: Mapping[str, Tensor]) -> tuple[Any, list[str]]:
+    """The model with these weights, in their dtype, and the names of tensors that it has no place for."""
+    where = str(pickled.folder)
+    architecture, family = architecture_of(pickled.config), families().get(str(pickled.config["model_type"]))
+    pooler = any("pooler." in name for name in tensors)
+    extra = {"add_pooling_layer": pooler} if family and family.has_pooler and architecture == family.base else {}
+    try:
+        model, report = load_state(pickled.folder, architecture, tensors, _dtype(tensors), **extra)
+    except Exception as error:  # the library raises all kinds of exceptions
+        raise SourceError(
+            f"{where}: config.json and the weights do not form a {architecture}: {one_line(error, 200)}. "
+            "Compare config.json with the original, or download the checkpoint again."
+        ) from error
+    missing = sorted({*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])})
+    unexpected = sorted(map(str, report["unexpected_keys"]))
+    if missing:
+        raise SourceError(
+            f"{where}: {len(missing)} weights of {architecture} are missing or have another shape "
+            f"({_some(missing)}). Give the checkpoint of a trained {architecture}."
+        )
+    if unexpected and not pickled.config.get("architectures"):
+        raise SourceError(
+            f"{where}: {len(unexpected)} weights are not part of a {architecture} ({_some(unexpected)}), and "
+            'config.json lists no "architectures". Add the name of the class that the checkpoint was saved from.'
+        )
+    return model, unexpected
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> Any:
+    """The dtype of all floating-point tensors, or float32 if there are several."""
+    torch = load("torch")
+    found = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    return found.pop() if len(found) == 1 else torch.float32
+
+
+def _lost(tensors: Mapping[str, Tensor], written: Checkpoint) -> Iterator[str]:
+    """The names of tensors whose numbers are in none of the tensors that were written."""
+    dtype = _dtype(tensors)
+    found = {_digest(mapped.tensor) for mapped in written.tensors().values()}
+    for name, tensor in tensors.items():
+        if _digest(tensor.to(dtype) if tensor.is_floating_point() else tensor) not in found:
+            yield name
+
+
+def _digest(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    """Shape and hash of a tensor's bytes."""
+    torch = load("torch")
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tuple(tensor.shape), hashlib.sha256(flat.numpy()).hexdigest()
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + ("…" if names[NAMED:] else "")

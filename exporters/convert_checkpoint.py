@@ -1,0 +1,52 @@
+"""The verb `convert`: a checkpoint in another format to one that `export` reads."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints import hub
+from intaglio.exporters.checkpoints.checkpoint import CONFIG
+from intaglio.exporters.checkpoints.contents import refuse_file
+from intaglio.exporters.checkpoints.pickled import INDEX, convert_pickled, open_pickled
+from intaglio.exporters.checkpoints.pointers import check_downloaded
+from intaglio.exporters.converted import Converted
+from intaglio.exporters.speech.convert_recogniser import HAMA, NEMO, convert_recogniser
+from intaglio.files import atomic_directory, check_output_directory
+
+
+def convert(source: str | Path, output: str | Path, force: bool = False) -> Converted:
+    """Convert `source` to the checkpoint folder `output`.
+
+    `source` is a folder or a hub id whose weights are in pytorch_model.bin, an archive of NeMo, or a container of hama.
+    Pickles are read without running code from them. Raises `SourceError` for a file that is damaged, or a model that
+    is not supported, and then leaves nothing at `output`.
+    """
+    start = time.perf_counter()
+    path = Path(source)
+    check_output_directory(Path(output), force, CONFIG)
+    if path.suffix in (NEMO, HAMA) and path.is_file():
+        check_downloaded([path])
+        with atomic_directory(Path(output), force, CONFIG) as folder:
+            result = convert_recogniser(path, folder)
+    else:
+        pickled = open_pickled(_location(path, str(source)))
+        with atomic_directory(Path(output), force, CONFIG) as folder:
+            result = convert_pickled(pickled, folder)
+    result.checkpoint, result.seconds = str(output), round(time.perf_counter() - start, 3)
+    return result
+
+
+def _location(path: Path, source: str) -> str:
+    """The folder or the hub id of a checkpoint; a file of its weights stands for its folder."""
+    if path.is_file() and path.name.startswith("pytorch_model") and (path.suffix == ".bin" or path.name == INDEX):
+        return str(path.parent)
+    if path.is_file():
+        raise refuse_file(path)
+    if not path.is_dir() and not hub.ID.fullmatch(source):
+        raise SourceError(
+            f"source {path}: no such file or folder, expected a checkpoint with pytorch_model.bin, a {NEMO} archive or "
+            f"a {HAMA} container."
+        )
+    return source

@@ -1,0 +1,5 @@
+"""CamemBERT (Martin et al., 2020): RoBERTa for French."""
+
+from intaglio.exporters.encoders.roberta import roberta
+
+FAMILY = roberta("camembert", "Camembert")
