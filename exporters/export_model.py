@@ -89,14 +89,7 @@ def export(
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
         outputs: dict[str, Checked] = {}
-        if dtype != DTYPES[0]:
-            raise UsageError(
-                f"--dtype {dtype}: a graph keeps its own. Export it, then: intaglio compress --recipe {dtype}"
-            )
-        if features:
-            raise UsageError(
-                "--features is for the checkpoint of a speech recogniser, which a graph is not. Remove it."
-            )
+        _check_graph_options(dtype, features)
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
@@ -112,6 +105,17 @@ def export(
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs, notes)
+
+
+def _check_graph_options(dtype: str, features: bool) -> None:
+    """Reject options that a graph of another tool cannot follow."""
+    if dtype != DTYPES[0]:
+        raise UsageError(
+            f"--dtype {dtype}: a graph keeps its own. Remove it, and then: "
+            f"intaglio compress BUNDLE -o BUNDLE --recipe {dtype}"
+        )
+    if features:
+        raise UsageError("--features is for the checkpoint of a speech recogniser, which a graph is not. Remove it.")
 
 
 def _bounds(dtype: str, given: Mapping[str, float], check: bool) -> Bounds | None:

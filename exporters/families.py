@@ -52,6 +52,7 @@ OTHER_TOOLS = {  # a key of config.json -> the tool that writes it
     "n_kv_heads": "Mistral or Meta",
 }
 IMAGE_KEYS = {"image_size", "vision_config", "num_channels", "image_token_id", "image_token_index"}
+LLAMA_KEYS = {"rms_norm_eps", "num_key_value_heads", "rope_theta"}  # of most later decoders
 SPEECH_KEYS = {"num_mel_bins", "feat_extract_norm", "conv_kernel", "audio_config", "num_feat_extract_layers"}
 
 
@@ -150,7 +151,12 @@ def _nearest(architecture: str, model_type: str, config: Mapping[str, Any]) -> s
         names = [family.architecture for family in SPEECH]
     if not names and head:
         names = [name for name in supported if name.endswith(head[0])]
-    (name,) = difflib.get_close_matches(architecture, names or list(supported), 1, cutoff=0)
+    if llama.FAMILY.architecture in names and LLAMA_KEYS & config.keys():
+        names = [llama.FAMILY.architecture]
+    if not names:
+        (like,) = difflib.get_close_matches(model_type, supported.values(), 1, cutoff=0)
+        names = [name for name, family in supported.items() if family == like]
+    (name,) = difflib.get_close_matches(architecture, names, 1, cutoff=0)
     return f"The nearest supported one is {name} ({supported[name]})."
 
 

@@ -80,6 +80,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 64,
     "max_position_embeddings": 256,
 }
+PREFIXES = ("DistilBert", "XLMRoberta", "Roberta", "Camembert", "Bert")  # of the classes of transformers
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +113,7 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
         import transformers
 
         folder = tmp_path_factory.mktemp(architecture)
-        name = next(part for part in ("DistilBert", "Roberta", "Bert") if architecture.startswith(part))
+        name = next(part for part in PREFIXES if architecture.startswith(part))
         options = SIZES | options
         if name == "DistilBert":
             keys = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ from intaglio.files import copy_file
 from intaglio.runtime.tokenizer import TOKENIZER
 
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
-VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+MODELS = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "tiktoken.model")
+VOCABULARIES = ("vocab.txt", "vocab.json", *MODELS)
+MERGES = "merges.txt"  # without it, transformers would build a tokenizer of single characters from vocab.json
+RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")  # the first line of tiktoken's files: a token in base64, its rank
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
 
@@ -73,6 +78,7 @@ def _read(checkpoint: Checkpoint) -> Any:
             raise SourceError(f"{reason}. Download or copy the file again.") from error
     if not any((checkpoint.folder / name).is_file() for name in VOCABULARIES):
         raise SourceError(f"{checkpoint.folder}: no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there.")
+    _check_readable(checkpoint.folder)
     transformers = load("transformers")
     try:
         folder = str(checkpoint.folder)
@@ -82,6 +88,22 @@ def _read(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.folder}: no readable tokenizer ({' '.join(str(error).split())[:200]}). "
             f"Put its {TOKENIZER} there."
         ) from error
+
+
+def _check_readable(folder: Path) -> None:
+    """Raise `SourceError` if the vocabulary needs a library or a file that is not there."""
+    for path in (folder / name for name in MODELS if (folder / name).is_file()):
+        with path.open("rb") as file:
+            ranks = RANKS.match(file.read(1000))
+        kind, library = ("tiktoken's", "tiktoken") if ranks else ("a model of sentencepiece", "sentencepiece")
+        if importlib.util.find_spec(library) is None:
+            raise SourceError(
+                f"{folder}: no {TOKENIZER}, and its {path.name} is {kind}, which needs a library to be read. "
+                f"Install it with: pip install {library} protobuf. Or put the model's {TOKENIZER} there."
+            )
+        return
+    if (folder / "vocab.json").is_file() and not any((folder / name).is_file() for name in ("vocab.txt", MERGES)):
+        raise SourceError(f"{folder}: no {TOKENIZER}, and vocab.json lacks its {MERGES}. Put one of them there.")
 
 
 def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None:

@@ -76,7 +76,7 @@ def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) 
     begin, end = (named.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id"))
     ends = end if isinstance(end, list) else [end] if end is not None else []
     for number in [*ends, *([begin] if begin is not None else [])]:
-        if not isinstance(number, int) or not 0 <= number < decoder.vocab_size:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < decoder.vocab_size:
             raise SourceError(
                 f"{checkpoint.folder}: a BOS or EOS id is {number!r}, the vocabulary has "
                 f"{decoder.vocab_size} tokens. Fix bos_token_id or eos_token_id in config.json and {GENERATION}."

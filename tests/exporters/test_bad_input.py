@@ -64,13 +64,19 @@ def test_a_source_that_is_not_there(refused: Callable[..., str], tmp_path: Path)
     assert "not a directory" in refused(tmp_path / "nowhere")
 
 
-def test_an_unsupported_architecture_lists_the_supported_ones(source: Path, refused: Callable[..., str]) -> None:
+def test_an_unsupported_architecture_names_the_nearest_one_and_the_page(
+    source: Path, refused: Callable[..., str]
+) -> None:
     edit_config(source, model_type="bart", architectures=["BartForConditionalGeneration"])
     line = refused(source)
     assert "BartForConditionalGeneration is not supported" in line
-    decoders = [family.architecture for family in decoder_families().values()]
-    encoders = [architecture for family in families().values() for architecture in family.architectures]
-    assert all(architecture in line for architecture in decoders + encoders)
+    assert "nearest supported one is T5ForConditionalGeneration (t5)" in line
+    assert "docs/reference.md" in line
+    page = (Path(__file__).parent.parent.parent / "docs" / "reference.md").read_text()
+    listed = [family.architecture for family in decoder_families().values()]
+    listed += [architecture for family in families().values() for architecture in family.architectures]
+    assert "## What can be exported" in page
+    assert all(architecture in page for architecture in listed)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 200, -1])
@@ -142,7 +148,7 @@ def test_a_pickled_checkpoint_is_refused_with_the_way_to_convert_it(source: Path
     (source / "model.safetensors").unlink()
     (source / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
     line = refused(source)
-    assert "save_pretrained" in line
+    assert f"intaglio convert {source} -o CHECKPOINT" in line
     assert "pickle" in line
 
 
