@@ -59,6 +59,9 @@ def _reason(error: Exception, revision: str | None) -> str:
             return "HF_HUB_OFFLINE forbids to ask the hub. Unset it, or give a folder."
         if isinstance(each, errors.HFValidationError):
             return "it is not a valid id of the hub. Give a folder, or a hub id ORG/NAME."
-    if isinstance(error, errors.LocalEntryNotFoundError) or isinstance(cause, ConnectionError):
+    failed = next((each for each in (error, cause) if isinstance(each, errors.HfHubHTTPError)), None)
+    if failed is None:
         return "the hub cannot be reached. Check the connection, or give a folder."
-    return f"the hub failed ({one_line(error, 200)}). Try again later, or give a folder."
+    if failed.response.status_code in (401, 403):
+        return "the hub does not let you read it. Log in with: hf auth login"
+    return f"the hub failed ({one_line(failed, 100)}). Try again later, or give a folder."

@@ -16,12 +16,19 @@ from intaglio.runtime import open_engine
 from intaglio.runtime.tokenizer import Tokenizer
 
 TEXTS = ["a", "the quick brown fox, 12.5", "x" * 40]
-BASES = [(family.base, 2) for family in families().values()]
+ROBERTA = ("xlm-roberta", "camembert")  # families of the same modules
+OWN = [family for family in families().values() if family.model_type not in ROBERTA]
+BASES = [(family.base, 2) for family in OWN]
 # Their layers are those of the base: one takes less to export.
-HEADS = [(name, 1) for family in families().values() for name in family.architectures if name != family.base]
+HEADS = [(name, 1) for family in OWN for name in family.architectures if name != family.base]
+SAME = [("XLMRobertaForSequenceClassification", 1), ("CamembertForMaskedLM", 1)]
+OTHERS = [(name, 1) for family in ROBERTA for name in families()[family].architectures if (name, 1) not in SAME]
 
 
-@pytest.mark.parametrize(("architecture", "layers"), [*BASES, *HEADS])
+@pytest.mark.parametrize(
+    ("architecture", "layers"),
+    [*BASES, *HEADS, *SAME, *(pytest.param(*case, marks=pytest.mark.proof) for case in OTHERS)],
+)
 def test_each_architecture_agrees_with_transformers(
     architecture: str, layers: int, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -43,6 +50,13 @@ def test_each_architecture_agrees_with_transformers(
         actual, expected = actual[real], expected[real]
     np.testing.assert_allclose(actual, expected, atol=2e-6)
     check_names(bundle)
+
+
+@pytest.mark.parametrize("family", families())
+def test_the_default_padding_is_that_of_transformers(family: str) -> None:
+    from transformers import AutoConfig
+
+    assert families()[family].pad_token_id == AutoConfig.for_model(family).pad_token_id
 
 
 def check_names(bundle: Bundle) -> None:
