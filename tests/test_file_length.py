@@ -23,7 +23,10 @@ LONGER = {
         ],
         _WHOLE,
     ),
-    **dict.fromkeys(["tests/support/mutations.py", "tests/support/operator_cases.py"], _TABLE),
+    **dict.fromkeys(
+        ["tests/support/foreign_checkpoints.py", "tests/support/mutations.py", "tests/support/operator_cases.py"],
+        _TABLE,
+    ),
     **dict.fromkeys(
         [
             "tests/cli/test_agent.py",

@@ -70,13 +70,11 @@ def test_an_unsupported_architecture_names_the_nearest_one_and_the_page(
     edit_config(source, model_type="bart", architectures=["BartForConditionalGeneration"])
     line = refused(source)
     assert "BartForConditionalGeneration is not supported" in line
-    assert "nearest supported one is T5ForConditionalGeneration (t5)" in line
-    assert "docs/reference.md" in line
+    assert "T5ForConditionalGeneration (t5)" in line and "docs/reference.md" in line
     page = (Path(__file__).parent.parent.parent / "docs" / "reference.md").read_text()
     listed = [family.architecture for family in decoder_families().values()]
     listed += [architecture for family in families().values() for architecture in family.architectures]
-    assert "## What can be exported" in page
-    assert all(architecture in page for architecture in listed)
+    assert "## What can be exported" in page and all(architecture in page for architecture in listed)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 200, -1])

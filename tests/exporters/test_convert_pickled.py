@@ -190,7 +190,7 @@ def test_pickles_that_are_more_than_tensors_are_refused_and_not_run(kind: str, s
 
 def test_nothing_to_convert_says_what_to_do(source: Path, tmp_path: Path) -> None:
     (source / "pytorch_model.bin").rename(source / "model.safetensors")
-    with pytest.raises(SourceError, match="has model.safetensors already: intaglio export"):
+    with pytest.raises(SourceError, match=r"has model\.safetensors already: intaglio export"):
         convert(source, tmp_path / "converted")
     (source / "model.safetensors").unlink()
     with pytest.raises(SourceError, match="no weights"):
@@ -210,5 +210,5 @@ def test_the_file_stands_for_its_folder_and_an_output_is_kept(source: Path, tmp_
 def test_shards_outside_the_folder_are_refused(name: str, source: Path, tmp_path: Path) -> None:
     (source / "pytorch_model.bin").rename(tmp_path / "outside.bin")
     (source / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(SourceError, match="stays inside|listed in"):
+    with pytest.raises(SourceError, match=r"stays inside|listed in"):
         convert(source, tmp_path / "converted")
