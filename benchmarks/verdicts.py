@@ -54,6 +54,7 @@ class Row(msgspec.Struct):
 
     model: str
     recipe: str
+    size: float  # bytes of graph and weights, by those of the float32 bundle
     passed: bool
     measures: dict[str, float]
     damaged: dict[str, bool]  # kind -> passed
@@ -101,7 +102,7 @@ def rows_of(name: str, model: Model, recipes: tuple[str, ...], folder: Path) -> 
             weights = folder / f"{name}.sensitivity"
             sensitivity(original, weights, model.calibration)
         with step(f"{name}, {recipe}"):
-            compress(
+            made = compress(
                 original,
                 folder / "compressed",
                 recipe,
@@ -114,15 +115,16 @@ def rows_of(name: str, model: Model, recipes: tuple[str, ...], folder: Path) -> 
                 kind: judged(damaged(folder / "compressed", folder / "damaged", kind), original, text, folder).passed
                 for kind in KINDS
             }
-        rows.append(Row(name, recipe, found.passed, measured(found), verdicts))
+        size = made.bytes_after / made.bytes_before
+        rows.append(Row(name, recipe, size, found.passed, measured(found), verdicts))
         print_row(rows[-1])
     return rows
 
 
 def print_row(row: Row) -> None:
     """Print a row of the Markdown table."""
-    values = ", ".join(f"{name} {value:.4g}" for name, value in row.measures.items())
-    cells = [row.model, f"`{row.recipe}`", values, _verdict(row.passed), *map(_verdict, row.damaged.values())]
+    verdicts = map(_verdict, (row.passed, *row.damaged.values()))
+    cells = [row.model, f"`{row.recipe}`", f"{row.size:.2f}", described(row.measures), *verdicts]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -136,8 +138,8 @@ def _verdict(passed: bool) -> str:
 def main(names: tuple[str, ...], recipes: tuple[str, ...]) -> None:
     """Measure and print."""
     print(f"{processor()}\n")
-    print(f"| model | recipe | measured | verdict | {' | '.join(f'{kind} damaged' for kind in KINDS)} |")
-    print(f"| --- | --- | --- | --- | {' | '.join('---' for _ in KINDS)} |")
+    print(f"| model | recipe | size | measured | verdict | {' | '.join(f'{kind} damaged' for kind in KINDS)} |")
+    print(f"| --- | --- | --- | --- | --- | {' | '.join('---' for _ in KINDS)} |")
     rows: list[Row] = []
     for name, model in models().items():
         chosen = tuple(recipe for recipe in model.recipes if not recipes or recipe in recipes)

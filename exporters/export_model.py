@@ -26,6 +26,7 @@ from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
 from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family, find_speech
 from intaglio.exporters.source import build_module, check_finite, reference_outputs, source_errors
+from intaglio.exporters.source_folders import remember
 from intaglio.exporters.speech.export import export_speech, rounds_features
 from intaglio.extras import load
 from intaglio.files import check_output_directory
@@ -101,6 +102,7 @@ def export(
         write = _writer(checkpoint, dtype, features)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
+            remember(draft.manifest.source, checkpoint.folder)
             notes += [*draft.notes, *left_out(checkpoint.folder)]
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None

@@ -18,6 +18,7 @@ from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoders.sentence_transformers import read_head
 from intaglio.exporters.families import find_decoder, find_family, find_speech
+from intaglio.exporters.source_folders import folder_of
 from intaglio.extras import load
 from intaglio.speech.configuration import read_config
 
@@ -45,7 +46,7 @@ def load_module(
             "Compare with another bundle: --against BUNDLE, or with --against reference."
         )
     try:
-        checkpoint = Checkpoint.open(source.location, source.revision, download)
+        checkpoint = _checkpoint(source, download)
     except SourceError as error:
         raise SourceError(f"{error} (The bundle was exported from it. --against BUNDLE does not need it.)") from error
     for name, found in checkpoint.source().sha256.items():
@@ -60,6 +61,20 @@ def load_module(
     if decoder := find_decoder(checkpoint.config):
         return build_decoder(checkpoint, decoder)
     return build_module(checkpoint, checkpoint.tensors())
+
+
+def _checkpoint(source: Source, download: bool) -> Checkpoint:
+    """Open the checkpoint. A manifest has the name of a folder, so ask first where this machine has that checkpoint."""
+    if source.kind == "hub":
+        return Checkpoint.open(source.location, source.revision, download)
+    known = None if Path(source.location).is_absolute() else folder_of(source)
+    folder = known or Path(source.location)
+    if not folder.is_dir():
+        raise SourceError(
+            f"source {source.location}: the folder of this checkpoint is not known on this machine. Give it with "
+            "--against FOLDER."
+        )
+    return Checkpoint.open(str(folder))
 
 
 def _check_pytorch() -> None:

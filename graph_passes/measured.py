@@ -37,6 +37,23 @@ MODELS = {
 }
 
 
+LABELS = {
+    "relative": "error / largest {:.4g}",
+    "mean_cosine": "cosine {:.4g}",
+    "min_cosine": "smallest {:.4g}",
+    "rank_correlation": "order {:.4g}",
+    "kl_divergence": "KL {:.4g}",
+    "perplexity_rise": "perplexity {:+.4g} %",
+    "same_top": "same token {:.4g}",
+    "token_errors": "tokens edited {:.4g}",
+}
+
+
+def described(measures: dict[str, float]) -> str:
+    """Measures as one line: `KL 0.0052, perplexity +0.6 %, same token 0.93`."""
+    return ", ".join(LABELS[name].format(value) for name, value in measures.items())
+
+
 def _embeddings(recipe: str, size: float, passed: bool, mean: float, smallest: float, order: float) -> Measurement:
     measures = {"mean_cosine": mean, "min_cosine": smallest, "rank_correlation": order}
     return Measurement("MiniLM", recipe, size, passed, measures)

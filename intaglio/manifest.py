@@ -23,7 +23,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     """The origin of the weights."""
 
     kind: str  # "local", "hub" or "onnx"
-    location: str  # folder, hub id or file, as the user gave it
+    location: str  # hub id, or name of the folder or file (`recorded_name`)
     revision: str | None = None  # the hub's commit
     sha256: dict[str, str] = {}  # file that affects the computation (weights, configuration) -> SHA-256
 

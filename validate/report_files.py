@@ -6,9 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from intaglio.bundle import Bundle
 from intaglio.errors import StorageError, UsageError, storage_errors
 from intaglio.files import atomic_write
+from intaglio.recorded_name import recorded_name
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.results import Validated
@@ -20,7 +23,8 @@ def recorded_side(side: Side) -> results.Side:
     """The report's entry for one side of a comparison."""
     files = side.bundle.manifest.files
     kept = {name: record.sha256 for name, record in files.items() if not name.startswith("reports/")}
-    return results.Side(side.name, str(side.bundle.path), kept)
+    path, name = str(side.bundle.path), recorded_name(side.bundle.path)
+    return results.Side(side.name.replace(path, name), name, kept)
 
 
 def check_report(bundle: Bundle, report: str | Path | None) -> None:
@@ -38,13 +42,28 @@ def check_report(bundle: Bundle, report: str | Path | None) -> None:
 
 def write_report(bundle: Bundle, whole: results.Report, name: str, report: str | Path | None) -> Validated:
     """Write both reports, as `name`.json and `name`.html; return their content."""
-    files = {f"{name}.json": reports.to_json(whole), f"{name}.html": reports.to_html(whole).encode()}
+    written = _without_folders(whole)
+    files = {f"{name}.json": reports.to_json(written), f"{name}.html": reports.to_html(written).encode()}
     if report is None:
         bundle.add_files({f"reports/{file}": content for file, content in files.items()})
         return _validated(whole, bundle.path / "reports" / f"{name}.html")
     for file, content in files.items():
         atomic_write(Path(report) / file, content)
     return _validated(whole, Path(report) / f"{name}.html")
+
+
+def _without_folders(whole: results.Report) -> results.Report:
+    """The report with the names of the user's files, without the folders of this machine."""
+    named = replace(whole.inputs, source=recorded_name(whole.inputs.source))
+    spoken = whole.word_errors
+    if spoken is not None:
+        other = None if spoken.expected is None else _named(spoken.expected)
+        spoken = replace(spoken, actual=_named(spoken.actual), expected=other)
+    return replace(whole, inputs=named, word_errors=spoken)
+
+
+def _named(heard: Recognised) -> Recognised:
+    return replace(heard, worst=[replace(each, recording=recorded_name(each.recording)) for each in heard.worst])
 
 
 def slug(against: str | Path | None) -> str:

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from intaglio.bundle import Bundle, Manifest
+import msgspec
+
+from intaglio.bundle import MANIFEST, Bundle, Manifest
 from intaglio.exporters import load_module
+from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.engines.opening import open_engine
@@ -22,6 +26,11 @@ REFERENCE = "reference"  # onnx.reference
 BASELINE = DEFAULT  # the target for the bundle to compare with
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether this is a checkpoint's folder, and no bundle."""
+    return (folder / CONFIG).is_file() and not (folder / MANIFEST).is_file()
+
+
 @dataclass(frozen=True)
 class Side:
     """A bundle run by `kind`: one of the engines' targets, "pytorch" or "reference"."""
@@ -30,6 +39,7 @@ class Side:
     kind: str
     name: str
     download: bool = False  # whether the source checkpoint may be downloaded
+    checkpoint: Path | None = None  # folder of the source checkpoint; None: where it was exported from
 
     def runner(self, layers: Sequence[str] = ()) -> Runner:
         """A runner that removes padding and also returns the graph values `layers`."""
@@ -53,8 +63,10 @@ class Side:
     @cached_property
     def _module(self) -> Any:
         """The checkpoint, loaded once for all runners. Raises `SourceError` if it is missing or changed."""
-        audio = self.bundle.manifest.audio
-        return load_module(self.bundle.manifest.source, self.download, audio is None or not audio.features)
+        audio, source = self.bundle.manifest.audio, self.bundle.manifest.source
+        if self.checkpoint is not None:
+            source = msgspec.structs.replace(source, kind="local", location=str(self.checkpoint.absolute()))
+        return load_module(source, self.download, audio is None or not audio.features)
 
     @contextmanager
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:

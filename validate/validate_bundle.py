@@ -23,7 +23,7 @@ from intaglio.validate.report_files import check_report, recorded_side, slug, wr
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.rules import rules_for
 from intaglio.validate.score import score, score_speech
-from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
+from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side, is_checkpoint
 from intaglio.validate.task_measure import measure_for
 
 
@@ -52,11 +52,11 @@ def validate(
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
-    `against`: "pytorch" (the default: the checkpoint that the bundle was exported from), "reference" (this graph in
-    `onnx.reference`), or a bundle, which runs on ort-cpu: another one, or this one to check its engine for another
-    target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference". `data`: see
-    `intaglio.runtime.modalities`, where each modality has a file; the first `samples` of them are run, in batches of
-    `batch_size`. `bisect` searches for the first layer beyond its bound.
+    `against`: "pytorch" (the default: the checkpoint that the bundle was exported from), the folder of this checkpoint,
+    "reference" (this graph in `onnx.reference`), or a bundle, which runs on ort-cpu: another one, or this one to check
+    its engine for another target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference".
+    `data`: see `intaglio.runtime.modalities`, where each modality has a file; the first `samples` of them are run, in
+    batches of `batch_size`. `bisect` searches for the first layer beyond its bound.
 
     The verdict depends on the passes that only one side had (`intaglio.validate.changes`). If both compute the same,
     every value of every output has a bound; if one approximates the other, the task's measures have bounds
@@ -161,6 +161,8 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
         if target == REFERENCE:
             raise UsageError("--against reference: the target is the same. Choose another --target.")
         return actual, Side(bundle, REFERENCE, f"{bundle.path} in the ONNX reference evaluator")
+    if is_checkpoint(Path(against)):
+        return actual, Side(bundle, PYTORCH, f"{against} in PyTorch", checkpoint=Path(against))
     other = Bundle.open(against)
     if target == BASELINE and other.path.resolve() == bundle.path.resolve():
         raise UsageError(f"--against {against}: is the bundle itself. Give another one, or another --target.")

@@ -19,6 +19,7 @@ from intaglio.exporters.checkpoints.quantized import check_configuration, check_
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.families import check_supported
 from intaglio.files import BUNDLE, inside, restore, sha256
+from intaglio.recorded_name import recorded_name
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -34,7 +35,7 @@ class Checkpoint:
     config: dict[str, Any]
     weights: tuple[Path, ...]
     kind: str  # "local" or "hub"
-    location: str  # as the user gave it
+    location: str  # as manifests record it
     revision: str | None
 
     @classmethod
@@ -46,7 +47,7 @@ class Checkpoint:
         path = Path(location)
         restore(path)
         if path.is_dir():
-            return cls._read(path, "local", str(path.absolute()), None, location)
+            return cls._read(path, "local", recorded_name(path), None, location)
         if path.exists() or path.is_symlink():
             raise refuse_file(path)
         if not hub.ID.fullmatch(location):

@@ -12,6 +12,7 @@ from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside, sha256
 from intaglio.model_file import count_weights, load, parse, save
 from intaglio.plugins import custom_operators
+from intaglio.recorded_name import recorded_name
 from intaglio.runtime.tokenizer import TOKENIZER
 from intaglio.version import __version__
 
@@ -50,7 +51,7 @@ def adopt(path: Path, draft: Draft) -> None:
         format=FORMAT,
         created_by=f"intaglio {__version__}",
         source=Source(
-            "onnx", str(path.absolute()), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
+            "onnx", recorded_name(path), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
         ),
         family="",
         architecture=model.producer_name or "",

@@ -62,6 +62,8 @@ def _figures(rows: list[Measurement]) -> tuple[str, str]:
 
 
 def _show(recipe: ListedRecipe) -> None:
+    from intaglio.graph_passes.measured import described
+
     facts = [("does", recipe.does), ("for", recipe.job), ("data", recipe.needs or "none")]
     print_table(f"Recipe {recipe.name}", ["", ""], facts)
     say("passes:")
@@ -78,18 +80,3 @@ def _show(recipe: ListedRecipe) -> None:
         print_table(
             "Measured", columns, rows, may_drop=[] if any(row.options for row in recipe.measured) else ["options"]
         )
-
-
-def described(measures: dict[str, float]) -> str:
-    """Measurements with their units, in the words of the documentation."""
-    labels = {
-        "relative": "error / largest {:.4g}",
-        "mean_cosine": "cosine {:.4g}",
-        "min_cosine": "smallest {:.4g}",
-        "rank_correlation": "order {:.4g}",
-        "kl_divergence": "KL {:.4g}",
-        "perplexity_rise": "perplexity {:+.4g} %",
-        "same_top": "same token {:.4g}",
-        "token_errors": "tokens edited {:.2%}",
-    }
-    return ", ".join(labels[name].format(value) for name, value in measures.items())

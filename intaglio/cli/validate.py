@@ -52,7 +52,8 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--against",
-    help="pytorch (the source checkpoint, downloaded if need be), reference (ONNX's reference evaluator), or a bundle.",
+    help="pytorch (the source checkpoint, downloaded if need be), its folder, reference (ONNX's reference evaluator), "
+    "or a bundle.",
 )
 @click.option(
     "--data",
@@ -154,7 +155,7 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
 def _advise(bundle: Path, options: Mapping[str, Any]) -> None:
     """Name the recipes that passed on models like this one."""
     from intaglio.bounds import given_bounds
-    from intaglio.cli.recipes import described
+    from intaglio.graph_passes.measured import described
     from intaglio.manifest_reading import read_manifest
     from intaglio.validate.recipe_advice import recipes_to_try
 

@@ -1,0 +1,157 @@
+"""One screen of output by default: caches in one row, no idle passes; -q shows results and errors, -v everything."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from intaglio import verbosity
+from intaglio.cli import _Warnings, output
+from intaglio.cli.output_rows import summed_up
+from intaglio.cli.validate import _show_outputs
+from intaglio.progress import step, track
+from intaglio.validate.results import OutputError, Validated
+from intaglio.verbosity import Verbosity, set_verbosity
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    """The level is of the process."""
+    yield
+    set_verbosity(Verbosity.NORMAL)
+
+
+def error(max_abs: float, passed: bool = True, broken: list[str] | None = None) -> OutputError:
+    bound = "≤ 2e-05 of the largest"
+    measured = (max_abs, max_abs / 9, 0.999999, max_abs / 3)
+    return OutputError(*measured, passed, bound, "order", 1.0, 0.999, broken or [], 10, 3, 0, 0, [])
+
+
+CACHES = {f"present.{layer}.{half}": error(layer / 1e6) for layer in range(30) for half in ("key", "value")}
+OUTPUTS = {"logits": error(1e-3), **CACHES}
+
+
+def test_sixty_caches_are_one_row_with_the_worst() -> None:
+    (first, _), (name, worst) = summed_up(OUTPUTS)
+    assert (first, name) == ("logits", "present.* (worst of 60: present.29.key)")
+    assert worst.max_abs == pytest.approx(29e-6)
+
+
+@pytest.mark.parametrize("bad", [error(0.0, passed=False), error(float("nan"), passed=False)])
+def test_a_cache_that_failed_is_the_worst_whatever_its_error(bad: OutputError) -> None:
+    rows = dict(summed_up({**OUTPUTS, "present.3.value": bad}))
+    assert rows["present.* (worst of 60: present.3.value)"] is bad
+
+
+def test_nan_is_worse_than_any_error() -> None:
+    rows = list(summed_up({f"y{place}": error(value) for place, value in enumerate((1.0, float("nan"), 9.0, 2.0))}))
+    assert [name for name, _ in rows] == ["y* (worst of 4: y1)"]
+
+
+def test_a_few_outputs_have_rows_of_their_own_and_so_have_all_with_verbose() -> None:
+    few = {name: OUTPUTS[name] for name in ("logits", "present.0.key", "present.0.value")}
+    assert [name for name, _ in summed_up(few)] == list(few)
+    set_verbosity(Verbosity.VERBOSE)
+    assert [name for name, _ in summed_up(OUTPUTS)] == list(OUTPUTS)
+
+
+@pytest.mark.parametrize("width", [None, 60, 80, 120])
+def test_the_outputs_of_a_large_decoder_fit_a_screen(
+    width: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: width)
+    broken = [f"output present.{layer}.key: error 1e-2, expected at most 1e-5" for layer in range(30)]
+    outputs = {**OUTPUTS, **{f"present.{n}.key": error(0.01, False, [text]) for n, text in enumerate(broken)}}
+    _show_outputs(Validated(passed=False, outputs=outputs, report="r"), "bundle on ort-cpu against pytorch", False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert "27 more, which --verbose shows." in lines
+    assert any(line.split()[0] == "logits" and line.endswith("yes") for line in lines if line.strip())
+    if width is not None:
+        table = lines[: lines.index("")] + [line for line in lines if line.startswith("  ")]
+        assert max(map(len, table)) <= width
+    set_verbosity(Verbosity.VERBOSE)
+    _show_outputs(Validated(passed=False, outputs=outputs, report="r"), "title", False)
+    shown = capsys.readouterr().out
+    assert all(text[1:] in shown for text in broken) and "present.7.value" in shown
+
+
+def test_compress_hides_passes_that_did_nothing(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = ("compress", tiny_bundle, "-o", tmp_path / "half", "--recipe", "float16", "--force")
+    code, usual, err = intaglio(*arguments)
+    assert (code, err) == (0, "")
+    assert "  float16 " in usual and "  fold_batch_norm " not in usual
+    assert "Found nothing to do: " in usual and "fold_batch_norm" in usual
+    _, everything, times = intaglio(*arguments, "--verbose")
+    assert "  fold_batch_norm " in everything and "Found nothing to do" not in everything
+    assert all(f"{name}: " in times for name in ("reading", "float16", "writing")) and "compress, in all: " in times
+    assert all(line.endswith(" s") for line in times.splitlines())
+    code, result, err = intaglio(*arguments, "-q")
+    assert (code, err, result.count("\n")) == (0, "", 1)
+    assert result.startswith(f"{tmp_path / 'half'}: ") and result == usual.splitlines(keepends=True)[-1]
+    machine = json.loads(intaglio(*arguments, "--json", "-q")[1])
+    assert [each["name"] for each in machine["passes"]][-1] == "float16" and len(machine["passes"]) > 5
+
+
+def test_a_pass_that_was_asked_for_and_did_nothing_is_shown_with_its_reasons(
+    intaglio: Run, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text("passes: [canonicalize, {rtn: {skip: ['*']}}]")
+    bundle = make_decoder("gpt2")[1]
+    _, out, _ = intaglio("compress", bundle, "-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml")
+    assert "  rtn " in out and "skip" in out and "Found nothing to do: canonicalize" in out
+
+
+def test_quiet_keeps_the_verdict_and_verbose_every_step(intaglio: Run, tiny_bundle_copy: Path, tmp_path: Path) -> None:
+    arguments = ("validate", tiny_bundle_copy, "--against", "reference", "--samples", "2", "--report", tmp_path)
+    code, out, err = intaglio(*arguments, "--quiet")
+    assert (code, err) == (0, "") and out.startswith("Passed. Report: ") and out.count("\n") == 1
+    assert "intaglio validate, in all: " in intaglio(*arguments, "-v")[2]
+    code, out, _ = intaglio(*arguments, "-q", "--max-abs", "0")
+    assert code == 1 and out.startswith("FAILED. Report: ")
+
+
+def test_the_last_of_quiet_and_verbose_counts_for_one_command(intaglio: Run, tiny_bundle: Path) -> None:
+    assert "in all" in intaglio("inspect", tiny_bundle, "-q", "-v")[2]
+    assert intaglio("inspect", tiny_bundle, "-v", "-q")[2] == ""
+    assert intaglio("inspect", tiny_bundle)[2] == ""
+
+
+def test_quiet_hides_notices_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    set_verbosity(Verbosity.QUIET)
+    output.notice("nobody reads this")
+    _Warnings().show(UserWarning("nor this"), UserWarning, "file", 1)
+    with step("nor that"):
+        assert list(track([1, 2], "nor these")) == [1, 2]
+    assert capsys.readouterr() == ("", "")
+    set_verbosity(Verbosity.NORMAL)
+    output.notice("seen")
+    with warnings.catch_warnings():
+        _Warnings().show(UserWarning("seen too"), UserWarning, "file", 1)
+    assert capsys.readouterr().err == "seen\nintaglio: warning: seen too\n"
+
+
+def test_a_step_that_fails_has_its_time_too(capsys: pytest.CaptureFixture[str]) -> None:
+    set_verbosity(Verbosity.VERBOSE)
+    with pytest.raises(ZeroDivisionError), verbosity.timed("dividing"):
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().err.startswith("dividing: 0.0")
+
+
+def test_a_long_line_breaks_between_words_and_a_path_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a/very/long/path/of/a/report/that/no/terminal/shows/in/one.html"
+    shown = output._fitting(f"FAILED, and the report is the file {path}, which has everything in it", Terminal())  # type: ignore[arg-type]
+    assert path + "," in shown.split("\n")
+    assert " ".join(shown.split()) == f"FAILED, and the report is the file {path}, which has everything in it"
+    assert all(len(line) <= 40 for line in shown.split("\n") if "/" not in line)
