@@ -24,6 +24,7 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Need
 from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.measured import described
 from intaglio.progress import step
 from intaglio.training import sensitivity
 from intaglio.validate import validate
