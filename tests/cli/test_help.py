@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
 from terminal import on_terminal, without_styles
 
+from intaglio import cli as intaglio_cli
 from intaglio.cli import STAGES, VERBS, cli
 from intaglio.cli.choices import OneOf, RecipeName
 from intaglio.cli.verb import GROUP, Verb, commands
@@ -180,3 +182,11 @@ def test_a_pipe_gets_a_line_for_each_recipe() -> None:
     rows = [line for line in found.stdout.splitlines() if line.split()[:1] and line.split()[0] in RECIPES]
     assert len(rows) == len(RECIPES)
     assert found.stderr.count("\n") == 1
+
+
+def test_every_option_that_the_command_line_names_exists() -> None:
+    """In help, errors and notices: no advice to use an option that is not there."""
+    known = {flag for _, option in options() for flag in (*option.opts, *option.secondary_opts)}
+    sources = Path(intaglio_cli.__file__).parent.rglob("*.py")
+    named = {flag for path in sources for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text())}
+    assert named - known - {"--help", "--version"} == set()
