@@ -26,6 +26,11 @@ def set_verbosity(level: Verbosity) -> None:
     _level = level
 
 
+def verbosity() -> Verbosity:
+    """The level of this process."""
+    return _level
+
+
 def is_quiet() -> bool:
     """Whether to show results and errors only."""
     return _level is Verbosity.QUIET

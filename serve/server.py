@@ -33,6 +33,7 @@ from intaglio.serve.speech_worker import SpeechWorker
 from intaglio.serve.trace import TraceFile
 from intaglio.serve.uploads import Uploads
 from intaglio.temporary import scratch_directory
+from intaglio.verbosity import Verbosity, verbosity
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
@@ -41,6 +42,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Failing = DecoderWorker | EncoderWorker | SpeechWorker | ServedAgent
 
 log = logging.getLogger("intaglio.serve")
+LOG_LEVELS = {Verbosity.QUIET: logging.ERROR, Verbosity.NORMAL: logging.INFO, Verbosity.VERBOSE: logging.DEBUG}
 
 
 def serve(
@@ -72,7 +74,7 @@ def serve(
         if written is not None:
             for model in models.decoders:
                 model.worker.scheduler.observer = written.scheduler(model.name)
-        configure(log_format)
+        configure(log_format, LOG_LEVELS[verbosity()])
         uploads = None
         if models.recognisers:
             uploads = Uploads(opened.enter_context(scratch_directory("uploads")), options)

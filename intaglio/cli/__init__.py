@@ -24,14 +24,14 @@ from intaglio.version import __version__
 # Stage -> verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.
 STAGES = {
     "Make a bundle from a checkpoint": {
-        "convert": "Convert a speech recogniser of another toolkit to a checkpoint.",
+        "convert": "Convert another toolkit's speech recogniser to a checkpoint.",
         "export": "Trace a checkpoint to an ONNX bundle, and check it.",
     },
     "Make it smaller and faster": {
         "recipes": "List the recipes of compress, and what each is for.",
         "compress": "Run a recipe of graph passes on a bundle.",
         "sensitivity": "Measure how sensitive a decoder is to each of its weights.",
-        "train": "Fine-tune compressed bundles, draft models; prune; train speech.",
+        "train": "Fine-tune, align drafts, prune, train speech recognisers.",
         "build": "Compile engines: ONNX Runtime, TensorRT, TensorRT-RTX.",
     },
     "Check it": {
@@ -49,8 +49,8 @@ STAGES = {
     "Measure and tune": {
         "bench": "Measure latency, throughput and memory, beside a baseline.",
         "roofline": "Compare the speed with the limits of this machine.",
-        "tune": "Find the fastest kernels for compressed weights on this machine.",
-        "tune-decoding": "Find the fastest thresholds for decoding with two models (BiLD).",
+        "tune": "Find the fastest kernels for compressed weights here.",
+        "tune-decoding": "Find the fastest thresholds of BiLD, for two models.",
     },
     "Set up": {
         "completion": "Print the completion script for bash, zsh or fish.",
@@ -61,9 +61,9 @@ VERBS = {name: line for verbs in STAGES.values() for name, line in verbs.items()
 TRACEBACK = "INTAGLIO_TRACEBACK"  # environment variable; when set, errors show where they were raised
 EPILOG = """\b
 Begin with:
-  intaglio export ./all-MiniLM-L6-v2 -o minilm      a checkpoint becomes a bundle
-  intaglio run minilm "A sentence to embed."        the bundle is used
-  intaglio COMMAND --help                           options and examples of a command
+  intaglio export ./all-MiniLM-L6-v2 -o minilm   make a bundle of a checkpoint
+  intaglio run minilm "A sentence to embed."     use it
+  intaglio COMMAND --help                        options and examples
 """
 
 

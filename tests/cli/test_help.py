@@ -118,6 +118,8 @@ def test_the_top_level_help_lists_every_verb_once_by_stage_and_what_to_type_firs
     places = [out.index(f"\n{stage}:\n") for stage in STAGES]
     assert places == sorted(places)
     assert all(len(re.findall(rf"^  {verb} ", out, flags=re.MULTILINE)) == 1 for verb in VERBS)
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(f"{line}\n" in out for line in VERBS.values())
     assert out.index("Begin with:") < out.index("  intaglio export ") < out.index("  intaglio run ")
 
 
