@@ -7,4 +7,4 @@ from pathlib import Path
 
 def recorded_name(path: str | Path) -> str:
     """`path` as the user gave it if it is relative, else its last part."""
-    return Path(path).name if Path(path).is_absolute() else str(path)
+    return Path(path).name if Path(path).is_absolute() else str(Path(path))
