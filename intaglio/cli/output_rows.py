@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 
 from intaglio.verbosity import is_verbose
 
-MANY = 4  # outputs that differ in a number only, from which on they are one row
+MANY = 4  # numbered outputs that begin with the same word, from which on they are one row
+NUMBERED = re.compile(r"([^\W\d_]+).*\d")
 
 
 class Compared(Protocol):
@@ -24,13 +25,14 @@ Output = TypeVar("Output", bound=Compared)
 
 
 def summed_up(outputs: Mapping[str, Output]) -> Iterator[tuple[str, Output]]:
-    """Yield each output with its name; of `MANY` or more such as `present.7.key` only the worst, unless verbose.
+    """Yield each output with its name; of `MANY` or more such as `present_key_7` only the worst, unless verbose.
 
-    The worst failed, or else has the largest error. Its row is called `present.* (worst of 60: present.7.key)`.
+    The worst failed, or else has the largest error. Its row is called `present* (worst of 60: present_key_7)`.
     """
     groups: dict[str, list[str]] = {}
     for name in outputs:
-        groups.setdefault(re.split(r"\d", name, maxsplit=1)[0], []).append(name)
+        numbered = NUMBERED.match(name)
+        groups.setdefault(numbered[1] if numbered else f"{name} alone", []).append(name)
     for beginning, names in groups.items():
         if len(names) < MANY or is_verbose():
             yield from ((name, outputs[name]) for name in names)

@@ -39,14 +39,20 @@ OUTPUTS = {"logits": error(1e-3), **CACHES}
 
 def test_sixty_caches_are_one_row_with_the_worst() -> None:
     (first, _), (name, worst) = summed_up(OUTPUTS)
-    assert (first, name) == ("logits", "present.* (worst of 60: present.29.key)")
+    assert (first, name) == ("logits", "present* (worst of 60: present.29.key)")
     assert worst.max_abs == pytest.approx(29e-6)
 
 
 @pytest.mark.parametrize("bad", [error(0.0, passed=False), error(float("nan"), passed=False)])
 def test_a_cache_that_failed_is_the_worst_whatever_its_error(bad: OutputError) -> None:
     rows = dict(summed_up({**OUTPUTS, "present.3.value": bad}))
-    assert rows["present.* (worst of 60: present.3.value)"] is bad
+    assert rows["present* (worst of 60: present.3.value)"] is bad
+
+
+def test_keys_and_values_of_caches_are_one_group_and_other_outputs_are_none() -> None:
+    names = [f"present_{half}_{layer}" for half in ("key", "value") for layer in range(3)] + ["logits", "present", "x1"]
+    rows = [name for name, _ in summed_up({name: error(1.0) for name in names})]
+    assert rows == ["present* (worst of 6: present_key_0)", "logits", "present", "x1"]
 
 
 def test_nan_is_worse_than_any_error() -> None:
