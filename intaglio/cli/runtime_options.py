@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from intaglio.cli.choices import TARGET
+from intaglio.cli.choices import TARGET, OneOf
 from intaglio.cli.verb import Decorator, group
 from intaglio.targets import DEFAULT, summary
 from intaglio.threads import MAX_THREADS
@@ -12,7 +12,7 @@ from intaglio.threads import MAX_THREADS
 RUNTIME = "Runtime"
 
 
-def target_option(what: str = "Runtime", kind: click.ParamType = TARGET, also: str = "") -> Decorator:
+def target_option(what: str = "Runtime", kind: OneOf = TARGET, also: str = "") -> Decorator:
     """`--target`; `what`: which runtime of the command, `also`: values besides the targets."""
     option = click.option("--target", type=kind, default=DEFAULT, show_default=True, help=f"{what}: {summary()}{also}.")
     return group(RUNTIME, option)

@@ -128,7 +128,7 @@ def test_a_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_
     assert max(map(len, shown.splitlines()[:-1])) <= 80  # the last line is a sentence with the bundle's path
     assert re.search(r"model.onnx +[\d.]+ kB +[0-9a-f]{12}…\n", shown)
     assert shown.endswith("B\n")
-    command = ("compress", tiny_bundle_copy, "-o", tmp_path / "half", "--recipe", "float16")
+    command = ("compress", tiny_bundle_copy, "-o", tmp_path / "half", "--recipe", "float16", "--verbose")
     shown = without_styles(on_terminal(*INTAGLIO, *command, columns=80))
     assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert "constants alone and could be folded" in " ".join(shown.split())
@@ -170,7 +170,7 @@ def test_the_environment_decides_on_colours_and_bold(environment: dict[str, str]
 
 
 def test_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-o"]
+    command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-vo"]
 
     def printed(name: str, **environment: str) -> str:
         base = {"PATH": "/usr/bin:/bin", "COLUMNS": "40", "PYTHONPATH": ":".join(sys.path)}
