@@ -62,8 +62,8 @@ def _without_folders(whole: results.Report) -> results.Report:
     return replace(whole, inputs=named, word_errors=spoken)
 
 
-def _named(heard: Recognised) -> Recognised:
-    return replace(heard, worst=[replace(each, recording=recorded_name(each.recording)) for each in heard.worst])
+def _named(found: Recognised) -> Recognised:
+    return replace(found, worst=[replace(each, recording=recorded_name(each.recording)) for each in found.worst])
 
 
 def slug(against: str | Path | None) -> str:

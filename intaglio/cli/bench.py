@@ -96,6 +96,9 @@ def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **
     return 1 if any(row.errors for side in _sides(result) for row in side.rows) else 0
 
 
+MAY_DROP = ["requests", "p90 ms", "prompt tokens", "token ms", "p99 ms", "first token ms"]
+
+
 def _sides(result: Bench) -> list[Side]:
     return [result, *([result.baseline] if result.baseline else [])]
 
@@ -113,7 +116,7 @@ def _show(result: Bench) -> None:
         for side in _sides(result) for row in side.rows if (row.concurrency, row.prompt_tokens) in asked
     ]  # fmt: skip
     title = f"{result.kind}, {number_of(result.rounds, 'rounds')}, measured on {result.processor}"
-    print_table(title, columns, rows, may_drop=["requests", "p90 ms", "prompt tokens", "token ms"])
+    print_table(title, columns, rows, may_drop=MAY_DROP)
     for side in _sides(result):
         if side.peak_bytes is not None:
             what = "resident memory" if side.kind == "server" else "peak memory of its process"

@@ -66,7 +66,9 @@ def export_command(
             (name, error.max_abs, error.limit, error.cosine, error.passed) for name, error in summed_up(result.outputs)
         ]
         if rows and not is_quiet():
-            print_table("Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows)
+            print_table(
+                "Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows, ["bound"]
+            )
         for note in result.notes:
             say(note)
         checked = "" if rows else ", not compared with a source model"

@@ -91,7 +91,7 @@ def roofline_command(
         f"{result.bundle}, {number_of(result.threads, 'threads')}: memory bandwidth {size(int(result.bandwidth))}/s, "
         f"peak of float32 products {result.peak / 1e9:.0f} GFLOP/s"
     )
-    print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte"])
+    print_table(title, columns, rows, may_drop=["operations", "bytes", "operations a byte", "predicted ms"])
     if note := _cache_note(result):
         say(note)
     if picture is not None:

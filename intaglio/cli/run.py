@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.output import json_option, print_json, print_table
+from intaglio.cli.output import json_option, print_json, print_table, terminal_width
 from intaglio.cli.run_speech import SpeechFlags, speech_flags, takes_recordings, transcribe
 from intaglio.cli.runtime_options import target_option, threads_option
 from intaglio.cli.text_lines import lines
@@ -34,6 +34,7 @@ Examples:
 """
 
 MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns; for more, the most similar pairs
+COLUMN = 8  # characters of a column of the matrix
 PAIRS = 20
 
 
@@ -124,7 +125,7 @@ def _show_similarity(found: Similarity, as_json: bool) -> None:
     """Print the matrix for a few texts, or the most similar pairs of many."""
     if as_json:
         print_json(found)
-    elif len(found.texts) <= MATRIX:
+    elif len(found.texts) <= MATRIX and COLUMN * (len(found.texts) + 1) <= (terminal_width() or 80):
         numbers = [str(number) for number in range(1, len(found.texts) + 1)]
         print_table("Texts", ["", ""], list(zip(numbers, found.texts, strict=True)))
         rows = [

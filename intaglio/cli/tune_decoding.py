@@ -29,6 +29,11 @@ Examples:
 _BILD = {each.name: each for each in options_of(BigLittleDecoder)}
 
 
+MAY_DROP = [
+    "operations per byte", "operations per token", "bytes per token", "rejected", "large calls", "ms per text",
+]  # fmt: skip
+
+
 def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
     """The option for the values to try of a threshold of BiLD; `tried`: those of `tune_decoding` without it."""
     known = _BILD[name]
@@ -130,7 +135,14 @@ def tune_decoding_command(
         f"{number_of(result.texts, 'texts')}, {metric} against {result.reference}; calls and work per token",
         columns,
         rows,
-        may_drop=["operations per byte", "operations per token", "bytes per token", "rejected", "large calls"],
+        may_drop=[
+            "operations per byte",
+            "operations per token",
+            "bytes per token",
+            "rejected",
+            "large calls",
+            "ms per text",
+        ],
     )
     command = f"intaglio generate {shlex.quote(str(bundle))} {result.options}"
     say(f"Fastest with a quality drop of at most {max_quality_drop:g} points: {command}")

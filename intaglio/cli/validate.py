@@ -139,7 +139,7 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
         for name, error in summed_up(result.outputs)
     ]
     columns = ["output", "max |error|", "mean |error|", "relative", "cosine", "bound", "passed"]
-    print_table(title, columns, rows, may_drop=["mean |error|", "relative"])
+    print_table(title, columns, rows, may_drop=["mean |error|", "relative", "bound"])
     broken = [sentence for error in result.outputs.values() for sentence in error.broken]
     for sentence in shortened(broken, BROKEN):
         say(printable(f"{sentence[0].upper()}{sentence[1:]}."))

@@ -46,6 +46,52 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_split(width: int) 
     assert not any(line.endswith(" ") for line in shown)
 
 
+# The columns of each table that is wider than 80 columns, the longest row to expect, and the file that drops columns.
+WIDE = {
+    "bench": (
+        ["", "concurrency", "prompt tokens", "requests", "median ms", "p90 ms", "p99 ms", "first token ms", "token ms",
+         "tokens per second", "ratio"],
+        ["smollm2-int4", "8", "128", "16", "1.23e+03", "1.31e+03", "1.4e+03", "123", "14.2", "45.6", "1.21×"],
+    ),
+    "roofline": (
+        ["tokens", "length", "bytes", "operations", "operations a byte", "bound by", "predicted ms", "measured ms",
+         "ratio"],
+        ["64", "1,024", "123.4 MB", "1.23e+09", "12.3", "memory, from cache", "12.3", "14.2", "0.87"],
+    ),
+    "tune": (
+        ["operator", "bits", "bytes of x", "rows of x", "default", "default Gproducts/s", "best", "best Gproducts/s",
+         "gain"],
+        ["LutMatMul", "4", "float32", "16", "m_u=1 t_u=4", "12.3", "m_u=2 t_u=8", "14.5", "18%"],
+    ),
+    "tune_decoding": (
+        ["strategy", "fallback", "rollback", "rouge_l", "ms per text", "speedup", "large calls", "rejected",
+         "bytes per token", "operations per token", "operations per byte"],
+        ["speculative", "0.5", "10", "12.34", "1.23e+03", "1.23", "123", "12", "12.3 MB", "1.2e+09", "12.3"],
+    ),
+    "export": (
+        ["output", "max |error|", "bound", "cosine", "passed"],
+        ["sentence_embedding", "3.34e-06", "3.79e-05", "0.9999993", "yes"],
+    ),
+    "build": (
+        ["file", "device", "SM", "size", "library"],
+        ["engines/tensorrt-rtx-model-sm75-t4.engine", "rtx-3090", "75", "50.2 MB", "tensorrt_rtx 1.7.1.116"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("verb", WIDE)
+def test_the_table_of_each_command_fits_the_terminal(verb: str, width: int) -> None:
+    """The columns that may be dropped are read from the command's source."""
+    source = (Path(output.__file__).parent / f"{verb}.py").read_text()
+    columns, row = WIDE[verb]
+    assert all(name in source for name in columns if name not in ("tokens per second", "rouge_l"))
+    listed = re.findall(r"(?:may_drop=|MAY_DROP = |rows, )\[([^\]]*)\]", source)
+    dropped = [name for names in listed for name in re.findall(r'"([^"]+)"', names)]
+    shown = lines(columns, [row], width, *dropped)
+    assert max(map(len, shown)) <= width
+
+
 def test_columns_are_left_out_in_the_order_given_and_only_as_many_as_it_takes() -> None:
     assert lay_out(*VALIDATE, 120, DROP).left_out == []
     assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]

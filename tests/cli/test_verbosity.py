@@ -44,7 +44,7 @@ def test_sixty_caches_are_one_row_with_the_worst() -> None:
 
 
 @pytest.mark.parametrize("bad", [error(0.0, passed=False), error(float("nan"), passed=False)])
-def test_a_cache_that_failed_is_the_worst_whatever_its_error(bad: OutputError) -> None:
+def test_a_cache_that_failed_is_the_worst_with_any_error(bad: OutputError) -> None:
     rows = dict(summed_up({**OUTPUTS, "present.3.value": bad}))
     assert rows["present* (worst of 60: present.3.value)"] is bad
 
