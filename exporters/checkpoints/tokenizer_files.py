@@ -18,6 +18,7 @@ from intaglio.runtime.tokenizer import TOKENIZER
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "tiktoken.model")
 VOCABULARIES = ("vocab.txt", "vocab.json", *MODELS)
+GENERIC = "TokenizersBackend"  # the class of transformers for a tokenizer of an unknown class
 MERGES = "merges.txt"  # without it, transformers would build a tokenizer of single characters from vocab.json
 RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")  # the first line of tiktoken's files: a token in base64, its rank
 BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -82,7 +83,9 @@ def _read(checkpoint: Checkpoint) -> Any:
     transformers = load("transformers")
     try:
         folder = str(checkpoint.folder)
-        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        _check_class(checkpoint.folder, tokenizer)
+        return tokenizer.backend_tokenizer
     except (OSError, ValueError, AttributeError, KeyError, TypeError, ImportError) as error:
         raise SourceError(
             f"{checkpoint.folder}: no readable tokenizer ({' '.join(str(error).split())[:200]}). "
@@ -93,9 +96,9 @@ def _read(checkpoint: Checkpoint) -> Any:
 def _check_readable(folder: Path) -> None:
     """Raise `SourceError` if the vocabulary needs a library or a file that is not there."""
     for path in (folder / name for name in MODELS if (folder / name).is_file()):
-        with path.open("rb") as file:
-            ranks = RANKS.match(file.read(1000))
-        kind, library = ("tiktoken's", "tiktoken") if ranks else ("a model of sentencepiece", "sentencepiece")
+        kind, library = (
+            ("tiktoken's", "tiktoken") if _has_ranks(path) else ("a model of sentencepiece", "sentencepiece")
+        )
         if importlib.util.find_spec(library) is None:
             raise SourceError(
                 f"{folder}: no {TOKENIZER}, and its {path.name} is {kind}, which needs a library to be read. "
@@ -104,6 +107,25 @@ def _check_readable(folder: Path) -> None:
         return
     if (folder / "vocab.json").is_file() and not any((folder / name).is_file() for name in ("vocab.txt", MERGES)):
         raise SourceError(f"{folder}: no {TOKENIZER}, and vocab.json lacks its {MERGES}. Put one of them there.")
+
+
+def _check_class(folder: Path, tokenizer: Any) -> None:
+    """Raise `SourceError` if `transformers` read a model of sentencepiece without knowing its class.
+
+    The class has the rules around the pieces, such as the space before the first word; without it, ids differ.
+    """
+    found = next((name for name in MODELS if (folder / name).is_file()), None)
+    if found and type(tokenizer).__name__ == GENERIC and not _has_ranks(folder / found):
+        raise SourceError(
+            f"{folder}: {found} alone does not say which tokenizer it is of. Put the model's tokenizer_config.json "
+            f"there, with its tokenizer_class, or its {TOKENIZER}."
+        )
+
+
+def _has_ranks(path: Path) -> bool:
+    """Whether the file is tiktoken's, and not of sentencepiece."""
+    with path.open("rb") as file:
+        return RANKS.match(file.read(1000)) is not None
 
 
 def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None:

@@ -13,6 +13,7 @@ from intaglio.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
+from intaglio.sentences import sentences
 
 SENTENCEPIECE = b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\2"  # the first piece of a model
 TIKTOKEN = b"IQ== 0\nIg== 1\nIw== 2\n"
@@ -42,6 +43,27 @@ def test_a_model_file_alone_names_the_library_of_its_content(
     assert {"sentencepiece": "tiktoken", "tiktoken": "sentencepiece"}[library] not in str(raised.value).replace(
         name, ""
     )
+
+
+def test_a_model_of_sentencepiece_is_read_as_its_class_reads_it_or_refused(llama: Path, tmp_path: Path) -> None:
+    if not importlib.util.find_spec("sentencepiece"):
+        pytest.skip("sentencepiece is not installed")
+    import sentencepiece
+    from tokenizers import Tokenizer as Backend
+
+    source = Path(shutil.copytree(llama, tmp_path / "source"))
+    (source / "tokenizer_config.json").unlink()
+    (tmp_path / "text").write_text("\n".join(sentences()))
+    sizes = {"vocab_size": 250, "hard_vocab_limit": False, "minloglevel": 2, "model_type": "bpe"}
+    sentencepiece.SentencePieceTrainer.train(input=tmp_path / "text", model_prefix=source / "tokenizer", **sizes)
+    with pytest.raises(SourceError, match="with its tokenizer_class"):
+        export(source, tmp_path / "bundle", check=False)
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    export(source, tmp_path / "bundle", check=False)
+    expected = sentencepiece.SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    backend = Backend.from_file(str(tmp_path / "bundle" / TOKENIZER))
+    for text in sentences()[:20]:
+        assert backend.encode(text, add_special_tokens=False).ids == expected.encode(text)
 
 
 def test_a_vocabulary_without_its_merges_is_refused(llama: Path, tmp_path: Path) -> None:
