@@ -11,41 +11,31 @@ from click.shell_completion import CompletionItem
 from intaglio.nearest import did_you_mean
 from intaglio.targets import TARGETS
 
-if TYPE_CHECKING:
-    Kind = click.ParamType[str]  # generic since click 8.5
+if TYPE_CHECKING:  # generic since click 8.2 and 8.5
+    Choice = click.Choice[str]
+    Kind = click.ParamType[str]
 else:
-    Kind = click.ParamType
+    Choice, Kind = click.Choice, click.ParamType
 
 
-class OneOf(Kind):
+class OneOf(Choice):
     """One of some names, in any case.
 
     `metavar`: shown in the help in place of the names, where they are many; the option's text then lists them.
     """
 
-    name = "name"
-
     def __init__(self, names: Iterable[str], metavar: str | None = None):
         """Take `names`, in the order in which they are listed."""
-        self.names = tuple(names)
+        super().__init__(tuple(names), case_sensitive=False)
         self._metavar = metavar
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
         """The names between bars."""
-        return self._metavar or f"[{'|'.join(self.names)}]"
+        return self._metavar or super().get_metavar(param, ctx)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, or fail with the names, and the nearest of them."""
-        known = {name.casefold(): name for name in self.names}
-        found = known.get(str(value).casefold())
-        if found is None:
-            hint = did_you_mean(str(value), self.names)
-            self.fail(f"{value!r}: expected one of {', '.join(self.names)}.{hint}", param, ctx)
-        return found
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin with `incomplete`."""
-        return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """The names, and the nearest of them."""
+        return f"{value!r}: expected one of {', '.join(self.choices)}.{did_you_mean(str(value), self.choices)}"
 
 
 class RecipeName(Kind):

@@ -179,12 +179,15 @@ def _verbosity(short: str, long: str, level: Verbosity, meaning: str) -> click.O
 
 @contextmanager
 def _explained(ctx: click.Context) -> Iterator[None]:
-    """Add to the error about an option that does not exist what may have been meant."""
+    """Add to an error its command, and to that about an option that does not exist what may have been meant."""
     try:
         yield
     except click.NoSuchOption as error:
         name = error.option_name
         raise click.UsageError(f"No such option {name!r}.{_meant(name, ctx)}", ctx) from error
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx  # click's parser leaves it out
+        raise
 
 
 def _meant(name: str, ctx: click.Context) -> str:

@@ -76,7 +76,7 @@ def test_a_user_without_a_home_is_offered_directories(monkeypatch: pytest.Monkey
 
 
 def test_the_names_offered_are_those_that_exist() -> None:
-    assert DTYPE.names == DTYPES
+    assert DTYPE.choices == DTYPES
     assert completion.AGAINST == (PYTORCH, REFERENCE)
 
 

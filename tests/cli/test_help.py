@@ -76,6 +76,10 @@ def test_a_name_that_resembles_nothing_gets_no_suggestion(intaglio: Run) -> None
     )
 
 
+def test_an_option_without_its_value_names_the_help_of_its_command(intaglio: Run) -> None:
+    assert intaglio("generate", "b", "--strategy")[2].endswith("See: intaglio generate --help\n")
+
+
 def test_an_option_is_said_to_be_of_commands_that_have_it(intaglio: Run) -> None:
     """For every option and a command without it: the commands that are named take it."""
     of: dict[str, set[str]] = {}
@@ -104,7 +108,7 @@ def test_values_that_have_names_are_choices() -> None:
     named = {"target", "dtype", "strategy", "planner", "metric", "api", "gpus", "by", "schedule", "log_format"}
     assert {name for name, kind in kinds if kind is OneOf} >= named
     assert {(name, kind) for name, kind in kinds if name in named and kind is not OneOf} == set()
-    assert not any(issubclass(kind, click.Choice) for _, kind in kinds)
+    assert {kind for _, kind in kinds if issubclass(kind, click.Choice)} == {OneOf}
     assert {kind for name, kind in kinds if name == "recipe"} == {RecipeName}
 
 
