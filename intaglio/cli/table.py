@@ -11,8 +11,10 @@ from rich.cells import cell_len, chop_cells
 from intaglio.cli.printable import TIED
 
 MARGIN, GAP = 2, 3  # spaces before the first column, and between columns; the rule extends by one on each side
-# Words of more than PATH characters (paths, hashes) are split first, those of more than WORD last, shorter ones never.
-PATH, WORD = 36, 24
+# Words of more than PATH characters (paths, hashes) are split first, those of more than WORD and of NAME last, shorter
+# ones never.
+PATH, WORD, NAME = 36, 24, 16
+NEXT = {PATH: WORD, WORD: NAME}
 LEAST = 12  # minimum width of a wrapped cell, so that a sentence does not become a list of words
 NUMBER = re.compile(
     r"[+-]?[\d.,]+(e[+-]?\d+)?( ?[kMGT]?B| ?%|×)?|-?inf|nan|yes|no"
@@ -37,8 +39,8 @@ def lay_out(
 
     1. Cells of text wrap between words, down to `LEAST` characters; words of more than `PATH` are split.
     2. If that is too wide, columns of `may_drop` are dropped in their order.
-    3. If that is too wide, words of more than `WORD` are split. Numbers, sizes and verdicts are never split, so a line
-       can still be longer than `width`.
+    3. If that is too wide, words of more than `WORD` are split, then those of more than `NAME`. Numbers, sizes and
+       verdicts are never split, so a line can still be longer than `width`.
     """
     if width is None:
         rows = [["; ".join(cell.split("\n")) for cell in row] for row in rows]
@@ -47,13 +49,13 @@ def lay_out(
         cells = [[columns[index], *(row[index] for row in rows)] for index in kept]
         numeric = [index > 0 and is_numeric(column[1:]) for index, column in zip(kept, cells, strict=True)]
         widths, fits = _widths(cells, numeric, width, whole)
-        if fits or whole == WORD:
+        if fits or whole == NAME:
             break
         if droppable := [name for name in may_drop if name not in left_out]:
             left_out.append(droppable[0])
             kept.remove(list(columns).index(droppable[0]))
         else:
-            whole = WORD
+            whole = NEXT[whole]
     header, *body = (
         _lines([wrap(column[line], wide) for column, wide in zip(cells, widths, strict=True)], widths, numeric)
         for line in range(len(rows) + 1)

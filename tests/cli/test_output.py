@@ -92,6 +92,17 @@ def test_the_table_of_each_command_fits_the_terminal(verb: str, width: int) -> N
     assert max(map(len, shown)) <= width
 
 
+def test_long_names_are_split_between_their_parts_before_a_line_is_too_long() -> None:
+    columns, row = (
+        ["pass", "rewritten", "left, and why"],
+        ["quantize_activations", "8 × 8-bit activations", "x.wte.weight"],
+    )
+    rows = [row, ["integer_embedding", "1 table", "transformer.wte.weight is used by Transpose too"]]
+    shown = lines(columns, rows, 60)
+    assert max(map(len, shown)) <= 60
+    assert any(line.split()[-1] == "transformer.wte." for line in shown)
+
+
 def test_columns_are_left_out_in_the_order_given_and_only_as_many_as_it_takes() -> None:
     assert lay_out(*VALIDATE, 120, DROP).left_out == []
     assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]
