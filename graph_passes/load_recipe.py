@@ -15,6 +15,7 @@ from intaglio.errors import GraphError, UsageError, one_line
 from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.pass_table import PASSES
 from intaglio.graph_passes.recipes import RECIPES
+from intaglio.input_files import read_text
 from intaglio.nearest import did_you_mean
 from intaglio.safe_yaml import load_yaml
 
@@ -49,7 +50,7 @@ def _passes(recipe: str | Path) -> list[Pass]:
     if name in RECIPES:
         return [_parse_pass(entry, f"recipe {name}") for entry in RECIPES[name].passes]
     path = Path(recipe)
-    if path.suffix not in (".yaml", ".yml") and not path.is_file():
+    if path.suffix not in (".yaml", ".yml") and not path.exists():
         expected = f"expected one of {', '.join(RECIPES)}, or the path of a YAML file."
         raise GraphError(f"recipe {name!r}: {expected}{did_you_mean(name, RECIPES)}")
     entries = _read(path)
@@ -70,14 +71,9 @@ def _has(graph_pass: Pass, option: str) -> bool:
 
 
 def _read(path: Path) -> list[Any]:
+    text = read_text(path, "recipe", MAX_BYTES, GraphError, "Give a recipe's name or a readable YAML file.")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise GraphError(f"recipe {path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}. Shorten it.")
-        content = load_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise GraphError(f"recipe {path}: {error.strerror}. Give a recipe's name or a readable YAML file.") from error
-    except GraphError:
-        raise
+        content = load_yaml(text)
     except Exception as error:  # the library raises various exceptions for odd numbers and dates
         reason = one_line(error, 200)
         raise GraphError(f"recipe {path}: not YAML ({reason}). Write it as `passes: [canonicalize]`.") from error

@@ -117,11 +117,11 @@ class Bundle:
         restore(path)
         manifest = read_manifest(path)
         verify_files(path, manifest)
+        verify_axes(path, manifest)
         for graph in manifest.graphs:
             verify_graph(path, manifest, graph)
         for engine in manifest.engines:
             verify_engine(path, manifest, engine)
-        verify_axes(path, manifest)
         if manifest.decoder is not None:
             verify_decoder(path, manifest, manifest.decoder)
         if manifest.audio is not None:

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from intaglio.errors import SourceError, one_line
+from intaglio.input_files import read_text
 from intaglio.manifest import MAX_DRAFTS
 
 RECORD = "drafts.json"
@@ -76,8 +77,8 @@ def read_drafts(folder: Path, depth: int) -> Drafts | None:
     if not path.is_file():
         return None
     try:
-        drafts = msgspec.json.decode(path.read_bytes(), type=Drafts)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        drafts = msgspec.json.decode(read_text(path, error=SourceError, fix="Train the drafts again."), type=Drafts)
+    except (msgspec.DecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: cannot be read ({reason}). Train the drafts again.") from error
     problem = None if 1 <= drafts.steps <= MAX_DRAFTS else f"steps {drafts.steps}, expected 1 to {MAX_DRAFTS}"

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from intaglio.errors import SourceError, one_line
+from intaglio.input_files import read_text
 
 RECORD = "early_exit.json"
 EVERY: Literal["every"] = "every"
@@ -42,8 +43,8 @@ def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
     if not path.is_file():
         return None
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=EarlyExit)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        record = msgspec.json.decode(read_text(path, error=SourceError, fix="Train it again."), type=EarlyExit)
+    except (msgspec.DecodeError, RecursionError) as error:
         reason = one_line(error, 120)
         raise SourceError(f"{path}: cannot be read ({reason}). Train it again.") from error
     if problem := layer_error(record.layer, depth):

@@ -17,6 +17,8 @@ Each message is one line: what, got, expected, fix. The command line prints it a
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,8 @@ class BundleError(IntaglioError):
 
 class StorageError(IntaglioError):
     """A file cannot be written: no space, no permission, read-only."""
+
+    path: Path | None = None
 
 
 class GraphError(IntaglioError):
@@ -67,20 +71,79 @@ def one_line(error: BaseException, limit: int | None = None) -> str:
     return " ".join(str(error).split())[:limit]
 
 
+FULL = {
+    errno.ENOSPC: "Free some space, or choose another disk.",
+    errno.EDQUOT: "Your quota is used up: free some space, or choose another disk.",
+    errno.EFBIG: "The file is larger than this disk, or your account, allows: choose another disk.",
+}
+FIXES = {
+    **FULL,
+    errno.EROFS: "Choose a writable directory.",
+    errno.EACCES: "Choose a directory that you may write to.",
+    errno.EPERM: "Choose a directory that you may write to.",
+}
+NEARLY_FULL = 1 << 16  # free bytes, below which a failed write is due to them
+
+
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Convert errors of the file system while writing `path` into a `StorageError` that says how to fix it."""
+def storage_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """Convert errors while writing `path` into a `StorageError` that says how to fix it, a library's own errors too.
+
+    `partial`: the directory that holds what was written so far, and that is removed afterwards.
+    """
     try:
         yield
-    except OSError as error:
-        fix = {
-            errno.ENOSPC: "Free some space, or choose another disk.",
-            errno.EDQUOT: "Your quota is used up: free some space, or choose another disk.",
-            errno.EFBIG: "The file is larger than this disk, or your account, allows: choose another disk.",
-            errno.EROFS: "Choose a writable directory.",
-            errno.EACCES: "Choose a directory that you may write to.",
-            errno.EPERM: "Choose a directory that you may write to.",
-        }.get(error.errno or 0)
-        if fix is None:
+    except Exception as error:
+        if isinstance(error, StorageError):
+            if partial is None or error.path is None or not error.path.is_relative_to(partial):
+                raise
+            assert isinstance(error.__cause__, Exception)
+            error = error.__cause__  # said again of `path`, as users do not know temporary names
+        number = _storage_errno(error, path)
+        if number is None:
             raise
-        raise StorageError(f"cannot write {path}: {error.strerror}. Nothing was left behind. {fix}") from error
+        room = ""
+        if number == errno.ENOSPC:
+            free, written = _free(path), 0
+            if partial is not None:
+                written = sum(file.lstat().st_size for file in partial.rglob("*") if file.is_file())
+            disk = _directory(path) if partial is None else partial.parent
+            room = f"; needs more than {written + free} bytes, {disk} has {written + free} bytes free"
+        refused = StorageError(
+            f"cannot write {path}: {os.strerror(number)}{room}. Nothing was left behind. {FIXES[number]}"
+        )
+        refused.path = path
+        raise refused from error
+
+
+def full_errno(error: BaseException) -> int | None:
+    """The error number if `error`, or one that it was raised from, says that a disk is full; else None.
+
+    Libraries raise exceptions of their own with the system's text, such as "No space left on device (os error 28)".
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        for number in FULL:
+            if getattr(cause, "errno", None) == number or os.strerror(number) in str(cause):
+                return number
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _storage_errno(error: Exception, path: Path) -> int | None:
+    """The number of the file system's error behind `error`, a key of `FIXES`; None if it is another error."""
+    if (number := full_errno(error)) is not None:
+        return number
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in FIXES else None
+    unclear = not isinstance(error, IntaglioError | MemoryError)  # NumPy and torch only say that writing failed
+    return errno.ENOSPC if unclear and _free(path) < NEARLY_FULL else None
+
+
+def _directory(path: Path) -> Path:
+    return next(each for each in (path, *path.absolute().parents) if each.is_dir())
+
+
+def _free(path: Path) -> int:
+    """The bytes that a user may still write to the disk of `path`."""
+    return shutil.disk_usage(_directory(path)).free

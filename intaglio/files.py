@@ -111,7 +111,7 @@ def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> 
     """
     check_output_directory(target, force, holds)
     target = target.absolute()
-    with sibling_directory(target) as temporary, storage_errors(target):
+    with sibling_directory(target) as temporary, storage_errors(target, temporary):
         temporary.chmod(0o755)
         yield temporary
         for path in temporary.rglob("*"):
@@ -125,7 +125,7 @@ def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a path to write; the file then atomically replaces the one at `path`. On failure the old file stays."""
-    with storage_errors(path), sibling_directory(path) as folder:
+    with sibling_directory(path) as folder, storage_errors(path, folder):
         temporary = folder / "file"
         yield temporary
         _sync(temporary)
@@ -206,16 +206,6 @@ def _home() -> Path:
         return Path.home()
     except RuntimeError:
         return Path("/nonexistent")  # Debian's name for it
-
-
-def read_text(path: Path, what: str) -> str:
-    """The UTF-8 text of the user's file `path`; `what` names it in the error, such as "--input"."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{what} {path}: not UTF-8 text (byte {error.start}). Convert it first.") from error
-    except OSError as error:
-        raise UsageError(f"{what} {path}: {error.strerror}. Give the path of a readable text file.") from error
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from intaglio.errors import BundleError, one_line
 from intaglio.external_data import external_data_files
 from intaglio.files import inside, sha256
+from intaglio.input_files import read_text
 from intaglio.manifest import (
     DTYPES,
     FORMAT,
@@ -22,6 +23,7 @@ from intaglio.manifest import (
     EngineRecord,
     Graph,
     Manifest,
+    TensorSpec,
 )
 from intaglio.model_file import outline
 from intaglio.targets import TARGETS
@@ -45,9 +47,7 @@ def read_manifest(path: Path) -> Manifest:
         raise BundleError(f"bundle {path}: no such directory. Create it with: intaglio export SOURCE -o {path}")
     if not file.is_file():
         raise BundleError(f"bundle {path}: no {MANIFEST} in it. Create a bundle with: intaglio export SOURCE -o BUNDLE")
-    if file.stat().st_size > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{file}: {file.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}. Re-create it.")
-    data = file.read_bytes()
+    data = read_text(file, "", MAX_MANIFEST_BYTES, BundleError, "Re-create it.")
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -58,7 +58,7 @@ def read_manifest(path: Path) -> Manifest:
                 "Update with: pip install --upgrade intaglio"
             )
         return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
 
 
@@ -96,15 +96,39 @@ def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
     file = graph.file
     model = outline(path / file)
     initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value.name for value in model.graph.input if value.name not in initializers]
-    outputs = [value.name for value in model.graph.output]
-    for what, named, found in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, outputs)):
-        if [spec.name for spec in named] != found:
+    inputs = [value for value in model.graph.input if value.name not in initializers]
+    for what, named, found in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, model.graph.output)):
+        if [spec.name for spec in named] != [value.name for value in found]:
             raise BundleError(
                 f"{path / MANIFEST}: lists the {what} {', '.join(spec.name for spec in named)}, {file} has "
-                f"{', '.join(map(str, found))}. Re-create the bundle."  # a damaged name is bytes
+                f"{', '.join(str(value.name) for value in found)}. Re-create the bundle."  # a damaged name is bytes
             )
+        for spec, value in zip(named, found, strict=True):
+            if problem := _contradiction(spec, value):
+                raise BundleError(f"{path / MANIFEST}: {spec.name} has {problem} in {file}. Re-create the bundle.")
     _verify_data(path, manifest, file, model)
+
+
+def _contradiction(spec: TensorSpec, value: onnx.ValueInfoProto) -> str:
+    """What the manifest says of an input or output against what the graph states; "" if they agree."""
+    import onnx
+
+    kind = value.type.tensor_type
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    except KeyError:  # the graph does not state it
+        dtype = spec.dtype
+    if {"str": "object"}.get(spec.dtype, spec.dtype) != dtype:
+        return f"dtype {spec.dtype[:40]!r}, but {dtype}"
+    if kind.HasField("shape"):
+        axes: list[int | str] = [
+            axis.dim_value if axis.HasField("dim_value") else str(axis.dim_param) for axis in kind.shape.dim
+        ]
+        pairs = zip(spec.shape, axes, strict=False)
+        fits = all(given == stated or (stated == "" and isinstance(given, str)) for given, stated in pairs)
+        if len(axes) != len(spec.shape) or not fits:
+            return f"shape {list(spec.shape)}, but {axes}"
+    return ""
 
 
 def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:

@@ -17,6 +17,14 @@ class _Loader(yaml.SafeLoader):
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """Return the text of a node. Two escapes that are the halves of one character become that character."""
+        text: str = super().construct_scalar(node)
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise yaml.YAMLError("half of a surrogate pair is no character") from error
+
 
 def load_yaml(text: str) -> Any:
     """Return the value of a YAML text. Raises various exceptions: the library has its own for odd numbers and dates."""

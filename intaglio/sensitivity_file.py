@@ -21,6 +21,7 @@ import numpy.typing as npt
 from intaglio.bundle import Source
 from intaglio.errors import UsageError, one_line
 from intaglio.files import atomic_file
+from intaglio.input_files import open_file
 
 OPTION = "--sensitivity"
 FORMAT = "intaglio sensitivity 1"
@@ -68,7 +69,7 @@ class Sensitivities:
         """Read the file's header. Raises `UsageError` for a file that is missing, truncated or of another kind."""
         path = Path(path)
         try:
-            with path.open("rb") as file:
+            with open_file(path, pipes=False) as file:
                 length = int.from_bytes(file.read(8), "little")
                 if length > MAX_HEADER:
                     raise ValueError("no safetensors header")

@@ -35,7 +35,8 @@ def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
         with storage_errors(parent), interrupts.uninterrupted():
             while made is None:  # another process may remove it before it is locked
                 made = _made(Path(tempfile.mkdtemp(prefix=prefix, suffix=SUFFIX, dir=parent)))
-        yield made[0]
+        with storage_errors(parent, made[0]):
+            yield made[0]
     finally:
         with interrupts.uninterrupted():
             if made is not None:

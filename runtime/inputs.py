@@ -10,7 +10,8 @@ import numpy as np
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError, one_line
-from intaglio.files import read_text, sha256
+from intaglio.files import sha256
+from intaglio.input_files import open_file, read_bytes, read_text, text_lines
 from intaglio.runtime.engines.engine import Array, check_arrays
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
@@ -50,7 +51,7 @@ def load_inputs(
             f"bundle {bundle.path}: has no tokenizer, so it needs arrays. Give them with {option} FILE.npz"
         )
     lines = sentences() if data is None else _lines(Path(data), option)
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest() if data is None else sha256(Path(data))
+    content = "\n".join(lines).encode() if data is None else read_bytes(Path(data))
     used = lines[:samples]
     tokenizer = Tokenizer.open(bundle)
     feeds: list[dict[str, Array]] = [
@@ -58,11 +59,11 @@ def load_inputs(
         for start in range(0, len(used), batch_size)
     ]
     source = "the sentences that ship with intaglio" if data is None else str(data)
-    return feeds, InputsUsed(source, digest, len(used), len(lines), len(feeds))
+    return feeds, InputsUsed(source, hashlib.sha256(content).hexdigest(), len(used), len(lines), len(feeds))
 
 
 def _lines(path: Path, option: str) -> list[str]:
-    lines = [line for line in read_text(path, option).splitlines() if line.strip()]
+    lines = [line for line in text_lines(read_text(path, option)) if line.strip()]
     if not lines:
         raise UsageError(f"{option} {path}: has no sentences. Write one per line.")
     return lines
@@ -101,7 +102,7 @@ def read_arrays(path: Path, option: str) -> dict[str, Array]:
     Raises `UsageError` if it is not one, or expands to more than `EXPANDED` bytes and more than its own size.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open_file(path, pipes=False) as file, np.load(file, allow_pickle=False) as arrays:
             size, most = sum(member.file_size for member in arrays.zip.infolist()), path.stat().st_size
             if size > max(most, EXPANDED):
                 raise ValueError(f"it expands to {size} bytes, expected at most {EXPANDED} of a compressed file")

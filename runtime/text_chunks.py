@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.files import read_text, sha256
+from intaglio.input_files import read_bytes, read_text
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.inputs import InputsUsed
 from intaglio.runtime.sessions.step import ATTENTION_MASK, decoder_of, empty_caches, step_feeds
@@ -33,11 +34,12 @@ def load_chunks(
         if value < 1:
             raise UsageError(f"{name} {value}: expected at least 1.")
     ids = read_tokens(bundle, path, option)
+    digest = hashlib.sha256(read_bytes(Path(path))).hexdigest()
     length = min(length, decoder_of(bundle).max_positions, len(ids))
     chunks = ids[: len(ids) // length * length].reshape(-1, length)
     used = chunks[:samples]
     feeds = [chunk_feeds(bundle, used[start : start + batch_size]) for start in range(0, len(used), batch_size)]
-    return feeds, InputsUsed(str(path), sha256(Path(path)), len(used), len(chunks), len(feeds))
+    return feeds, InputsUsed(str(path), digest, len(used), len(chunks), len(feeds))
 
 
 def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
+from intaglio.input_files import read_text
 from intaglio.manifest import LONGEST
 from intaglio.runtime.tokenizer_config import (
     CONFIGURATION,
@@ -225,16 +226,17 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
     """
     from tokenizers import Tokenizer as Backend
 
+    text = read_text(path, error=BundleError, fix="Re-export the bundle.")
     try:
         with _without_panics():
-            backend = Backend.from_file(str(path))
+            backend = Backend.from_str(text)
             padding, cut = backend.padding or {}, (backend.truncation or {}).get("max_length")
             if cut is not None and not 1 <= cut <= LONGEST:
                 raise ValueError(f"truncation.max_length is {cut}, expected 1 to {LONGEST}")
             backend.no_padding()
             backend.no_truncation()
-            for text in ("", TRIAL):
-                backend.decode(backend.encode(text).ids)
+            for trial in ("", TRIAL):
+                backend.decode(backend.encode(trial).ids)
     except BaseException as error:  # the library raises bare Exception, and a Rust panic is not even that
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

@@ -10,6 +10,7 @@ import msgspec
 
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, one_line
+from intaglio.input_files import read_text
 
 MODEL_CONFIGURATION = "config.json"
 CONFIGURATION = "tokenizer_config.json"
@@ -32,12 +33,7 @@ def read_object(bundle: Bundle, name: str) -> dict[str, Any]:
 
 def read_small(path: Path) -> str:
     """The text of a file next to a tokenizer. Raises `BundleError` above `MAX_BYTES`, or if it is not UTF-8."""
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise BundleError(f"{path}: {size} bytes, expected at most {MAX_BYTES}. Re-export the bundle.")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BundleError(f"{path}: not UTF-8 text (byte {error.start}). Re-export the bundle.") from error
+    return read_text(path, "", MAX_BYTES, BundleError, "Re-export the bundle.")
 
 
 def special_tokens(configuration: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import UsageError, one_line
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 from intaglio.runtime.agents.agent import AgentLimits
 from intaglio.runtime.agents.planners import PLANNERS, Planner
 from intaglio.safe_yaml import load_yaml
@@ -37,9 +37,7 @@ class AgentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 def read_description(path: Path) -> AgentDescription:
     """Read a file: TOML if its name ends with .toml, else YAML, of which JSON is a part. Raises `UsageError`."""
     where = f"--agent {path}"
-    text = read_text(path, "--agent")
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"{where}: {len(text)} characters, expected at most {MAX_BYTES}. Shorten it.")
+    text = read_text(path, "--agent", MAX_BYTES)
     try:
         fields = tomllib.loads(text) if path.suffix == ".toml" else load_yaml(text)
     except Exception as error:  # the YAML library raises various exceptions

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from intaglio.errors import UsageError
 from intaglio.runtime.speech.ctc import Token
 from intaglio.runtime.speech.segments import Segment, segments, srt, vtt
-from intaglio.runtime.speech.transcript import Word
+from intaglio.runtime.speech.transcript import Word, real_time_factor
 from intaglio.serve.errors import ApiError, api_error, invalid
 from intaglio.serve.formatter import Chunk
 from intaglio.serve.metrics import ServerMetrics
@@ -182,7 +182,7 @@ class Spoken:
         seconds, work = call.transcription.seconds, call.work_seconds
         self._record.finish_reason = "stop"
         self._record.audio_seconds = round(seconds, 3)
-        self._record.real_time_factor = round(work / seconds, 5)
+        self._record.real_time_factor = round(real_time_factor(work, seconds), 5)
         self._metrics.transcribed(name, seconds, work, call.queued_seconds or 0.0, call.seconds)
 
     @property

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio import drafts, early_exit
-from intaglio.errors import SourceError, UsageError, one_line, storage_errors
+from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.extras import load as load_library
 from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
+from intaglio.input_files import check_folder, decode, read_bytes, read_text
 from intaglio.runtime.generation.prompts import read_texts
+from intaglio.runtime.tokenizer import check_words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,15 +41,16 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
     with safetensors.
     """
     try:
-        config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = one_line(error, 120)
+        config = msgspec.json.decode(decode(read_bytes(folder / CONFIG)), type=dict[str, Any])
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        reason = getattr(error, "strerror", None) or one_line(error, 120)
         raise SourceError(f"source {folder}: no readable {CONFIG} ({reason}). Give a checkpoint's folder.") from error
     if config.get("is_encoder_decoder") is True and not encoder_decoders:
         raise SourceError(
             f"source {folder}: is an encoder-decoder ({config.get('model_type')}), expected a decoder. Give the "
             "folder of a decoder's checkpoint."
         )
+    check_folder(folder)
     torch, transformers = load_library("torch"), load_library("transformers")
     reads = encoder_decoders and config.get("is_encoder_decoder") is True
     kind = transformers.AutoModelForSeq2SeqLM if reads else transformers.AutoModelForCausalLM
@@ -83,7 +86,7 @@ def write_network(
     `force`: replace an existing checkpoint. `further`: additional files to write, by name.
     """
     torch, transformers = load_library("torch"), load_library("transformers")
-    with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):
+    with atomic_directory(output, force, CHECKPOINT) as folder:
         copy_files(source, folder)
         with _without_bars(transformers):
             network.to(getattr(torch, dtype)).save_pretrained(folder)
@@ -113,8 +116,10 @@ def read_windows(folder: Path, data: str | Path, option: str, length: int) -> tu
     Raises `SourceError` for a folder without tokenizer, `UsageError` for a text shorter than two windows.
     """
     tokenizer = read_tokenizer(folder)
-    texts = tokenizer.encode_batch(read_texts(Path(data), option))
-    ids = np.array([token for text in texts for token in text.ids], np.int64)
+    texts = read_texts(Path(data), option)
+    for text in texts:
+        check_words(text)
+    ids = np.array([token for encoded in tokenizer.encode_batch(texts) for token in encoded.ids], np.int64)
     windows = ids[: len(ids) // length * length].reshape(-1, length)
     if len(windows) < 2:
         raise UsageError(
@@ -135,8 +140,9 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
     if not (folder / TOKENIZER).is_file():
         raise SourceError(f"source {folder}: no {TOKENIZER}, so text cannot be read. Add the tokenizer's files.")
+    text = read_text(folder / TOKENIZER, "tokenizer", error=SourceError, fix="Copy it again.")
     try:
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
         raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({error}). Copy it again.") from error
     tokenizer.no_truncation()

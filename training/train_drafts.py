@@ -21,7 +21,7 @@ from intaglio.drafts import (
     layers_error,
     matrix_path,
 )
-from intaglio.errors import UsageError, storage_errors
+from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.files import CHECKPOINT, atomic_directory
 from intaglio.progress import step as shown
@@ -182,7 +182,7 @@ def _write(drafts: Drafts, matrices: Any, source: Path, output: Path, force: boo
     """Write the checkpoint of `source` and the drafts to the folder `output`, atomically."""
     from safetensors.torch import save_file
 
-    with atomic_directory(output, force, CHECKPOINT) as folder, storage_errors(output):
+    with atomic_directory(output, force, CHECKPOINT) as folder:
         copy_files(source, folder, weights=True)
         tensors = {f"{matrix_path(step)}.weight": matrix.weight.detach() for step, matrix in enumerate(matrices)}
         save_file(tensors, folder / MATRICES, metadata={"format": "pt"})

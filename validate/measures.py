@@ -68,6 +68,7 @@ class Measure(ABC):
 
     def __init__(self) -> None:
         self._comparable = False
+        self._measured = False
 
     def take(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         """Add a batch: its inputs, and the outputs of both models without padding."""
@@ -75,13 +76,19 @@ class Measure(ABC):
         self._comparable = all(
             found is not None and wanted is not None and found.shape == wanted.shape for found, wanted in pairs
         )
-        if self._comparable:
+        if self._comparable and all(found.size for found, _ in pairs if found is not None):
+            self._measured = True
             self._add(feeds, actual, expected)
 
     @property
     def results(self) -> dict[str, float]:
-        """Name -> value, over all batches; NaN if one side lacks an output, or has another shape."""
-        return self._results() if self._comparable else dict.fromkeys(self.names, float("nan"))
+        """Name -> value, over all batches; NaN if one side lacks an output, or has another shape.
+
+        Outputs without any value do not differ.
+        """
+        if self._comparable and self._measured:
+            return self._results()
+        return {name: float(name in MORE_IS_BETTER) if self._comparable else float("nan") for name in self.names}
 
     @abstractmethod
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None: ...
@@ -145,6 +152,9 @@ class Vectorwise(Measure):
         for name, found in actual.items():
             wanted = expected.get(name)
             if wanted is None or wanted.shape != found.shape or not np.issubdtype(found.dtype, np.floating):
+                continue
+            if not found.size:
+                self._cosines.append(np.ones(1))  # nothing differs
                 continue
             width = found.shape[-1] if found.ndim else 1
             left, right = (each.astype(np.float64).reshape(-1, width) for each in (found, wanted))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.prompts import Example, read_examples

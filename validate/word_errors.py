@@ -22,6 +22,7 @@ from intaglio.progress import step, track
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
+from intaglio.runtime.speech.transcript import real_time_factor
 from intaglio.targets import DEFAULT
 from intaglio.validate.sides import BASELINE
 
@@ -134,7 +135,7 @@ def _recognised(
                 transcript = recogniser.transcribe_samples(file.blocks())
             found.append(normalised(transcript.text))
             seconds += transcript.seconds
-    return _errors(listed, texts, found, (time.perf_counter() - began) / seconds), seconds
+    return _errors(listed, texts, found, real_time_factor(time.perf_counter() - began, seconds)), seconds
 
 
 def _errors(listed: Sequence[Listed], texts: Sequence[str], found: Sequence[str], factor: float) -> Recognised:

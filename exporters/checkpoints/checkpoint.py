@@ -19,6 +19,7 @@ from intaglio.exporters.checkpoints.quantized import check_configuration, check_
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.families import check_supported
 from intaglio.files import BUNDLE, inside, restore, sha256
+from intaglio.input_files import check_folder
 from intaglio.recorded_name import recorded_name
 
 CONFIG = "config.json"
@@ -132,6 +133,7 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
     """
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
         raise adapter_alone(folder) or refuse_folder(folder, given)
+    check_folder(folder)
     check_downloaded(configurations(folder))
     config = read_json(folder / CONFIG)
     check_no_adapter(folder, config)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import SourceError
+from intaglio.input_files import read_text
 
 MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
 
@@ -24,11 +25,8 @@ def integer(config: Mapping[str, Any], key: str, minimum: int, default: int | No
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises `SourceError` if the file has none, or is larger than `MAX_JSON`."""
+    text = read_text(path, "", MAX_JSON, SourceError, "Download or copy the file again.")
     try:
-        if (size := path.stat().st_size) > MAX_JSON:
-            raise SourceError(f"{path}: {size} bytes, expected at most {MAX_JSON}. Download or copy the file again.")
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SourceError(f"{path}: not a JSON object ({error}). Download or copy the file again.") from error
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}. Download or copy the file again.") from error

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
+from intaglio.input_files import read_bytes
 
 MAGIC = b"HAMAPK\x01\x02"
 DTYPES: dict[int, np.dtype[np.floating]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
@@ -27,9 +28,7 @@ Array = npt.NDArray[np.floating]
 def read_container(path: Path) -> dict[str, Array]:
     """The tensors of the container at `path` by name. Raises `SourceError` for a file that is not one, or damaged."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise SourceError(f"{path}: {size} bytes, expected at most {MAX_BYTES}. {FIX}")
-        data = path.read_bytes()
+        data = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}. Give the path of a .hama file.") from error
     if not data.startswith(MAGIC):

@@ -6,7 +6,6 @@ creates tensors only.
 
 from __future__ import annotations
 
-import io
 import re
 import tarfile
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError, one_line
 from intaglio.extras import load
+from intaglio.input_files import decode
 from intaglio.safe_yaml import load_yaml
 from intaglio.temporary import scratch_directory
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 MAX_CONFIG = 4 << 20  # bytes; real ones have 10 kB, or some MB with a large vocabulary
 MAX_MEMBERS = 10_000
+MAX_RATIO = 32  # of the files' size to the archive's; weights hardly shrink when they are compressed
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's reference to another value, ${model.sample_rate}
 FIX = "Download or copy the archive again."
 
@@ -44,9 +45,13 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _members(archive: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     """The two files by name, in whichever folder of the archive they are."""
     found: dict[str, tarfile.TarInfo] = {}
+    size, most = 0, MAX_RATIO * path.stat().st_size + MAX_CONFIG
     for number, member in enumerate(archive):
+        size += member.size
         if number >= MAX_MEMBERS:
             raise SourceError(f"{path}: more than {MAX_MEMBERS} files, expected a .nemo archive. {FIX}")
+        if size > most:
+            raise SourceError(f"{path}: holds more than {most} bytes, {MAX_RATIO} times its own size. {FIX}")
         name = member.name.rpartition("/")[2]
         if name in (CONFIG, WEIGHTS) and member.isfile():
             found.setdefault(name, member)
@@ -62,7 +67,7 @@ def _config(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> di
     file = archive.extractfile(member)
     assert file is not None
     try:
-        config = load_yaml(io.TextIOWrapper(file, encoding="utf-8").read())
+        config = load_yaml(decode(file.read()))
     except Exception as error:  # the library raises its own kinds for odd numbers and dates
         raise SourceError(f"{path}: {CONFIG} is not YAML ({one_line(error, 200)}). {FIX}") from error
     if not isinstance(config, dict):
@@ -107,4 +112,22 @@ def _weights(file: Path, path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in weights.items()
     ):
         raise SourceError(f"{path}: {WEIGHTS} does not map names to tensors. {FIX}")
+    if strange := [name for name, tensor in weights.items() if not _is_plain(tensor)]:
+        raise SourceError(f"{path}: the tensor {strange[0]!a:.80} is not one of plain numbers in memory. {FIX}")
+    size, most = sum(tensor.nbytes for tensor in weights.values()), 2 * file.stat().st_size
+    if size > most or any(not _is_text(name) for name in weights):
+        problem = f"its tensors take {size} bytes, expected at most {most}" if size > most else "a name is no text"
+        raise SourceError(f"{path}: {WEIGHTS}: {problem}. {FIX}")
     return dict(weights)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor holds real numbers in memory: not on the meta device, sparse, quantised or complex."""
+    torch = load("torch")
+    real = tensor.dtype.is_floating_point or tensor.dtype in (torch.int64, torch.int32)
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided and real and not tensor.is_quantized
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name has no half of a surrogate pair."""
+    return name.encode("utf-8", "replace").decode() == name

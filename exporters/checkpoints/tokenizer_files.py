@@ -13,6 +13,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.extras import load
 from intaglio.files import copy_file
+from intaglio.input_files import read_text
 from intaglio.runtime.tokenizer import TOKENIZER
 
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
@@ -72,8 +73,9 @@ def _read(checkpoint: Checkpoint) -> Any:
     if path.is_file():
         from tokenizers import Tokenizer
 
+        text = read_text(path, "", error=SourceError, fix="Download or copy the file again.")
         try:
-            return Tokenizer.from_file(str(path))
+            return Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
             reason = f"{path}: not a readable tokenizer ({error})"
             raise SourceError(f"{reason}. Download or copy the file again.") from error

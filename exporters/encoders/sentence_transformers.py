@@ -16,6 +16,7 @@ import msgspec
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints.config import integer, read_json
 from intaglio.files import inside
+from intaglio.input_files import read_text
 
 MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
@@ -51,8 +52,9 @@ def read_head(folder: Path) -> SentenceHead | None:
     if not file.is_file():
         return None
     try:
-        modules = msgspec.json.decode(file.read_bytes(), type=list[Module])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = read_text(file, error=SourceError, fix="Download or copy it again.")
+        modules = msgspec.json.decode(text, type=list[Module])
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SourceError(f"{file}: damaged ({error}). Download or copy the file again.") from error
     names = [module.type.rsplit(".", 1)[-1] for module in modules]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):

@@ -24,6 +24,7 @@ from intaglio.model_file import count_weights, save
 from intaglio.progress import step
 from intaglio.runtime.modalities.audio import padded, resampled
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
+from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.speech.configuration import SpeechConfig, read_config
 from intaglio.speech_samples import SAMPLE_RATE, recordings
 from intaglio.version import __version__
@@ -49,7 +50,7 @@ def export_speech(
         load("torch")
     config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
     _write_vocabulary(checkpoint, config, draft)
-    feeds = [] if bounds is None else _feeds(config, takes_audio)
+    feeds = [] if bounds is None else _feeds(checkpoint, config, takes_audio)
     with step("writing"):
         graph = _graph(checkpoint, family, config, dtype, takes_audio)
         draft.manifest = _manifest(checkpoint, family, config, dtype, takes_audio, graph)
@@ -137,18 +138,23 @@ def _manifest(
     )
 
 
-def _feeds(config: SpeechConfig, takes_audio: bool) -> list[Batch]:
-    """Real recordings as batches of inputs."""
+def _feeds(checkpoint: Checkpoint, config: SpeechConfig, takes_audio: bool) -> list[Batch]:
+    """Real recordings as batches of inputs, of at most `MOST_FRAMES` output frames each."""
     import torch
 
     from intaglio.speech.front_end import LogMel
+    from intaglio.speech.weights import FRONT_END
 
-    rate = config.front_end.sample_rate
-    samples = [resampled(recording.samples, SAMPLE_RATE, rate) for recording in recordings()]
+    rate, most = config.front_end.sample_rate, MOST_FRAMES * config.frame_samples
+    samples = [resampled(recording.samples, SAMPLE_RATE, rate)[:most] for recording in recordings()]
     batches = [padded(samples[sum(CHECKED[:index]) :][:count]) for index, count in enumerate(CHECKED)]
     if takes_audio:
         return [dict(batch) for batch in batches]
     front_end = LogMel(config.front_end)
+    if config.front_end.constants == "stored":
+        stored = {name: mapped.tensor for name, mapped in checkpoint.tensors().items() if name.startswith(FRONT_END)}
+        with source_errors(checkpoint, "speech recogniser", RuntimeError):
+            front_end.load_state_dict({name.removeprefix(FRONT_END): tensor for name, tensor in stored.items()})
     computed = (front_end(*(torch.from_numpy(array) for array in batch.values())) for batch in batches)
     return [{"features": features.numpy(), "lengths": frames.numpy()} for features, frames in computed]
 

@@ -6,10 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.speech.configuration import ConformerConfig, FrontEnd, SpeechConfig, SqueezeformerConfig, Subsampling
-from intaglio.speech.front_end import LogMel
+from intaglio.speech.configuration import (
+    ConformerConfig,
+    FrontEnd,
+    SpeechConfig,
+    SqueezeformerConfig,
+    Subsampling,
+    check_front_end,
+)
+from intaglio.speech.spectrum import mel_filters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,9 +203,9 @@ def _check_filters(front_end: FrontEnd, weights: Mapping[str, Tensor], where: st
     found = weights.get("preprocessor.featurizer.fb")
     if found is None:
         return
-    ours = LogMel(front_end).get_buffer("filters")
-    found = found.float().reshape(-1, found.shape[-1])
-    if found.shape != ours.shape or (found - ours).abs().max() > SAME_FILTERS:
+    check_front_end(front_end, where)
+    ours, theirs = mel_filters(front_end.sample_rate, front_end.fft_size, front_end.mels), found.float().numpy()
+    if theirs.size != ours.size or not np.abs(theirs.reshape(ours.shape) - ours).max() <= SAME_FILTERS:
         raise SourceError(f"{where}: its mel filters differ from those that its options describe. It is damaged.")
 
 

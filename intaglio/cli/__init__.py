@@ -17,7 +17,7 @@ from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.cli.exit_codes import ERROR
 from intaglio.cli.printable import printable
 from intaglio.cli.verb import VerbGroup
-from intaglio.errors import IntaglioError
+from intaglio.errors import FULL, IntaglioError, full_errno
 from intaglio.verbosity import is_quiet
 from intaglio.version import __version__
 
@@ -189,6 +189,9 @@ def _message(error: BaseException) -> str | None:
             said = "interrupted. Unfinished output was removed; run the command again."
         case MemoryError():
             said = "out of memory. Close other programs, or use a machine with more memory."
+        case _ if (full := full_errno(error)) is not None:
+            where = f"{error.filename}: " if getattr(error, "filename", None) else ""  # type: ignore[attr-defined]
+            said = f"{where}{os.strerror(full)}. {FULL[full]}"
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."

@@ -18,7 +18,7 @@ from intaglio.cli.runtime_options import RUNTIME
 from intaglio.cli.text_lines import standard_input
 from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 
 if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import TextGenerator
@@ -220,14 +220,14 @@ def _prompts(
     elif data is not None:
         plain = [example.prompt for example in read_examples(data, "--data")]
     else:
-        plain = [_read(file) for file in files or (Path("-"),)]
+        plain = [read_prompt(file) for file in files or (Path("-"),)]
     if not chat:
         return list(plain)
     before = [Message("system", system)] if system is not None else []
     return [[*before, Message("user", text)] for text in plain]
 
 
-def _read(file: Path) -> str:
+def read_prompt(file: Path) -> str:
     """Read a file, or standard input, as one prompt, without the final line feed."""
     if str(file) != "-":
         return read_text(file, "--file").removesuffix("\n")

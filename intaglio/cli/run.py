@@ -103,8 +103,6 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     if texts:
         return texts
     if file is not None and str(file) != "-":
-        if not file.exists() or file.is_dir():
-            raise UsageError(f"--input {file}: no such file. Give a UTF-8 file with one text per line, or - for stdin.")
         return lines(file)
     if sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")

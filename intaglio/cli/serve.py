@@ -14,7 +14,7 @@ from intaglio.cli.runtime_options import target_option, threads_option
 from intaglio.cli.verb import OUTPUT, section, verb
 from intaglio.errors import UsageError
 from intaglio.extras import load
-from intaglio.files import read_text
+from intaglio.input_files import read_text, text_lines
 
 EPILOG = """\b
 Examples:
@@ -109,7 +109,7 @@ def serve_command(
 
     names = ServerOptions.__dataclass_fields__
     limits = {name: given.pop(name) for name in list(given) if name in names}
-    options = ServerOptions(api_keys=_keys(api_key_file), **limits)
+    options = ServerOptions(api_keys=read_keys(api_key_file), **limits)
     serve(
         bundles,
         agents=agents,
@@ -124,11 +124,11 @@ def serve_command(
     )
 
 
-def _keys(path: Path | None) -> tuple[str, ...]:
+def read_keys(path: Path | None) -> tuple[str, ...]:
     """The keys in a file. Raises `UsageError` for a file without any."""
     if path is None:
         return ()
-    keys = tuple(line.strip() for line in read_text(path, "--api-key-file").splitlines() if line.strip())
+    keys = tuple(line.strip() for line in text_lines(read_text(path, "--api-key-file")) if line.strip())
     if not keys:
         raise UsageError(f"--api-key-file {path}: has no key, expected one per line. Write at least one.")
     if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -113,6 +113,8 @@ LIMITS = {  # field -> (minimum, maximum); far beyond any model, and small enoug
     "feed_forward_expansion": (1, 64),
     "conv_kernel_size": (1, 1 << 10),
 }
+MOST_WAVES = 1 << 24  # fft_size times window: the numbers of the Fourier transform
+MOST_FILTERS = 1 << 22  # mels times fft_size
 FRONT_END_LIMITS = {
     "sample_rate": (1000, 1_000_000),
     "window": (2, 1 << 16),
@@ -149,22 +151,16 @@ def read_config(config: Mapping[str, Any], where: str) -> SpeechConfig:
 def check_config(config: SpeechConfig, where: str) -> None:
     """Raise `SourceError` for values that no model can have."""
     front_end, subsampling = config.front_end, config.subsampling
-    ranged: list[tuple[SpeechConfig | FrontEnd, str, str, tuple[int, int]]]
-    ranged = [(config, "", name, limits) for name, limits in LIMITS.items()]
-    ranged += [(front_end, "front_end.", name, limits) for name, limits in FRONT_END_LIMITS.items()]
-    for owner, prefix, name, (low, high) in ranged:
-        if not low <= (value := getattr(owner, name)) <= high:
-            raise SourceError(f"{where}: {prefix}{name} is {value}, expected {low} to {high}. Fix it.")
+    for name, (low, high) in LIMITS.items():
+        if not low <= (value := getattr(config, name)) <= high:
+            raise SourceError(f"{where}: {name} is {value}, expected {low} to {high}. Fix it.")
+    check_front_end(front_end, where)
     factor = subsampling.factor
     wanted: list[tuple[bool, str]] = [
         (config.hidden_size % config.num_attention_heads == 0, "hidden_size is not a multiple of num_attention_heads"),
         (config.hidden_size % 2 == 0, "hidden_size is odd, but each sine of the positions needs its cosine"),
         (config.conv_kernel_size % 2 == 1, "conv_kernel_size is even, so a frame is not in its middle"),
         (0 <= config.blank_token_id < config.vocab_size, "blank_token_id is not below vocab_size"),
-        (front_end.window <= front_end.fft_size, "front_end.window is longer than front_end.fft_size"),
-        (front_end.hop <= front_end.window, "front_end.hop is longer than front_end.window, so samples are never read"),
-        (0 <= front_end.preemphasis < 1, "front_end.preemphasis is not in [0, 1)"),
-        (0 < front_end.floor < 1, "front_end.floor is not in (0, 1)"),
         (2 <= factor <= 64 and factor & (factor - 1) == 0, "subsampling.factor is not a power of 2 from 2 to 64"),
         (subsampling.kind != "bands" or factor == 2, "subsampling.factor is not 2, the only one of kind 'bands'"),
         (0 <= subsampling.channels <= 1 << 14, "subsampling.channels is not in 0 to 16384"),
@@ -175,6 +171,27 @@ def check_config(config: SpeechConfig, where: str) -> None:
         recover = last if config.time_recover_layer is None else config.time_recover_layer
         ordered = reduce is None or 0 <= reduce < recover <= last
         wanted.append((ordered, f"time is reduced before block {reduce} and recovered before {recover} of 0 to {last}"))
+    _require(wanted, where)
+
+
+def check_front_end(front_end: FrontEnd, where: str) -> None:
+    """Raise `SourceError` for values that no front end can have, before anything is computed from them."""
+    for name, (low, high) in FRONT_END_LIMITS.items():
+        if not low <= (value := getattr(front_end, name)) <= high:
+            raise SourceError(f"{where}: front_end.{name} is {value}, expected {low} to {high}. Fix it.")
+    size, window, mels = front_end.fft_size, front_end.window, front_end.mels
+    wanted = [
+        (window <= size, "front_end.window is longer than front_end.fft_size"),
+        (front_end.hop <= window, "front_end.hop is longer than front_end.window, so samples are never read"),
+        (size * window <= MOST_WAVES, f"front_end.fft_size times front_end.window is above {MOST_WAVES}"),
+        (size * mels <= MOST_FILTERS, f"front_end.fft_size times front_end.mels is above {MOST_FILTERS}"),
+        (0 <= front_end.preemphasis < 1, "front_end.preemphasis is not in [0, 1)"),
+        (0 < front_end.floor < 1, "front_end.floor is not in (0, 1)"),
+    ]
+    _require(wanted, where)
+
+
+def _require(wanted: Sequence[tuple[bool, str]], where: str) -> None:
     for holds, problem in wanted:
         if not holds:
             raise SourceError(f"{where}: {problem}. Fix it.")

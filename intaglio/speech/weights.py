@@ -14,6 +14,8 @@ from intaglio.speech.configuration import SpeechConfig
 from intaglio.speech.front_end import LogMel
 from intaglio.speech.network import SpeechNetwork
 
+FRONT_END = "front_end."  # what the names of its constants begin with
+
 
 def load_network(
     config: SpeechConfig, weights: Mapping[str, Tensor], where: Path, front_end: bool = True
@@ -26,6 +28,8 @@ def load_network(
         network = SpeechNetwork(config, front_end)
     if front_end:
         network.front_end = LogMel(config.front_end)  # its constants are in no checkpoint
+    else:  # stored constants of the front end are not needed
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith(FRONT_END)}
     check_weights(network, weights, where)
     state = {name: tensor.float() for name, tensor in weights.items()}
     state |= {name: torch.zeros((), dtype=torch.long) for name in network.state_dict() if name.endswith(COUNTER)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 from intaglio.runtime.agents.plan import PlanError
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import Example

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import UsageError, one_line
+from intaglio.input_files import open_file, stream_lines
 from intaglio.runtime.agents.events import AnyEvent
 
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
@@ -37,11 +38,11 @@ def trace_bytes(events: Iterable[AnyEvent]) -> bytes:
 def read_trace(path: str | Path) -> Iterator[AnyEvent]:
     """Yield the events of a trace. Raises `UsageError` with the number of a line that is no event."""
     try:
-        with Path(path).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
+        with open_file(Path(path)) as lines:
+            for number, line in enumerate(stream_lines(lines, f"trace {path}"), 1):
                 try:
                     yield _DECODER.decode(line)
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                except (msgspec.MsgspecError, RecursionError) as error:
                     reason = one_line(error, 200)
                     fix = "Give a file that `intaglio agent --trace` wrote."
                     raise UsageError(f"trace {path}: line {number} is no event ({reason}). {fix}") from error

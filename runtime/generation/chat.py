@@ -24,7 +24,7 @@ import msgspec
 from intaglio import child_process
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, read_small, special_tokens
 from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
 

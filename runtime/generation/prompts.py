@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intaglio.errors import UsageError, one_line
-from intaglio.files import read_text
+from intaglio.input_files import read_text, text_lines
 from intaglio.runtime.tokenizer import check_words
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _is_lines(text: str) -> bool:
 
 def _examples(text: str, where: str) -> list[Example]:
     examples = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_lines(text), 1):
         if not line.strip():
             continue
         try:

@@ -20,16 +20,17 @@ from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
 from intaglio.runtime.speech.run_recordings import run_recordings
+from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.speech_samples import SAMPLE_RATE, recordings
 
-LONGEST = 30.0  # seconds of a recording that is compared or observed; the rest is left out
+LONGEST = 30.0  # seconds of a recording that is compared or observed, if they are not too many frames
 
 Samples = npt.NDArray[np.float32]
 
 
-def padded(samples: Sequence[Samples]) -> Feeds:
-    """The inputs of one batch: recordings of different lengths, padded with zeros."""
-    longest = max(len(each) for each in samples)
+def padded(samples: Sequence[Samples], shortest: int = 1) -> Feeds:
+    """The inputs of one batch: recordings of different lengths, padded with zeros to at least `shortest` samples."""
+    longest = max(shortest, *(len(each) for each in samples))
     audio = np.zeros((len(samples), longest), np.float32)
     for row, each in enumerate(samples):
         audio[row, : len(each)] = each
@@ -50,22 +51,23 @@ def load_recordings(
     if data is not None and Path(data).suffix == ".npz":
         return load_inputs(bundle, data, samples, batch_size, option)
     audio = audio_of(bundle)
+    most = min(int(LONGEST * audio.sample_rate), MOST_FRAMES * audio.frame_samples)
     if data is None:
-        shipped = [resampled(recording.samples, SAMPLE_RATE, audio.sample_rate) for recording in recordings()]
+        shipped = [resampled(recording.samples, SAMPLE_RATE, audio.sample_rate)[:most] for recording in recordings()]
         digest = hashlib.sha256(b"".join(each.tobytes() for each in shipped)).hexdigest()
         found, available, source = shipped[:samples], len(shipped), "the recordings that ship with intaglio"
     else:
         paths = [recording.path for recording in recordings_of(Path(data), option)]
         digest = hashlib.sha256("\n".join(sha256(path) for path in paths).encode()).hexdigest()
-        found = [_beginning(path, audio.sample_rate) for path in paths[:samples]]
+        found = [_beginning(path, audio.sample_rate, most) for path in paths[:samples]]
         available, source = len(paths), str(data)
-    feeds = [padded(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
+    shortest = bundle.manifest.axes["samples"].minimum if "samples" in bundle.manifest.axes else 1
+    feeds = [padded(found[start : start + batch_size], shortest) for start in range(0, len(found), batch_size)]
     return feeds, InputsUsed(source, digest, len(found), available, len(feeds))
 
 
-def _beginning(path: Path, sample_rate: int) -> Samples:
-    """The first `LONGEST` seconds of a recording."""
-    most = int(LONGEST * sample_rate)
+def _beginning(path: Path, sample_rate: int, most: int) -> Samples:
+    """The first `most` samples of a recording."""
     blocks: list[Samples] = []
     with AudioFile(path, sample_rate) as file:
         for block in file.blocks():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from intaglio.errors import UsageError, one_line
+from intaglio.input_files import UTF8_MARK, NotTextError, check_encoding, open_file
 from intaglio.runtime.speech.ngram_tables import ROOT, NgramTables
 
 MAX_ORDER = 10
@@ -40,7 +41,7 @@ def read_arpa(path: Path) -> tuple[dict[str, int], NgramTables]:
     is wrong.
     """
     try:
-        with path.open("rb") as plain:
+        with open_file(path) as plain:
             compressed = plain.peek(2)[:2] == b"\x1f\x8b"
             with gzip.open(plain) if compressed else plain as file:
                 return _read(_lines(file))
@@ -56,7 +57,11 @@ def _lines(file: BinaryIO | gzip.GzipFile) -> Iterator[_Line]:
         number += 1
         if len(line) == MAX_LINE:
             raise _WrongLine(number, f"longer than {MAX_LINE} bytes")
-        yield _Line(number, line.strip())
+        try:
+            check_encoding(line, start=number == 1)
+        except NotTextError as error:
+            raise _WrongLine(number, str(error)) from error
+        yield _Line(number, (line.removeprefix(UTF8_MARK) if number == 1 else line).strip())
     raise _WrongLine(number + 1, "the file ends before \\end\\")
 
 
@@ -157,7 +162,7 @@ class _Section:
         try:
             word.decode()
         except UnicodeDecodeError:
-            raise _WrongLine(number, "not UTF-8 text") from None
+            raise _WrongLine(number, "not UTF-8 text, perhaps Latin-1: iconv -f ISO-8859-1 -t UTF-8") from None
         if self._words.setdefault(word, self.entries) != self.entries:
             raise _WrongLine(number, f"the word {_shown(word)}, which an earlier line has too")
 

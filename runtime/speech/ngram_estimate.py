@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.files import atomic_write, check_output_file, read_text
+from intaglio.files import atomic_write, check_output_file
+from intaglio.input_files import read_text, text_lines
 from intaglio.runtime.speech.arpa import MAX_ORDER
 from intaglio.runtime.speech.ngram_model import BEGIN, END, UNKNOWN
 
@@ -69,7 +70,7 @@ def kneser_ney(sentences: list[list[str]], order: int) -> list[dict[Ngram, tuple
 
 
 def _sentences(text: str, path: Path) -> Iterator[list[str]]:
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text_lines(text), 1):
         words = line.encode().split()  # at ASCII spaces alone, as ARPA files are read
         if reserved := {BEGIN, END, *UNKNOWN} & {word.decode() for word in words}:
             raise UsageError(f"the text {path}, line {number}: has the word {min(reserved)}. Remove it.")

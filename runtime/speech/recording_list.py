@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from intaglio.errors import BundleError, UsageError, one_line
-from intaglio.files import inside, read_text
+from intaglio.files import inside
+from intaglio.input_files import read_text, text_lines
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus")
 LISTS = (".tsv", ".jsonl")
@@ -48,7 +49,7 @@ def recordings_of(path: Path, option: str) -> list[Listed]:
 
 
 def _lines(path: Path, option: str) -> Iterator[Listed]:
-    for number, line in enumerate(read_text(path, option).splitlines(), 1):
+    for number, line in enumerate(text_lines(read_text(path, option)), 1):
         if not line.strip():
             continue
         try:

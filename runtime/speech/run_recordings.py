@@ -10,7 +10,7 @@ import msgspec
 
 from intaglio.bundle import Bundle
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
-from intaglio.runtime.speech.transcript import TimedToken, Word
+from intaglio.runtime.speech.transcript import TimedToken, Word, real_time_factor
 from intaglio.targets import DEFAULT
 
 
@@ -37,5 +37,5 @@ def run_recordings(
         for recording in recordings:
             began = time.perf_counter()
             found = recognizer.transcribe(recording)
-            factor = (time.perf_counter() - began) / found.seconds
+            factor = real_time_factor(time.perf_counter() - began, found.seconds)
             yield Transcribed(str(recording), found.text, found.words, found.tokens, found.seconds, round(factor, 4))

@@ -42,6 +42,11 @@ class Transcript(msgspec.Struct, frozen=True):
     seconds: float  # of audio
 
 
+def real_time_factor(work: float, seconds: float) -> float:
+    """Seconds of work per second of audio; 0 for a recording of a few samples, which lasts 0.000 seconds."""
+    return work / seconds if seconds else 0.0
+
+
 class WordReader:
     """Joins tokens to words as they arrive.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from intaglio.errors import BundleError, one_line
+from intaglio.input_files import decode, read_bytes
 
 VOCABULARY = "vocabulary.json"  # its name in a bundle
 MAX_BYTES = 8 << 20  # of the file; parsing takes several times that in memory
@@ -59,9 +60,7 @@ class Vocabulary:
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read {"tokens": [...], "blank": index, "word_mark": "▁"} from a file. Raises `BundleError` for anything else."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ValueError(f"{size} bytes, expected at most {MAX_BYTES}")
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(decode(read_bytes(path, MAX_BYTES)), type=_File)
         return Vocabulary(found.tokens, found.blank, found.word_mark, found.blank_bias)
     except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         reason = getattr(error, "strerror", None) or one_line(error, 200)

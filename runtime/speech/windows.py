@@ -16,6 +16,7 @@ from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.speech.audio_file import Samples
 from intaglio.runtime.speech.ctc import LogProbs
 
+MOST_FRAMES = 1500  # of a window, 30 seconds of frames of 20 ms: the memory of attention grows with their square
 ALIGNMENT = 2  # frames; windows begin at multiples, as a network that halves the time inside sees frames in pairs
 
 # audio float32 [batch, samples], lengths int64 [batch]
@@ -109,6 +110,8 @@ class WindowOptions:
     def cutter(self, sample_rate: int, frame_samples: int) -> WindowCutter:
         """A cutter of these windows. Raises `UsageError` if the overlap leaves no frame of a window to take."""
         total, half = (math.ceil(seconds * sample_rate / frame_samples) for seconds in (self.seconds, self.overlap / 2))
+        if total > MOST_FRAMES:
+            total, half = MOST_FRAMES, half * MOST_FRAMES // total
         half = -(-half // ALIGNMENT) * ALIGNMENT
         if total - 2 * half < ALIGNMENT:
             raise UsageError(

@@ -148,7 +148,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["compress", "/nowhere", "-o", "x", "--recipe", "canonical"], "no such directory"),
         (["compress", "/nowhere", "-o", "x", "--recipe", "float16", "--calibration", "y"], "no pass of recipe float16"),
         (["run", "/nowhere", "text", "--input", "/file"], "Use one of the two"),
-        (["run", "/nowhere", "--input", "/no/file"], "no such file"),
+        (["run", "/nowhere", "--input", "/no/file"], "No such file"),
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
     ],
 )

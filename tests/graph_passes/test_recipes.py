@@ -81,7 +81,7 @@ def test_recipe_from_a_file(tmp_path: Path) -> None:
         ("", "expected the one key `passes` with a list"),
         ("passes: [", "not YAML"),
         ("passes: !!python/object/apply:os.getcwd []", "not YAML"),
-        (b"\xff\xfe\x00passes", "not YAML"),
+        (b"\xff\xfe\x00passes", "not UTF-8 text but UTF-16"),
         ("[" * 5000, "not YAML"),
     ],
 )

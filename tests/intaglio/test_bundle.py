@@ -33,7 +33,7 @@ def manifest(**changes: Any) -> Manifest:
         "task": "",
         "dtype": "float32",
         "inputs": [TensorSpec("x", "float32", ("batch", 4))],
-        "outputs": [TensorSpec("y", "float32", ("batch", 4))],
+        "outputs": [TensorSpec("y", "float32", ("batch", 2048))],
     }
     return Manifest(**{**fields, **changes})
 
@@ -76,7 +76,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: (b / "model.onnx").unlink(), "missing"),
         (lambda b: (b / "bundle.json").unlink(), "no bundle.json in it"),
         (lambda b: (b / "bundle.json").write_text("{"), "damaged manifest"),
-        (lambda b: (b / "bundle.json").write_bytes(b"\xff\xfe{}"), "damaged manifest"),
+        (lambda b: (b / "bundle.json").write_bytes(b"\xff\xfe{}"), "not UTF-8 text but UTF-16"),
         (lambda b: (b / "bundle.json").write_text("[" * 100_000), "damaged manifest"),
         (lambda b: edit(b, lambda m: m.update(format=99)), "format 99"),
         (lambda b: edit(b, lambda m: m.update(format="1")), "damaged manifest"),
@@ -84,6 +84,14 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m.pop("inputs")), "damaged manifest"),
         (lambda b: edit(b, lambda m: m["outputs"][0].update(name="z")), "lists the outputs z, model.onnx has y"),
         (lambda b: edit(b, lambda m: m["inputs"].clear()), "lists the inputs"),
+        (
+            lambda b: edit(b, lambda m: m["inputs"][0].update(shape=["batch", "batch"])),
+            "x has shape ['batch', 'batch']",
+        ),
+        (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=["rows", 4])), "but ['batch', 4] in model.onnx"),
+        (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=["batch", 4, 1])), "but ['batch', 4] in model.onnx"),
+        (lambda b: edit(b, lambda m: m["outputs"][0].update(shape=["batch", 4])), "y has shape ['batch', 4]"),
+        (lambda b: edit(b, lambda m: m["outputs"][0].update(dtype="int64")), "y has dtype 'int64', but float32"),
         (lambda b: edit(b, lambda m: m.update(axes={"batch": {"maximum": -5}})), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[-3, 4])), "impossible length"),
         (lambda b: edit(b, lambda m: m["inputs"][0].update(shape=[2**40, 4])), "impossible length"),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from intaglio.errors import UsageError
 from intaglio.files import atomic_directory, cache_directory
+from intaglio.input_files import decode, read_bytes, text_lines
 from intaglio.progress import track
 from intaglio.threads import in_parallel, usable_threads
 from intaglio.training.speech.sentences import KINDS, Kind, Part, part_of, sentences
@@ -75,7 +76,7 @@ class Corpus:
         """Raises `UsageError` for a directory that is not a corpus, or a damaged one."""
         self.path = path
         try:
-            lines = (path / INDEX).read_bytes().splitlines()
+            lines = text_lines(decode(read_bytes(path / INDEX)))
             self.utterances = [msgspec.json.decode(line, type=Spoken) for line in lines]
             self._samples: npt.NDArray[np.int16] = np.memmap(path / SAMPLES, "<i2", "r")
         except (OSError, ValueError, msgspec.DecodeError) as error:

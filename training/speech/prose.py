@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from intaglio.input_files import read_text
 from intaglio.training.speech.spoken_words import spoken
 
 FEWEST, MOST = 3, 14  # words of a sentence
@@ -54,7 +55,7 @@ def unique(texts: Iterable[str]) -> list[str]:
 
 def texts(path: Path) -> Iterator[str]:
     """The text of a file; of a Python file its docstrings, and its other strings of several lines."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     if path.suffix != ".py":
         yield text
         return

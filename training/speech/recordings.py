@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from intaglio import extras
 from intaglio.errors import UsageError, one_line
+from intaglio.input_files import read_text
 from intaglio.training.speech.spoken_words import spoken
 from intaglio.training.speech.synthesis import SAMPLE_RATE
 
@@ -70,13 +71,13 @@ def paired(folder: Path) -> Listed:
     for path in sorted(folder.glob("*.txt")):
         for suffix in (".wav", ".flac", ".ogg"):
             if (sound := path.with_suffix(suffix)).is_file():
-                yield sound, path.read_text(encoding="utf-8")
+                yield sound, read_text(path, "transcript")
 
 
 def _sphinx(folder: Path) -> Listed:
     """CMU Sphinx' transcripts: lines of "<s> words </s> (NAME)"."""
     for path in sorted(folder.glob("*transcription")):
-        for text, name in re.findall(r"<s>(.*?)</s>\s*\((.*)\)", path.read_text(encoding="utf-8")):
+        for text, name in re.findall(r"<s>(.*?)</s>\s*\((.*)\)", read_text(path, "transcript")):
             yield folder / f"{name}.wav", text
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from intaglio.errors import SourceError, UsageError, one_line
+from intaglio.input_files import decode, read_bytes
 from intaglio.runtime.speech.vocabulary import Vocabulary, read_vocabulary
 from intaglio.speech.checkpoint import CONFIG, VOCABULARY, WEIGHTS
 from intaglio.speech.configuration import SpeechConfig, read_config
@@ -49,10 +50,10 @@ def _options(config: SpeechConfig) -> dict[str, Any]:
 
 def _read(folder: Path) -> tuple[SpeechConfig, Vocabulary, dict[str, Tensor]]:
     try:
-        options = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
+        options = msgspec.json.decode(decode(read_bytes(folder / CONFIG)), type=dict[str, Any])
         vocabulary = read_vocabulary(folder / VOCABULARY)
         weights = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, SafetensorError, RecursionError) as error:
         raise SourceError(
             f"start {folder}: cannot be read ({one_line(error, 120)}). Give a checkpoint of train speech."
         ) from error

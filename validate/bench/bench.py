@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard
 import msgspec
 
 from intaglio.errors import EngineError, UsageError, one_line
-from intaglio.files import read_text
+from intaglio.input_files import read_text
 from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
-from intaglio.files import read_text
+from intaglio.input_files import read_text, text_lines
 from intaglio.runtime.generation.prompts import read_examples
 from intaglio.sentences import sentences
 
@@ -22,7 +22,7 @@ def read(path: Path, option: str) -> list[str]:
     text = read_text(path, option)
     if text.lstrip().startswith("{"):
         return [example.prompt for example in read_examples(path, option)]
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text_lines(text) if line.strip()]
     if not lines:
         raise UsageError(f"{option} {path}: no prompts. Write one per line, or JSON lines with a prompt.")
     return lines

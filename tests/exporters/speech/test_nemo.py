@@ -126,6 +126,51 @@ def test_filters_that_are_not_those_of_the_options_are_noticed(tmp_path: Path) -
     refused(changed(tmp_path, weights=shift), tmp_path, "mel filters")
 
 
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        (lambda old: torch.empty(old.shape, device="meta"), "not one of plain numbers"),
+        (lambda old: old.to_sparse(), "not one of plain numbers"),
+        (lambda old: old.to(torch.complex64), "not one of plain numbers"),
+        (lambda old: torch.zeros(1).expand(1 << 20, 1 << 20), "bytes, expected at most"),
+    ],
+    ids=["meta", "sparse", "complex", "expanded"],
+)
+def test_tensors_that_hold_no_plain_numbers_get_one_line(tensor: Any, reason: str, tmp_path: Path) -> None:
+    name = "encoder.layers.0.self_attn.linear_q.weight"
+    refused(changed(tmp_path, weights=lambda found: found.update({name: tensor(found[name])})), tmp_path, reason)
+
+
+def test_half_of_a_surrogate_pair_gets_one_line(tmp_path: Path) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["decoder"]["vocabulary"][1] = "\ud800"
+
+    refused(changed(tmp_path, config=change), tmp_path, "half of a surrogate pair")
+    named = changed(tmp_path, weights=lambda found: found.update({"\udc00": torch.zeros(1)}))
+    refused(named, tmp_path, "a name is no text")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"n_fft": 512_000_000}, "front_end.fft_size is 512000000, expected 2 to 65536"),
+        ({"n_fft": 1 << 16, "window_size": 4.0}, "fft_size times front_end.window"),
+        ({"n_fft": 1 << 15, "features": 4096}, "fft_size times front_end.mels"),
+        ({"sample_rate": 10**9, "highfreq": None}, "sample_rate"),
+    ],
+)
+def test_a_front_end_is_checked_before_it_is_computed(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["preprocessor"].update(options)
+        config["encoder"]["feat_in"] = config["preprocessor"]["features"]
+
+    refused(changed(tmp_path, config=change), tmp_path, reason)
+
+
+def test_an_archive_that_expands_to_many_times_its_size_is_not_unpacked(tmp_path: Path) -> None:
+    refused(written(tmp_path, {"zeros": bytes(100 << 20)}), tmp_path, "32 times its own size")
+
+
 def test_code_in_the_weights_is_not_run(tmp_path: Path) -> None:
     with tarfile.open(ARCHIVES / "squeezeformer.nemo") as archive:
         config = next(archive.extractfile(each).read() for each in archive if each.name.endswith(CONFIG))  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ def test_windows_follow_each_other_and_a_short_end_is_left_out(tokenizer: Tokeni
     assert read_prompts(tmp_path / "text", "--data", tokenizer, 9) == []
 
 
-@given(text=st.text(st.characters(codec="utf-8", exclude_characters="{\r"), max_size=60), tokens=st.integers(1, 9))
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="{\r\0"), max_size=60), tokens=st.integers(1, 9))
 def test_windows_are_pieces_of_the_text_even_where_a_letter_is_many_tokens(
     text: str, tokens: int, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
