@@ -10,6 +10,7 @@ from intaglio.exporters.checkpoints.hama_container import read_container
 from intaglio.exporters.checkpoints.nemo_archive import read_archive
 from intaglio.exporters.converted import Converted
 from intaglio.exporters.speech.from_hama import read_hama
+from intaglio.exporters.speech.from_nemo import read_nemo
 from intaglio.extras import load
 from intaglio.progress import step
 from intaglio.speech.configuration import check_config
@@ -25,7 +26,6 @@ def convert_recogniser(path: Path, folder: Path) -> Converted:
     """
     with step("loading the libraries"):
         torch = load("torch")
-        from intaglio.exporters.speech.from_nemo import read_nemo
         from intaglio.speech.checkpoint import write_checkpoint
         from intaglio.speech.network import SpeechNetwork
         from intaglio.speech.weights import check_weights
