@@ -1,12 +1,13 @@
 """The planner's tools: `search` for facts, and `calculate`. For `--tools examples/planner/tools.py`.
 
-The facts are rounded, public ones about places, buildings, planets and elements: a file for each entity, a line for
-each fact.
+A question that the planner cannot plan for ends the run, see known_questions.py. The facts are rounded, public ones
+about places, buildings, planets and elements: a file for each entity, a line for each fact.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from intaglio.runtime.agents.tool import Tool, ToolError
@@ -14,11 +15,15 @@ from intaglio.runtime.agents.tool_from_function import tool
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 from intaglio.runtime.agents.toolbox.text_search import TextIndex
 
+sys.path.append(str(Path(__file__).parent.parent))  # run as a file, it is no part of a package
+
+from planner.known_questions import refusal
+
 INDEX = TextIndex(Path(__file__).parent / "facts")
 WORD = re.compile(r"\w+")
 
 
-@tool
+@tool(refuses=refusal)
 def search(query: str) -> int | float | str:
     """Look up a fact, and return its value alone.
 

@@ -51,6 +51,7 @@ class FunctionCalling:
         return await run.finish(lambda: self._answer(run, question))
 
     async def _answer(self, run: Run, question: str) -> str:
+        run.check(question, self._tools)
         messages = [Message("system", self._system), Message("user", question)]
         rounds = unread = 0
         while True:

@@ -71,6 +71,7 @@ class LLMCompiler:
         return await run.finish(lambda: self._answer(run, question))
 
     async def _answer(self, run: Run, question: str) -> str:
+        run.check(question, self._tools)
         messages = [Message("system", self._system), Message("user", question_prompt(question))]
         replans = self.limits.replans
         while True:

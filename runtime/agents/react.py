@@ -46,6 +46,7 @@ class ReAct:
         return await run.finish(lambda: self._answer(run, question))
 
     async def _answer(self, run: Run, question: str) -> str:
+        run.check(question, self._tools)
         messages = [Message("system", self._system), Message("user", question_prompt(question))]
         while True:
             turn = await self._turn(run, messages)

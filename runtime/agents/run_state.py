@@ -20,6 +20,7 @@ from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool_result import raised
 from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 
 RETRIES = 2  # of answers that end too early, in a run
@@ -87,6 +88,18 @@ class Run:
             answer, complete = self._without_answer(one_line(error).rstrip(".")), False
         self.emit(Ended, answer=answer, complete=complete)
         return AgentResult(answer, complete, dict(self.observations), self.usage, self.clock(), tuple(self.plans))
+
+    def check(self, question: str, tools: Mapping[str, Tool]) -> None:
+        """Raise `LimitReached` for a question that a tool refuses."""
+        for tool in tools.values():
+            if tool.refuses is None:
+                continue
+            try:
+                reason = tool.refuses(question)
+            except Exception as error:  # of the user's function
+                reason = f"tool {tool.name!r} could not check the question: {raised(error).error}"
+            if reason:
+                raise LimitReached(" ".join(reason.split()).rstrip("."))
 
     async def pieces(self, model: Model, role: Role, request: ModelRequest) -> AsyncGenerator[str | ToolCall, None]:
         """Yield the pieces of an answer of `model`, at most as many tokens as the run has left.

@@ -33,6 +33,7 @@ class Tool:
     limit: int | None = None  # calls at a time; None: any number
     attempts: int = 1  # calls of a task until one succeeds; above 1 only for a tool that may safely be repeated
     shown: int | None = None  # characters of a result that models read, at most; None: the limit of the run
+    refuses: Callable[[str], str | None] | None = None  # why a question is none for this tool, which ends the run
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

@@ -31,6 +31,7 @@ def tool(
     limit: int | None = None,
     attempts: int = 1,
     shown: int | None = None,
+    refuses: Callable[[str], str | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -43,6 +44,7 @@ def tool(
     limit: int | None = None,
     attempts: int = 1,
     shown: int | None = None,
+    refuses: Callable[[str], str | None] | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a `Tool` of a function, sync or async: as `@tool`, or as `@tool(name="...", timeout=10)`.
 
@@ -60,7 +62,7 @@ def tool(
         description, about = _documentation(function)
         arguments = _arguments(function, title, about)
         schema, converting = _schema(arguments, title), _converting(function, arguments)
-        return Tool(title, description, schema, converting, timeout, limit, attempts, shown)
+        return Tool(title, description, schema, converting, timeout, limit, attempts, shown, refuses)
 
     return decorate if function is None else decorate(function)
 

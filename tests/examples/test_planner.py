@@ -18,10 +18,12 @@ from agent_models.conversation import IGNORED, Conversation, rows
 from language_model import Length
 from planner import questions
 from planner.conversations import PARAMETERS, Round, in_turns, parallel_qa, planned, with_functions
+from planner.known_questions import refusal
 from planner.patterns import PATTERNS
 from planner.scoring import is_right
 from planner.tools import TOOLS, search
 from planner.unseen import UnseenQuestion, read_unseen, unseen
+from planner_wordings import WORDINGS
 from safetensors.torch import load_file
 from train_agent_models import RECIPES
 from transformers import AutoTokenizer
@@ -206,6 +208,34 @@ def some(split: Sequence[UnseenQuestion], count: int) -> Iterator[UnseenQuestion
 
 # Of unseen questions, the shares that the shipped model answers, with room for processors that compute differently.
 LEAST = {"LLMCompiler": 0.8, "ReAct": 0.8, "function calling": 0.5}
+
+
+def test_every_question_of_the_test_split_is_one_that_the_planner_knows(split: list[UnseenQuestion]) -> None:
+    assert [refusal(each.question) for each in split] == [None] * len(split)
+
+
+@pytest.mark.parametrize("question", WORDINGS)
+def test_a_question_in_other_words_or_about_unknown_names_is_refused_before_the_model_is_asked(question: str) -> None:
+    reason = refusal(question)
+    assert reason is not None
+    for agent in (LLMCompiler, ReAct, FunctionCalling):
+        model = Scripted([])
+        result = asyncio.run(agent(model, TOOLS_BY_NAME).run(question))
+        assert result.answer.startswith(f"No answer: {reason.rstrip('.')}. ") and not result.complete
+        assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("What is the total population of Atlantis and Texas?", "the facts have nothing of the name 'Atlantis'"),
+        ("What is the total depth of Texas and Florida?", "the facts have no depth of Texas"),
+        ("What is the total population of Texas?", "1 names where the planner knows 2"),
+        ("What is the sum of the areas of Texas and Florida?", "The nearest that it knows: What is the"),
+    ],
+)
+def test_a_refusal_says_what_is_unknown(question: str, reason: str) -> None:
+    assert reason in str(refusal(question))
 
 
 @pytest.mark.parametrize("way", LEAST)
