@@ -89,6 +89,7 @@ class PlanParser:
             if not (yield from self._text.peek()):
                 break
             yield from self._line()
+        self._check_mentioned()
         if not self._has_calls and self.join is None:
             if self._doubt is not None:
                 raise self._doubt
@@ -217,6 +218,8 @@ class PlanParser:
         if not COMMENT.match(comment) or self._prose.calls(comment):
             shown = f"{comment.strip()[:SHOWN]!r}"
             self._text.fail(f"got {shown} after call {number}, expected the end of the line")
+        if self._prose.ends(comment) and self.join is None:
+            self.join = Join()
 
     def _name(self, word: str) -> str | None:
         """Return the tool, or the end of a plan, that `word` names: in any case, where no other has that name."""
@@ -238,9 +241,18 @@ class PlanParser:
         number = int(digits) if 0 < len(digits) < len(str(MAX_NUMBER)) else 0
         if number in self._numbers:
             self._text.fail(f"the number {number} is taken, expected {self._least}. Number the calls in order")
+        if number > self._least:
+            self._check_mentioned()
         if number < self._least:
             self._text.fail(f"call number {digits[:SHOWN]}, expected {self._least}. Number the calls in order")
         return number
+
+    def _check_mentioned(self) -> None:
+        """Raise `PlanError` for a call within a thought that was left out, and is not on a line of its own either."""
+        if self.join is None:
+            for number, error in self._prose.mentioned.items():
+                if number not in self._numbers:
+                    raise error
 
     def _checked(self, check: Callable[[], None], line: int) -> None:
         """Call `check`; a `PlanError` of it gets the line."""

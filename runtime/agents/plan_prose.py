@@ -27,16 +27,26 @@ class ProseReader:
     def __init__(self, text: PlanText, tools: Collection[str]):
         self._text = text
         names = "|".join(sorted(map(re.escape, tools), key=len, reverse=True)) or "(?!)"
-        self._numbered = re.compile(rf"(?:\b\d+\s*[.):]|\$\d+\s*[=:])[\s*_`]*(?:{names})[\s*_`]*\(")
-        self._called = re.compile(rf"(?<![\w.])(?:{names})[*_`]*\(\s*(?:[\"'`“„«‘$\[{{\d)-]|\w+\s*=)", re.IGNORECASE)
-        self._alone = re.compile(rf"(.{{0,{SHORT}}}[\W_])(?:{names})[\s*_`]*[(\[{{].*[)\]}}][\s*_`.;,]*", re.DOTALL)
+        arguments = r"(?:[\"'`“„«‘$\[{\d)-]|\w+\s*=)"  # how they begin
+        self._numbered = re.compile(rf"(?:\b(\d+)\s*[.):]|\$(\d+)\s*[=:])[\s*_`]*(?:{names})[\s*_`]*\(")
+        self._called = re.compile(rf"(?<![\w.])(?:{names})[*_`]*\(\s*{arguments}", re.IGNORECASE)
+        self._alone = re.compile(
+            rf".{{0,{SHORT}}}(?:[=:][\s*_`]*(?:{names})[\s*_`]*[(\[{{]|[\W_](?:{names})[\s*_`]*\(\s*{arguments})"
+            r".*[)\]}][\s*_`.;,]*",
+            re.DOTALL,
+        )
         self._thoughts: list[str] = []
+        self.mentioned: dict[int, PlanError] = {}  # numbers of calls within thoughts
         self.ended = False  # whether a mark of the plan's end was read
 
     def thought(self) -> str | None:
         """Return the thoughts since the last call, a line each."""
         thoughts, self._thoughts = self._thoughts, []
         return "\n".join(thoughts) or None
+
+    def ends(self, text: str) -> bool:
+        """Whether `text` has a mark of the plan's end."""
+        return END.search(text) is not None
 
     def calls(self, text: str) -> bool:
         """Whether `text` has a call in it."""
@@ -78,8 +88,11 @@ class ProseReader:
         if found := THOUGHT.fullmatch(text):
             if found[1]:
                 self._thoughts.append(found[1])
+            for call in self._numbered.finditer(found[1]):
+                message = f"line {line}: a call within a thought: {call[0]}... Write each call on a line of its own."
+                self.mentioned[int((call[1] or call[2])[:SHOWN])] = PlanError(message)
             return None
-        self.ended = self.ended or END.search(text) is not None
+        self.ended = self.ended or self.ends(text)
         said = MARK.sub("", text).strip()
         shown = f"{said[:SHOWN]!r}"
         if ANSWER.match(said):

@@ -298,6 +298,16 @@ def test_a_server_that_fails_ends_in_one_line(answer: Sequence[bytes | float], s
     assert "\n" not in str(raised.value)
 
 
+REASONING = {"index": 0, "delta": {"reasoning_content": "so "}, "finish_reason": None}
+
+
+@pytest.mark.parametrize("sent", [chunk("word "), chunk("x" * 3000), event({"id": "c", "choices": [REASONING]})])
+def test_a_server_that_does_not_obey_max_tokens_is_read_no_further(sent: bytes) -> None:
+    (text, _, end), _ = answered([STREAM, *[sent] * 5000, SILENCE], most=50)
+    assert len(text) <= 51 * len("word ") or text == "x" * 3000
+    assert (end.finish_reason, end.usage.completion >= 50) == ("length", True)
+
+
 def test_an_answer_is_complete_even_if_the_server_goes_away_right_after_it() -> None:
     (text, _, end), _ = answered([STREAM, *DONE, CUT])
     assert (text, end.finish_reason) == ("Hello you", "stop")
