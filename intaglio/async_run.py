@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,7 +19,8 @@ _left: list[object] = []  # tasks and threads that still run
 def run(main: Coroutine[Any, Any, Result], grace: float = GRACE) -> Result:
     """Do what `asyncio.run` does, but wait at most `grace` seconds for tasks, and for threads, that are left."""
     threads = set(threading.enumerate())
-    loop = asyncio.new_event_loop()
+    loop, executor = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(executor)
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
@@ -27,6 +29,7 @@ def run(main: Coroutine[Any, Any, Result], grace: float = GRACE) -> Result:
             _end(loop, grace)
         finally:
             asyncio.set_event_loop(None)
+            executor.shutdown(wait=False, cancel_futures=True)
             loop.close()
         _join([each for each in threading.enumerate() if each not in threads and not each.daemon], grace)
 

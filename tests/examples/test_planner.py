@@ -248,6 +248,6 @@ def test_the_shipped_model_answers_unseen_questions(bundle: Path, split: list[Un
 
 def test_a_sampled_plan_is_valid_with_the_grammar(bundle: Path, split: list[UnseenQuestion]) -> None:
     """At a temperature at which most plans without it are not."""
-    with_grammar, without = asyncio.run(benchmark.planned(bundle, TOOLS_BY_NAME, list(some(split, 3)), 2.0))
+    with_grammar, without = asyncio.run(benchmark.planned(bundle, TOOLS_BY_NAME, list(some(split, 3)), 3.0))
     assert with_grammar.grammar and with_grammar.valid == 1.0
     assert without.valid < 0.5
