@@ -94,9 +94,9 @@ def reserved_output() -> Iterator[ReservedOutput]:
         os.dup2(2, 1)
     else:
         ours = original
-    sys.stdout = _Reserved(ours)  # type: ignore[assignment]  # it has what is used of one
+    sys.stdout = _Reserved(ours)
     try:
-        yield ReservedOutput(sys.stdout)  # type: ignore[arg-type]  # as above
+        yield ReservedOutput(sys.stdout)
     finally:
         ours.flush()
         if not whole:

@@ -347,7 +347,7 @@ def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:
     assert re.search(r'0\.[67]\d s  done     1\. brief\("a"\) → a', shown)
     assert "done     2. hostile($1) → \ufffd]0;owned" in shown
     assert "\x1b]0;" not in shown and "\x07" not in shown
-    assert shown.splitlines()[-2].endswith("so")
+    assert any(line.endswith("so") for line in shown.splitlines()[-3:])  # the tokens behind it take two lines
 
 
 def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
@@ -394,4 +394,6 @@ def test_a_bundle_writes_only_plans_that_can_be_run(
     assert found["answer"]
     assert not any("expected a line such as" in reason for reason in found["plan_errors"])
     found = json.loads(intaglio(*options, "--no-grammar")[1])
-    assert "expected a line such as" in found["plan_errors"][0] and found["replans"] == []
+    (error,) = found["plan_errors"]  # text that is no call is read on, up to the limit
+    assert "expected" in error or "limit of 400 tokens" in error
+    assert found["replans"] == []
