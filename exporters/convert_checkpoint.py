@@ -7,13 +7,16 @@ from pathlib import Path
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints import hub
+from intaglio.exporters.checkpoints.adapters import adapter_alone
 from intaglio.exporters.checkpoints.checkpoint import CONFIG
-from intaglio.exporters.checkpoints.contents import refuse_file
+from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pickled import INDEX, convert_pickled, open_pickled
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.converted import Converted
 from intaglio.exporters.speech.convert_recogniser import HAMA, NEMO, convert_recogniser
 from intaglio.files import atomic_directory, check_output_directory
+
+EXPECTED = f"expected a {NEMO} archive, a {HAMA} container, or a checkpoint with pytorch_model.bin"
 
 
 def convert(source: str | Path, output: str | Path, force: bool = False) -> Converted:
@@ -44,9 +47,8 @@ def _location(path: Path, source: str) -> str:
         return str(path.parent)
     if path.is_file():
         raise refuse_file(path)
-    if not path.is_dir() and not hub.ID.fullmatch(source):
-        raise SourceError(
-            f"source {path}: no such file or folder, expected a checkpoint with pytorch_model.bin, a {NEMO} archive or "
-            f"a {HAMA} container."
-        )
+    if path.is_dir() and not (path / CONFIG).is_file():
+        raise SourceError(f"{adapter_alone(path) or refuse_folder(path, source)} For convert: {EXPECTED}.")
+    if not path.is_dir() and (path.suffix in (NEMO, HAMA) or not hub.ID.fullmatch(source)):
+        raise SourceError(f"source {path}: no such file or folder, {EXPECTED}.")
     return source
