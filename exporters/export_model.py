@@ -102,6 +102,7 @@ def export(
         write = _writer(checkpoint, dtype, features)
         with create(output, force) as draft:
             outputs = write(draft, bounds)
+            assert draft.manifest is not None
             remember(draft.manifest.source, checkpoint.folder)
             notes += [*draft.notes, *left_out(checkpoint.folder)]
     seconds = time.perf_counter() - start

@@ -117,16 +117,13 @@ def check_tensors(folder: Path, paths: Iterable[Path]) -> None:
         entries |= read_entries(path)[0]
     for pattern, method in TENSORS:
         if name := next((name for name in entries if re.search(pattern, name)), None):
-            raise _error(
-                folder, _bits_and_bytes(name) if method == "bitsandbytes" else METHODS[method], f"tensor {name}"
-            )
+            named = _bits_and_bytes(name) if method == "bitsandbytes" else METHODS[method]
+            raise _error(folder, named, f"tensor {name}")
     for name, entry in entries.items():
         if name.endswith("weight") and len(entry.shape) > 1 and entry.dtype not in FLOATS:
-            if f"{name.removesuffix('weight')}scales" in entries:
-                method = METHODS["mlx"]
-            else:
-                method = OF_DTYPE.get(entry.dtype) or Method(f"numbers of type {entry.dtype}", "int8-weights")
-            raise _error(folder, method, f"tensor {name} is {entry.dtype}")
+            found = OF_DTYPE.get(entry.dtype) or Method(f"numbers of type {entry.dtype}", "int8-weights")
+            found = METHODS["mlx"] if f"{name.removesuffix('weight')}scales" in entries else found
+            raise _error(folder, found, f"tensor {name} is {entry.dtype}")
 
 
 def _is_off(section: Any) -> bool:
