@@ -15,7 +15,14 @@ from onnx_ir.passes.common import InlinePass
 from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.front_end import ancestors, front_end
+from intaglio.graph_passes.float32_nodes import (
+    exact_nodes,
+    has_no_half_form,
+    log_probabilities,
+    stated_dtype,
+    takes_half,
+)
+from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import (
     Names,
     all_graphs,
@@ -29,8 +36,7 @@ from intaglio.half_precision import OutOfRange, half
 from intaglio.runtime.sessions.step import EXIT_THRESHOLDS
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
-FLOAT_BY_DEFAULT = {"SequenceEmpty": "dtype"}  # defaults that the standard documents only in prose
+CAST_OPSET, CAST_IR_VERSION = 13, 7  # of a graph that used no standard operators before
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,12 @@ class Float16(Pass):
     """Convert float32 to float16 everywhere: initializers, Constants, tensors and dtypes in attributes, values.
 
     1. Finite weights beyond ±65504 are clamped; nonzero numbers too close to 0 become the smallest subnormal.
-    2. Operators, inputs and outputs without a float16 form in the standard, and nodes of other domains, stay float32
-       between Casts; so do the operators (by type) and nodes (by name) listed in `keep`.
+    2. Operators, inputs and outputs without a float16 form (see `float32_nodes`), and nodes of other domains, stay
+       float32 between Casts; so do the operators (by type) and nodes (by name) listed in `keep`.
     3. The graph's float32 inputs and outputs become float16; with `keep_io` they stay float32, and are cast.
     4. Calls of the model's functions are inlined first.
-    5. Cos and Sin, and the computation of their angles, stay float32: rotary positions of some thousand radians would
-       be off by whole radians.
+    5. Cos, Sin, Range and BitCast, and all that their inputs are computed from, stay float32: rotary positions of some
+       thousand radians would be off by whole radians, ranges would have another length.
     6. So do the log-mel features of a recogniser (`front_end`), with the waveform that they are computed from, and
        log-probabilities that are an output of the graph (LogSoftmax), which a search adds up.
 
@@ -90,12 +96,13 @@ class _Conversion:
         self.names = Names(model)
         self.out_of_range = OutOfRange()
         self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
-        features, log_probs = front_end(model), _log_probabilities(nodes)
-        self.computed_in_single = _angles(nodes) | features | log_probs
+        features, exact, log_probs = front_end(model), exact_nodes(nodes), log_probabilities(nodes)
+        self.computed_in_single = exact | features | log_probs
         # Places that stay float32: (node, index of an input), and (node, index of an output).
         self.single_inputs = [(node, index) for node in nodes for index in self._single(node, node.inputs, "inputs")]
         self.single_outputs = [(node, index) for node in nodes for index in self._single(node, node.outputs, "outputs")]
-        self.kept = self._kept_constants() | self._waveforms(features) | {node.outputs[0] for node in log_probs}
+        self.kept = self._kept_constants() | {node.outputs[0] for node in log_probs}
+        self.kept |= self._inputs_of(features | exact_nodes(nodes, ["BitCast"]))
         self.singles: dict[ir.Value, ir.Value] = {}  # a float16 value -> the same value in float32, if there is one
         self.casts: list[ir.Node] = []
 
@@ -120,11 +127,17 @@ class _Conversion:
         if self.options.keep_io:
             for index in outputs:
                 self._cast_graph_output(index)
+        self._count_casts()
+        self.counts.reasons += self.out_of_range.reasons()
+
+    def _count_casts(self) -> None:
         for node in self.casts:
             remove_if_dead(node)
         if casts := sum(node.graph is not None for node in self.casts):
             self.counts.add("casts", casts)
-        self.counts.reasons += self.out_of_range.reasons()
+            if "" not in self.model.opset_imports:  # a graph of other domains' operators alone
+                self.model.opset_imports[""] = CAST_OPSET
+                self.model.ir_version = max(self.model.ir_version or 0, CAST_IR_VERSION)
 
     def _single(self, node: ir.Node, values: Sequence[ir.Value | None], side: str) -> list[int]:
         """Return the indices of the node's inputs or outputs that stay float32."""
@@ -139,7 +152,7 @@ class _Conversion:
         floats = [index for index, value in enumerate(values) if value in self.floats]
         if self._stays(node):
             return floats
-        return [index for index in floats if schema is not None and not _takes_half(schema, side, index)]
+        return [index for index in floats if schema is not None and not takes_half(schema, side, index)]
 
     def _schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
         version = self.model.opset_imports.get(node.domain, 1)
@@ -151,7 +164,10 @@ class _Conversion:
         named = node.op_type in self.options.keep or node.name in self.options.keep
         if named and has_subgraphs(node):
             self.counts.leave(f"keep: {node.op_type} {node.name!r} has a body; name the nodes in it instead")
-        return not has_subgraphs(node) and (named or node in self.computed_in_single or self._schema(node) is None)
+        if has_subgraphs(node):
+            return False
+        single = named or node in self.computed_in_single or self._schema(node) is None
+        return single or has_no_half_form(node)
 
     def _kept_constants(self) -> set[ir.Value]:
         """Return the initializers and Constants used only in float32 places; they do not change."""
@@ -165,10 +181,10 @@ class _Conversion:
             if all((node, index) in places for node, index in value.uses())
         }
 
-    def _waveforms(self, features: set[ir.Node]) -> set[ir.Value]:
-        """Return the graph's inputs that only features are computed from."""
+    def _inputs_of(self, nodes: set[ir.Node]) -> set[ir.Value]:
+        """Return the graph's inputs that only `nodes` use, such as a waveform."""
         inputs = self.floats.intersection(self.model.graph.inputs)
-        return {value for value in inputs if value.uses() and all(node in features for node, _ in value.uses())}
+        return {value for value in inputs if value.uses() and all(node in nodes for node, _ in value.uses())}
 
     def _initializers(self, single_io: list[ir.Value]) -> None:
         for graph in all_graphs(self.model):
@@ -183,28 +199,35 @@ class _Conversion:
 
     def _attributes(self, node: ir.Node) -> None:
         """Convert the tensors and dtypes in the node's attributes, explicit or by default."""
-        schema = self._schema(node)
         for name, attribute in list(node.attributes.items()):
             if attribute.is_ref():
                 continue
             if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == FLOAT:
                 node.attributes[name] = ir.AttrTensor(name, half(attribute.as_tensor(), self.out_of_range))
                 self.counts.add("constants")
-            elif attribute.type == ir.AttributeType.INT and name in DTYPE_ATTRIBUTES and attribute.as_int() == FLOAT:
+            elif node.op_type == "Cast" and name == "to" and attribute.as_int() == FLOAT:
                 node.attributes[name] = ir.AttrInt64(name, HALF)
             elif node.op_type == "Constant" and name in ("value_float", "value_floats"):
                 numbers = np.array(attribute.value, np.float32)
                 del node.attributes[name]
                 node.attributes["value"] = ir.AttrTensor("value", half(ir.tensor(numbers), self.out_of_range))
                 self.counts.add("constants")
-        for name in DTYPE_ATTRIBUTES:
-            stated = schema.attributes.get(name) if schema is not None else None
-            by_default = stated is not None and stated.default_value.i == FLOAT
-            if name not in node.attributes and (by_default or FLOAT_BY_DEFAULT.get(node.op_type) == name):
-                node.attributes[name] = ir.AttrInt64(name, HALF)
+            elif attribute.type == ir.AttributeType.TYPE_PROTO and attribute.as_type_and_shape().type.dtype == FLOAT:
+                stated = copy.deepcopy(attribute.as_type_and_shape())
+                stated.type.dtype = HALF
+                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, stated)
+        if node.op_type == "SequenceEmpty" and stated_dtype(node) in (None, FLOAT):
+            node.attributes["dtype"] = ir.AttrInt64("dtype", HALF)
+        if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.zeros(1, np.float16)))
 
     def _cast(self, value: ir.Value, to: ir.DataType, name: str) -> ir.Value:
         """Insert a Cast of `value` right after its producer, so that it is visible wherever `value` is."""
+        if not isinstance(value.type, ir.TensorType):
+            raise GraphError(
+                f"float16: {value.name!r} of type {value.type} is between operators of float16 and of float32, and no "
+                "Cast converts it. Leave float16 out, or change that part of the graph."
+            )
         name_of_node = f"{value.name}_to_{to.name.lower()}"
         node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", to)], num_outputs=1, name=name_of_node)
         producer, graph = value.producer(), value.graph
@@ -277,23 +300,3 @@ def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
     """Change the dtype without changing the type object, which other values may share."""
     value.type = copy.deepcopy(value.type)
     value.dtype = dtype
-
-
-def _angles(nodes: Sequence[ir.Node]) -> set[ir.Node]:
-    """Return the Cos and Sin nodes, and the nodes that compute their angles."""
-    return ancestors([node for node in nodes if node.op_type in ("Cos", "Sin") and node.domain == ""])
-
-
-def _log_probabilities(nodes: Sequence[ir.Node]) -> set[ir.Node]:
-    """Return the nodes of log-probabilities that are outputs of the graph."""
-    return {node for node in nodes if node.op_type == "LogSoftmax" and node.outputs[0].is_graph_output()}
-
-
-def _takes_half(schema: onnx.defs.OpSchema, side: str, index: int) -> bool:
-    """Whether the standard allows float16 for input or output number `index` of the operator."""
-    formal = list(getattr(schema, side))
-    parameter = formal[min(index, len(formal) - 1)]  # the last one may be repeated
-    for constraint in schema.type_constraints:
-        if constraint.type_param_str == parameter.type_str:
-            return any("float16)" in kind and "bfloat16" not in kind for kind in constraint.allowed_type_strs)
-    return False

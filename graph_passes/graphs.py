@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+
+from intaglio.model_file import without_data
 
 Array = npt.NDArray[np.generic]
+
+KNOWN_UP_TO = 1000  # bytes; shape inference reads smaller constants, such as lengths and axes
 
 
 def opset(model: ir.Model) -> int:
@@ -203,12 +205,63 @@ def remove_initializer_if_dead(value: ir.Value) -> None:
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Infer dtypes and shapes of the graph's values; those that cannot be inferred do not change."""
-    infer = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
-    with _quiet():
-        infer(model)
-        if _infer_ranks(model):
-            infer(model)
+    """Infer types and shapes of the graph's values; those that cannot be inferred do not change."""
+    _infer(model)
+    if _infer_ranks(model):
+        _infer(model)
+
+
+def _infer(model: ir.Model) -> None:
+    """Run ONNX's shape inference without the large weights, and take over what it finds.
+
+    The pass of onnx_ir takes over only the dtype, so that a sequence without a stated type becomes a tensor.
+    """
+    initializers = model.graph.initializers
+    large = {
+        name: value.const_value
+        for name, value in initializers.items()
+        if value.const_value is not None and value.const_value.nbytes > KNOWN_UP_TO
+    }
+    try:
+        with without_data(model, large):
+            proto = ir.serde.serialize_model(model)
+        _declare(proto.graph, large)
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        _drop_maps(inferred.graph)
+        found = ir.serde.deserialize_model(inferred)
+    except Exception:  # a damaged graph can raise anything; the checker says what is wrong with it
+        return
+    for mine, theirs in zip(model.graphs(), found.graphs(), strict=True):
+        named = ir.convenience.create_value_mapping(theirs)
+        for name, value in ir.convenience.create_value_mapping(mine).items():
+            if (other := named.get(name)) is not None:
+                value.type = other.type or value.type
+                value.shape = value.shape if other.shape is None else other.shape
+
+
+def _declare(graph: onnx.GraphProto, names: Container[str]) -> None:
+    """Replace the initializers `names` by inputs of the same dtypes and shapes."""
+    tensors, inputs = list(graph.initializer), {value.name for value in graph.input}
+    del graph.initializer[:]
+    graph.initializer.extend(tensor for tensor in tensors if tensor.name not in names)
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in tensors
+        if tensor.name in names and tensor.name not in inputs
+    )
+
+
+def _drop_maps(graph: onnx.GraphProto) -> None:
+    """Remove the values of map types, which onnx_ir does not read."""
+    kept = [value for value in graph.value_info if not _holds_a_map(value.type)]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
+def _holds_a_map(kind: onnx.TypeProto) -> bool:
+    if kind.HasField("sequence_type"):
+        return _holds_a_map(kind.sequence_type.elem_type)
+    return kind.HasField("map_type")
 
 
 def _infer_ranks(model: ir.Model) -> bool:
@@ -222,15 +275,3 @@ def _infer_ranks(model: ir.Model) -> bool:
             node.outputs[0].shape = ir.Shape([None] * count)
             found = True
     return found
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the log of shape inference, which warns about every custom operator."""
-    log = logging.getLogger("onnx_ir.passes.common.shape_inference")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

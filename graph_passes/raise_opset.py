@@ -15,8 +15,9 @@ from intaglio.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import Names, add_constant_before, all_nodes, infer_shapes, opset, rank, replace_value
+from intaglio.graph_passes.old_opsets import check_equal, convert
 
-OLDEST = 11
+OLDEST = 11  # opset; older graphs are converted by ONNX
 NEWEST = onnx.defs.onnx_opset_version()
 
 Adapt = Callable[[ir.Node, Names], None]
@@ -28,7 +29,8 @@ class RaiseOpset(Pass):
 
     Since opset 11 most new versions of an operator only added types, inputs and attributes, and the node does not
     change. `CHANGES` lists the others, with the conversion of a node. Weights, names and nodes of other domains are not
-    changed. Raises `GraphError` for an older graph, or a node that has no newer form.
+    changed. An older graph is converted by ONNX first, and compared with the original (`old_opsets`). Raises
+    `GraphError` if that fails, or for a node that has no newer form.
     """
 
     name: ClassVar[str] = "raise_opset"
@@ -40,9 +42,13 @@ class RaiseOpset(Pass):
         counts = Counts()
         if not OLDEST <= self.version <= NEWEST:
             raise GraphError(f"raise_opset: got version {self.version}, expected {OLDEST} to {NEWEST}.")
-        start, newest = opset(model), onnx.defs.onnx_opset_version()
+        start, newest, original = opset(model), onnx.defs.onnx_opset_version(), None
         if start > newest:
             raise GraphError(f"raise_opset: the graph has opset {start}, expected at most {newest}. Re-export it.")
+        if 0 < start < OLDEST:
+            original, model = model, convert(model, OLDEST)
+            counts.add("opset", OLDEST - start)
+            start = OLDEST
         if start >= self.version:
             counts.leave(f"the graph has opset {start} already, {self.version} was asked for")
         elif start == 0:
@@ -58,14 +64,12 @@ class RaiseOpset(Pass):
                 function.opset_imports[""] = self.version
         needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset(model))] if start else [])
         model.ir_version = max(model.ir_version or 0, needed)
+        if original is not None:
+            check_equal(original, model)
         return model, counts
 
 
 def _raise(nodes: Iterable[ir.Node], start: int, version: int, names: Names, counts: Counts) -> None:
-    if start < OLDEST:
-        raise GraphError(
-            f"raise_opset: the graph has opset {start}, expected {OLDEST} or later. Re-export it with a newer one."
-        )
     for node in nodes:
         if node.domain != "":
             continue

@@ -203,6 +203,10 @@ class Draft:
 
 def tensor_spec(value: ir.Value) -> TensorSpec:
     """A graph's input or output as the manifest records it; an axis without a name is named after its index."""
+    import onnx_ir as ir
+
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise GraphError(f"{value.name}: its type is {value.type}, a bundle takes and returns tensors. Re-export it.")
     if value.dtype is None or value.shape is None:
         raise GraphError(f"{value.name}: the graph does not state its dtype and rank. Run ONNX shape inference on it.")
     lengths = [length if isinstance(length, int) else length.value for length in value.shape]

@@ -6,6 +6,7 @@ of them need. `intaglio.compress` and `intaglio.graph_passes.compress` are this 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from intaglio.bundle import Bundle, PassRecord, create
-from intaglio.errors import UsageError
+from intaglio.errors import GraphError, UsageError
 from intaglio.external_data import external_data_files
 from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibration import OPTION as CALIBRATION
@@ -26,6 +27,7 @@ from intaglio.graph_passes.user_code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight
 from intaglio.model_file import load, outline, save
 from intaglio.progress import step
+from intaglio.runtime.engines.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
 from intaglio.temporary import sibling_directory
@@ -80,6 +82,7 @@ def compress(
     raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
     functions that it names.
+    The new graph is opened in ONNX Runtime before it gets its name.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     name, passes = load_recipe(
@@ -103,6 +106,7 @@ def compress(
         draft.copy_companions(source)
         draft.manifest = manifest_after(source.manifest, done.model, done.records)
         save(done.model, draft.model_path, beside=source.encoder_data)
+        _check_opens(draft.model_path, source, name, done.records)
         after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
     untouched = [graph.file for graph in source.manifest.graphs[1:]]
     result = Compressed(str(output), name, done.records, before, after, untouched)
@@ -171,6 +175,24 @@ def _sensitivities(
         with sibling_directory(output) as folder:
             compute_sensitivities(source.path, folder / "sensitivity", calibration, threads=threads)
             yield Sensitivities.open(folder / "sensitivity")
+
+
+def _check_opens(path: Path, source: Bundle, recipe: str, records: Sequence[PassRecord]) -> None:
+    """Open the graph written to `path` in ONNX Runtime. Raises `GraphError` if it cannot be opened."""
+    found = unopenable(path)
+    if found is None:
+        return
+    before = unopenable(source.model_path)
+    if before is not None and not before.lacks_kernel:
+        raise GraphError(f"{source.model_path}: ONNX Runtime cannot open it: {before.reason}. Re-export it.")
+    if before is not None and found.lacks_kernel:
+        warnings.warn(f"{path.name}: {found.reason}; {source.model_path} does not run either.", NotOpened, stacklevel=3)
+        return
+    names = ", ".join(record.name for record in records if record.counts)
+    raise GraphError(
+        f"recipe {recipe}: ONNX Runtime cannot open the graph that it produced ({found.reason}). It was changed by: "
+        f"{names}. Leave a pass out, in a recipe file of your own."
+    )
 
 
 def _model_bytes(paths: Sequence[Path]) -> int:

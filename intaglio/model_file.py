@@ -147,7 +147,7 @@ def save(
     for name in [name for name, tensor in weights.items() if file_name(tensor) in beside]:
         initializers[name].const_value = beside_model(weights.pop(name), path.parent)
     streamed = {name: tensor.nbytes for name, tensor in weights.items()}
-    with _without_data(model, weights):
+    with without_data(model, weights):
         proto = ir.serde.serialize_model(model)
     messages = _take_out(proto, streamed)
 
@@ -195,7 +195,7 @@ def share(models: Sequence[ir.Model], path: Path) -> None:
 
 
 @contextmanager
-def _without_data(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> Iterator[None]:
+def without_data(model: ir.Model, weights: Mapping[str, ir.TensorProtocol]) -> Iterator[None]:
     """Detach the data of the initializers named in `weights` while the block runs."""
     import onnx_ir as ir
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
@@ -10,9 +11,10 @@ from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
 from intaglio.external_data import external_data_files
 from intaglio.files import copy_file, inside, sha256
-from intaglio.model_file import count_weights, load, parse, save
+from intaglio.model_file import count_weights, load, outline, parse, save
 from intaglio.plugins import custom_operators
 from intaglio.recorded_name import recorded_name
+from intaglio.runtime.engines.open_check import NotOpened, unopenable
 from intaglio.runtime.tokenizer import TOKENIZER
 from intaglio.version import __version__
 
@@ -35,6 +37,7 @@ def adopt(path: Path, draft: Draft) -> None:
             if not inside(path.parent, location, f"{path}: external data").is_file():
                 raise SourceError(f"{path}: its external data {location} is missing. Put that file next to it.")
         check_downloaded(path.parent / location for location in locations)
+        _check_interface(path)
         model = load(path)
     except BundleError as error:
         raise SourceError(f"source {one_line(error, 300)}") from error
@@ -68,3 +71,28 @@ def adopt(path: Path, draft: Draft) -> None:
         onnx.checker.check_model(str(draft.model_path))  # of the copy: it rejects external data behind links
     except onnx.checker.ValidationError as error:
         raise SourceError(f"source {path}: {one_line(error, 300)}") from error
+    _check_opens(path, draft.model_path)
+
+
+def _check_interface(path: Path) -> None:
+    """Raise `SourceError` unless the inputs and outputs of the graph are tensors."""
+    graph = outline(path).graph
+    for side, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind != "tensor_type":
+                what = {None: "of no stated type"}.get(kind, f"of type {str(kind).removesuffix('_type')}")
+                raise SourceError(
+                    f"{path}: its {side} {value.name!r} is {what}, expected a tensor. Re-export the graph with tensors "
+                    "as inputs and outputs."
+                )
+
+
+def _check_opens(path: Path, written: Path) -> None:
+    """Open the graph from `path`, as it was written, in ONNX Runtime. Raises `SourceError` if it cannot be opened."""
+    found = unopenable(written)
+    if found is None:
+        return
+    if not found.lacks_kernel:
+        raise SourceError(f"source {path}: ONNX Runtime cannot open it: {found.reason}. Re-export it.")
+    warnings.warn(f"{path}: {found.reason}. Only other targets than ort-cpu can run it.", NotOpened, stacklevel=3)

@@ -103,9 +103,9 @@ def check_arrays(
     lengths: dict[str, tuple[int, str]] = {}  # symbolic axis -> its length and the array that set it
     for spec in specs:
         array = arrays[spec.name]
-        if array.dtype.name != spec.dtype:
+        if (dtype := _dtype(array)) != spec.dtype:
             raise EngineError(
-                f"{what} {spec.name}: got dtype {array.dtype.name}, expected {spec.dtype}. "
+                f"{what} {spec.name}: got dtype {dtype}, expected {spec.dtype}. "
                 f"Convert it with .astype({spec.dtype!r})."
             )
         fixed = all(
@@ -122,6 +122,11 @@ def check_arrays(
                     raise EngineError(
                         f"{what} {spec.name}: {name} is {length}, but {where} has {first}; they must agree."
                     )
+
+
+def _dtype(array: Buffer) -> str:
+    """The name of an array's dtype; "str" for text of any length, and for objects."""
+    return "str" if array.dtype.kind in "OU" else str(array.dtype.name)
 
 
 def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:

@@ -120,6 +120,22 @@ def test_weights_are_the_same_objects_and_custom_nodes_are_not_touched(parse: An
     assert model.opset_imports == {"": 23, "intaglio": 1}
 
 
+@pytest.mark.parametrize("opset", [7, 8, 9, 10])
+def test_graphs_before_opset_11_are_converted_and_keep_their_names(compute: Any, opset: int) -> None:
+    text = """(float[N, 4] x, float[4, 4] w) => (float[N, 4] y) <float[4, 4] w> {
+        a = MatMul(x, w)  b = Softmax(a)  c = Unsqueeze <axes = [0]> (b)  d = Squeeze <axes = [0]> (c)
+        e = Dropout <ratio = 0.5> (d)  y = Clip <min = 0.1, max = 0.4> (e)
+    }"""
+    proto = onnx.parser.parse_model(f'<ir_version: 3, opset_import: ["": {opset}]> g {text}')
+    proto.graph.initializer.extend([onnx.numpy_helper.from_array(X[0, :, :4].copy(), "w")])
+    expected = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": X[1, :, :4]})
+    model, counts = RaiseOpset()(ir.serde.deserialize_model(proto))
+    assert (counts.rewritten["opset"], model.opset_imports[""]) == (23 - opset, 23)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert {"a", "b", "d"} <= {value.name for node in model.graph for value in node.outputs}
+    np.testing.assert_allclose(compute(model, x=X[1, :, :4])[0], expected[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("opset", [23, 24])
 def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }", opset=opset)
@@ -131,7 +147,16 @@ def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
 @pytest.mark.parametrize(
     ("text", "opset", "said"),
     [
-        ("(float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", 10, "the graph has opset 10, expected 11 or later"),
+        (
+            "(float[1, 1, 2, 2] x, float[4] s) => (float[1, 1, A, B] y) { y = Upsample(x, s) }",
+            9,
+            "the graph has opset 9, and the graph converted by ONNX computes another 'y'. Re-export",
+        ),
+        (
+            "(int64[2] i, float[2] x) => (float[2] y) { z = Gather(x, i)  y = NotThere(z) }",
+            9,
+            "the graph has opset 9, and ONNX's converter fails: ",
+        ),
         ("(float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }", 1000, "the graph has opset 1000, expected at most"),
         (
             "(float[1, 4, 2] x, float[2] s, float[2] b) => (float[1, 4, 2] y)"
