@@ -77,7 +77,7 @@ class Float16(Pass):
             counts.add("inlined", calls)
         infer_shapes(model)
         nodes = all_nodes(model)
-        if not any(_element(value) == FLOAT for value in all_values(model)):
+        if not any(value.dtype == FLOAT for value in all_values(model)):
             counts.leave("no float32 value in the graph")
             return model, counts
         present = {node.op_type for node in nodes} | {node.name for node in nodes}
@@ -95,7 +95,7 @@ class _Conversion:
         self.model, self.nodes, self.options, self.counts = model, nodes, options, counts
         self.names = Names(model)
         self.out_of_range = OutOfRange()
-        self.floats = {value for value in all_values(model) if _element(value) == FLOAT}
+        self.floats = {value for value in all_values(model) if value.dtype == FLOAT}
         features, exact, log_probs = front_end(model), exact_nodes(nodes), log_probabilities(nodes)
         self.computed_in_single = exact | features | log_probs
         # Places that stay float32: (node, index of an input), and (node, index of an output).
@@ -280,7 +280,7 @@ class _Conversion:
         """Return float32 under the output's name; a float16 value with other uses gets another name."""
         outputs = self.model.graph.outputs
         value = outputs[index]
-        if _element(value) == FLOAT:
+        if value.dtype == FLOAT:
             return  # an input that is returned unchanged
         name = str(value.name)
         single = self.singles.get(value)
@@ -289,11 +289,6 @@ class _Conversion:
         outputs[index] = single
         value.name = self.names.new(f"{name}_float16")
         single.name = name
-
-
-def _element(value: ir.Value) -> ir.DataType | None:
-    """Return the dtype of a tensor, or of the tensors in a sequence."""
-    return value.dtype
 
 
 def _set_element(value: ir.Value, dtype: ir.DataType) -> None:
