@@ -90,39 +90,52 @@ BILLION = Shape()  # 0.95 of it
 SPECIAL = ["<pad>", "<s>", "</s>"]  # at the ids that the configuration names
 
 
-def checkpoint(folder: Path, shape: Shape = BILLION) -> Path:
-    """The checkpoint `folder`, written there unless it is there, one tensor in memory at a time."""
+# dtype -> its name in .safetensors and the dtype of the same size that NumPy writes
+STORED = {"float16": ("F16", "<f2"), "bfloat16": ("BF16", "<u2"), "float32": ("F32", "<f4")}
+
+
+def checkpoint(folder: Path, shape: Shape = BILLION, stored: str = "float16") -> Path:
+    """The checkpoint `folder` with weights of the dtype `stored`, written there unless it is there.
+
+    One tensor is in memory at a time.
+    """
     if not (folder / CONFIG_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with step("writing a tokenizer"):
             _write_tokenizer(folder / TOKENIZER)
-        _write_weights(shape, folder / WEIGHTS)
-        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(shape.config()), indent=2))
+        _write_weights(shape, folder / WEIGHTS, stored)
+        config = shape.config() | {"dtype": stored}
+        (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
     return folder
 
 
-def _write_weights(shape: Shape, path: Path) -> None:
+def _write_weights(shape: Shape, path: Path, stored: str) -> None:
     header, end = {}, 0
+    name_in_file, kind = STORED[stored]
     for name, lengths in shape.weights().items():
-        header[name] = {"dtype": "F16", "shape": lengths, "data_offsets": (end, end := end + 2 * prod(lengths))}
+        size = np.dtype(kind).itemsize * prod(lengths)
+        header[name] = {"dtype": name_in_file, "shape": lengths, "data_offsets": (end, end := end + size)}
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-len(encoded) % 8)  # the format aligns the data to 8 bytes
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for array in track(_arrays(shape), "writing random weights", total=len(header)):
-            array.tofile(file)
+            if stored == "bfloat16":
+                (array.view(np.uint32) >> 16).astype(kind).tofile(file)  # its upper half
+            else:
+                array.astype(kind).tofile(file)
 
 
-def _arrays(shape: Shape) -> Iterator[npt.NDArray[np.float16]]:
+def _arrays(shape: Shape) -> Iterator[npt.NDArray[np.float32]]:
     """The weights in their order: normal as LLaMA starts its training, norms one."""
     generator = np.random.default_rng(0)
     for lengths in shape.weights().values():
         if len(lengths) == 1:
-            yield np.ones(lengths, np.float16)
+            yield np.ones(lengths, np.float32)
         else:
             values = generator.standard_normal(lengths, np.float32)
             values *= INITIALIZER_RANGE
-            yield values.astype(np.float16)
+            yield values
 
 
 def _write_tokenizer(path: Path) -> None:

@@ -7,6 +7,7 @@ check is freed when that process ends, so it does not add to the export's own.
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,21 @@ from intaglio.bounds import INTEGER, Bounds
 from intaglio.errors import EngineError
 from intaglio.metrics import cosine, max_abs
 from intaglio.padding import without_padding
-from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.engine import Array, Engine
+from intaglio.runtime.engines.layered_engine import LayeredEngine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.modalities.table import real_positions
 from intaglio.temporary import scratch_directory
 
 Batch = dict[str, Array]  # name -> array
+WHOLE_UP_TO = 1 << 28  # bytes of a bundle; the weights of a larger one are opened layer by layer
+
+
+def block_outputs(layers: Mapping[str, str], lists: Collection[str]) -> list[str]:
+    """The values that the Transformer blocks return, in order: of all modules in the `lists` of blocks."""
+    return [
+        value for path, value in layers.items() if path.rpartition(".")[0] in lists and path.split(".")[-1].isdigit()
+    ]
 
 
 class Checked(msgspec.Struct):
@@ -32,6 +42,13 @@ class Checked(msgspec.Struct):
     cosine: float
     passed: bool
     limit: float  # upper bound of `max_abs`
+
+
+def open_checked(model: Path, cuts: Sequence[str], outputs: Collection[str] | None = None) -> Engine:
+    """Open the ONNX file `model`: one with many weights in parts, cut at the values `cuts`; see `LayeredEngine`."""
+    if cuts and sum(file.stat().st_size for file in model.parent.glob("*") if file.is_file()) > WHOLE_UP_TO:
+        return LayeredEngine(model, cuts, outputs)
+    return OnnxRuntimeEngine(model, outputs=outputs)
 
 
 def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:

@@ -101,12 +101,15 @@ def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) ->
     return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
 
 
-def build_decoder(checkpoint: Checkpoint, family: DecoderFamily) -> DecoderModule:
-    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if any."""
+def build_decoder(checkpoint: Checkpoint, family: DecoderFamily, streamed: bool = False) -> DecoderModule:
+    """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if any.
+
+    `streamed`: as in `build_model`.
+    """
     load("torch")
     from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
 
-    model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks)
+    model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks, streamed)
     drafts = checkpoint.drafts(model.config.num_hidden_layers)
     matrices = {name: mapped.tensor for name, mapped in checkpoint.draft_tensors().items()}
     early_exit = checkpoint.early_exit(model.config.num_hidden_layers)
@@ -132,15 +135,34 @@ def build_speech(checkpoint: Checkpoint, takes_audio: bool) -> SpeechNetwork:
 
 
 def build_model(
-    checkpoint: Checkpoint, weights: Mapping[str, MappedTensor], architecture: str, blocks: str, **extra: bool
+    checkpoint: Checkpoint,
+    weights: Mapping[str, MappedTensor],
+    architecture: str,
+    blocks: str,
+    streamed: bool = False,
+    **extra: bool,
 ) -> Any:
     """Load the checkpoint as a float32 `transformers` model, with the options `extra`; float32 weights stay mapped.
 
-    `blocks` is the path of the list of Transformer blocks; config.json must count all of them.
+    `blocks` is the path of the list of Transformer blocks; config.json must count all of them. `streamed`: large
+    weights are read from their files each time that they are used, so that they are never all in memory.
     """
-    tensors, dtype = {name: mapped.tensor for name, mapped in weights.items()}, load("torch").float32
+    if streamed:
+        from intaglio.exporters.streamed_weights import StreamedWeights
+
+        stream = StreamedWeights(weights)
+        model = _load_complete(checkpoint, stream.state_dict, architecture, blocks, extra)
+        if stream.attach(model):
+            return model
+    tensors = {name: mapped.tensor for name, mapped in weights.items()}
+    return _load_complete(checkpoint, tensors, architecture, blocks, extra)
+
+
+def _load_complete(
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], architecture: str, blocks: str, extra: Mapping[str, bool]
+) -> Any:
     with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
-        model, report = load_state(checkpoint.folder, architecture, tensors, dtype, **extra)
+        model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32, **extra)
     _check_complete(checkpoint, architecture, blocks, report)
     return model
 

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from intaglio.bounds import Bounds
 from intaglio.bundle import Decoder
-from intaglio.exporters.check import Checked, compared, run_check
+from intaglio.exporters.check import Checked, compared, open_checked, run_check
 from intaglio.exporters.decoders.draft_check import stepwise_drafts
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS, exit_outputs, whole_outputs
@@ -46,14 +45,19 @@ def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
 
 
 def check_decoder(
-    model: Path, decoder: Decoder, bounds: Bounds, batches: list[Batch], expected: Mapping[str, list[Logits]]
+    model: Path,
+    decoder: Decoder,
+    bounds: Bounds,
+    batches: list[Batch],
+    expected: Mapping[str, list[Logits]],
+    cuts: Sequence[str],
 ) -> dict[str, Checked]:
-    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`.
+    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`; `cuts` as in `open_checked`.
 
     `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence of each batch in order.
     """
     with scratch_directory("check") as folder:
-        (folder / "texts.json").write_bytes(msgspec.json.encode([decoder, batches]))
+        (folder / "texts.json").write_bytes(msgspec.json.encode([decoder, batches, cuts]))
         run_check("decoders.check", model, folder)
         return {name: _compared(folder / f"{name}.npz", bounds, arrays) for name, arrays in expected.items()}
 
@@ -63,14 +67,16 @@ def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:
         return compared(np.concatenate(list(arrays.values())), np.concatenate(expected), bounds)
 
 
-def stepwise_logits(model: Path, decoder: Decoder, batch: Batch, early: bool = False) -> list[Logits]:
+def stepwise_logits(
+    model: Path, decoder: Decoder, batch: Batch, cuts: Sequence[str] = (), early: bool = False
+) -> list[Logits]:
     """The logits [tokens, vocab] of each sequence of a batch, through the cache; `early`: those of the early exit."""
     collected: list[list[Logits]] = [[] for _ in batch]
     with ExitStack() as opened:
-        whole = OnnxRuntimeEngine(model, outputs=whole_outputs(decoder))
+        whole = open_checked(model, cuts, whole_outputs(decoder))
         session = opened.enter_context(DecoderSession(whole, decoder, len(batch)))
         if early:
-            first = OnnxRuntimeEngine(model, outputs=exit_outputs(decoder))
+            first = open_checked(model, cuts, exit_outputs(decoder))
             session = opened.enter_context(EarlyExitSession(first, session))
         for piece in pieces([len(text) for text in batch]):
             counts = np.array([max(0, min(piece.stop, len(text)) - piece.start) for text in batch])
@@ -95,17 +101,19 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
 
 def _run(model: Path, folder: Path) -> None:
     """The child process: write each output, for all sequences of texts.json in order, to a file of its name."""
-    decoder, batches = msgspec.json.decode((folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch]])
+    decoder, batches, cuts = msgspec.json.decode(
+        (folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch], list[str]]
+    )
     outputs: dict[str, list[Logits]] = {LOGITS: []}
     for batch in batches:
         if decoder.drafts:
-            found = stepwise_drafts(model, decoder, batch, pieces([len(text) for text in batch]))
+            found = stepwise_drafts(model, decoder, batch, pieces([len(text) for text in batch]), cuts)
             outputs[LOGITS] += [logits for logits, _ in found]
             outputs.setdefault(DRAFT_LOGITS, []).extend(drafts for _, drafts in found)
         else:
-            outputs[LOGITS] += stepwise_logits(model, decoder, batch)
+            outputs[LOGITS] += stepwise_logits(model, decoder, batch, cuts)
         if decoder.exit_layer:
-            outputs.setdefault(EXIT_LOGITS, []).extend(stepwise_logits(model, decoder, batch, early=True))
+            outputs.setdefault(EXIT_LOGITS, []).extend(stepwise_logits(model, decoder, batch, cuts, early=True))
     for name, arrays in outputs.items():
         np.savez(folder / f"{name}.npz", *arrays, allow_pickle=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Decoder
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.exporters.check import open_checked
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import (
     ATTENTION_MASK,
@@ -36,16 +37,19 @@ def source_drafts(module: Any, decoder: Decoder, text: list[int]) -> Logits:
     return drafts
 
 
-def stepwise_drafts(model: Path, decoder: Decoder, batch: list[list[int]], cuts: list[slice]) -> list[list[Logits]]:
+def stepwise_drafts(
+    model: Path, decoder: Decoder, batch: list[list[int]], cuts: list[slice], blocks: Sequence[str] = ()
+) -> list[list[Logits]]:
     """The logits [tokens, vocab] and drafts [tokens, drafts, vocab] of each sequence of a batch, through the cache.
 
     The sequences run piece by piece, by `cuts`; each piece overwrites the slots in which the previous one drafted.
+    `blocks`: where to cut the graph, as in `open_checked`.
     """
     longest = max(map(len, batch))
     capacity = 2 * longest + drafted(decoder, longest)
     lengths = np.zeros(len(batch), np.int64)
     collected: list[list[list[Logits]]] = [[[], []] for _ in batch]
-    with OnnxRuntimeEngine(model) as engine:
+    with open_checked(model, blocks) as engine:
         caches = empty_caches(engine.inputs, len(batch), capacity)
         for piece in cuts:
             counts = np.array([len(text[piece]) for text in batch])

@@ -13,7 +13,7 @@ from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
 from intaglio.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.early_exit import EVERY, EarlyExit
 from intaglio.errors import SourceError
-from intaglio.exporters.check import Checked
+from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
@@ -58,7 +58,9 @@ def export_decoder(
         expected = _source_outputs(checkpoint, family, decoder, batches)
     _write(graph, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
-        return check_decoder(draft.model_path, decoder, bounds, batches, expected)
+        return check_decoder(
+            draft.model_path, decoder, bounds, batches, expected, block_outputs(graph.layers, [family.blocks])
+        )
 
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _source_outputs(
 
     texts = [text for batch in batches for text in batch]
     with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        module = build_decoder(checkpoint, family)
+        module = build_decoder(checkpoint, family, streamed=True)
         expected = {LOGITS: [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
         if decoder.drafts:
             expected[DRAFT_LOGITS] = [source_drafts(module, decoder, text) for text in texts]

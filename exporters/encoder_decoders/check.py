@@ -8,7 +8,7 @@ sequences in batches of mixed lengths on both sides, and the decoder in steps th
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from intaglio.bounds import Bounds
 from intaglio.bundle import MODEL, Decoder, Encoder
-from intaglio.exporters.check import Checked, compared, run_check
+from intaglio.exporters.check import Checked, compared, open_checked, run_check
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
-from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.sessions.step import LOGITS, SOURCE_IDS, SOURCE_MASK, empty_caches, next_caches, step_feeds
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
 from intaglio.sentences import sentences
@@ -57,13 +56,14 @@ def check_encoder_decoder(
     bounds: Bounds,
     batches: list[list[Pair]],
     expected: list[dict[str, Floats]],
+    cuts: Sequence[str],
 ) -> dict[str, Checked]:
-    """Run the two ONNX files in `folder` on `batches`; compare with `expected`.
+    """Run the two ONNX files in `folder` on `batches`; compare with `expected`; `cuts` as in `open_checked`.
 
     `expected` holds the arrays of `outputs_of` for every pair, in order.
     """
     with scratch_directory("check") as scratch:
-        (scratch / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches]))
+        (scratch / "texts.json").write_bytes(msgspec.json.encode([decoder, encoder, batches, cuts]))
         run_check("encoder_decoders.check", folder, scratch)
         with np.load(scratch / "outputs.npz", allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in OUTPUTS}
@@ -75,7 +75,9 @@ def joined(outputs: list[dict[str, Floats]], name: str) -> Floats:
     return np.concatenate([arrays[name].reshape(-1, arrays[name].shape[-1]) for arrays in outputs])
 
 
-def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pair]) -> list[dict[str, Floats]]:
+def outputs_of(
+    folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pair], cuts: Sequence[str] = ()
+) -> list[dict[str, Floats]]:
     """The outputs of the graphs in `folder` for every pair of a batch, float32.
 
     cross_key, cross_value  [layers, heads, tokens of the source, head_dim]
@@ -87,11 +89,12 @@ def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pai
     for row, pair in enumerate(batch):
         ids[row, : len(pair.source)] = pair.source
         mask[row, : len(pair.source)] = True
-    with OnnxRuntimeEngine(folder / encoder.file) as engine:
+    with open_checked(folder / encoder.file, cuts) as engine:
         crossed = engine.run({SOURCE_IDS.name: ids, SOURCE_MASK.name: mask})
-    logits = _stepwise_logits(
-        folder / MODEL, decoder, {SOURCE_MASK.name: mask, **crossed}, [pair.written for pair in batch]
-    )
+    with open_checked(folder / MODEL, cuts) as engine:
+        logits = _stepwise_logits(
+            engine, decoder, {SOURCE_MASK.name: mask, **crossed}, [pair.written for pair in batch]
+        )
     found = []
     for row, pair in enumerate(batch):
         read = slice(len(pair.source))
@@ -104,35 +107,34 @@ def outputs_of(folder: Path, decoder: Decoder, encoder: Encoder, batch: list[Pai
 
 
 def _stepwise_logits(
-    model: Path, decoder: Decoder, read: Mapping[str, Array], texts: list[list[int]]
+    engine: Engine, decoder: Decoder, read: Mapping[str, Array], texts: list[list[int]]
 ) -> list[dict[str, Floats]]:
     """The logits of every target sequence of a batch, run in pieces of mixed lengths."""
     cut = pieces([len(text) for text in texts])
     longest = max(piece.stop - piece.start for piece in cut)
     capacity = max(map(len, texts)) + longest
     collected: list[list[Floats]] = [[] for _ in texts]
-    with OnnxRuntimeEngine(model) as engine:
-        caches = empty_caches(engine.inputs, len(texts), capacity)
-        lengths: npt.NDArray[np.int64] = np.zeros(len(texts), np.int64)
-        for piece in cut:
-            real = [text[piece] for text in texts]
-            ids = np.zeros((len(texts), max(map(len, real))), np.int64)
-            for row, tokens in zip(ids, real, strict=True):
-                row[: len(tokens)] = tokens
-            outputs = engine.run({**step_feeds(decoder, ids, lengths, capacity), **caches, **read})
-            caches = next_caches(outputs)
-            for rows, logits, tokens in zip(collected, outputs[LOGITS], real, strict=True):
-                rows.append(logits[: len(tokens)].astype(np.float32))
-            lengths = lengths + np.array([len(tokens) for tokens in real])
+    caches = empty_caches(engine.inputs, len(texts), capacity)
+    lengths: npt.NDArray[np.int64] = np.zeros(len(texts), np.int64)
+    for piece in cut:
+        real = [text[piece] for text in texts]
+        ids = np.zeros((len(texts), max(map(len, real))), np.int64)
+        for row, tokens in zip(ids, real, strict=True):
+            row[: len(tokens)] = tokens
+        outputs = engine.run({**step_feeds(decoder, ids, lengths, capacity), **caches, **read})
+        caches = next_caches(outputs)
+        for rows, logits, tokens in zip(collected, outputs[LOGITS], real, strict=True):
+            rows.append(logits[: len(tokens)].astype(np.float32))
+        lengths = lengths + np.array([len(tokens) for tokens in real])
     return [{LOGITS: np.concatenate(rows)} for rows in collected]
 
 
 def _run(folder: Path, scratch: Path) -> None:
     """The child process: write the outputs for every pair of texts.json, in order, to outputs.npz."""
-    decoder, encoder, batches = msgspec.json.decode(
-        (scratch / "texts.json").read_bytes(), type=tuple[Decoder, Encoder, list[list[Pair]]]
+    decoder, encoder, batches, cuts = msgspec.json.decode(
+        (scratch / "texts.json").read_bytes(), type=tuple[Decoder, Encoder, list[list[Pair]], list[str]]
     )
-    outputs = [arrays for batch in batches for arrays in outputs_of(folder, decoder, encoder, batch)]
+    outputs = [arrays for batch in batches for arrays in outputs_of(folder, decoder, encoder, batch, cuts)]
     np.savez(scratch / "outputs.npz", allow_pickle=False, **{name: joined(outputs, name) for name in OUTPUTS})
 
 

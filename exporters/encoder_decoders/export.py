@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intaglio.bounds import Bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
 from intaglio.errors import SourceError
-from intaglio.exporters.check import Checked
+from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
@@ -52,7 +52,8 @@ def export_encoder_decoder(
         expected = _source_outputs(checkpoint, family, batches)
     _write(graphs, encoder, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
-        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batches, expected)
+        cuts = block_outputs({**encoder.layers, **graphs.decoder.layers}, family.blocks)
+        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batches, expected, cuts)
 
 
 class _Graphs(NamedTuple):
@@ -107,7 +108,7 @@ def _source_outputs(
 
     expected = []
     with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block").eval()
+        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block", streamed=True).eval()
         for pair in (pair for batch in batches for pair in batch):
             states = model.encoder(input_ids=torch.tensor([pair.source]))[0]
             layers = [block.layer[1].EncDecAttention for block in model.decoder.block]

@@ -1,7 +1,7 @@
 """See whether ONNX Runtime opens a graph, in little memory: weights stay in their files, unread.
 
-A graph can be valid by ONNX's checker and still be refused: by the runtime's own inference of types, or for want of a
-kernel. Who writes a graph opens it once before it is used.
+A graph can be valid by ONNX's checker and still be refused: by the runtime's own inference of types, or because a
+kernel is missing. Who writes a graph opens it once before it is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unopenable(NamedTuple):
 def unopenable(path: Path) -> Unopenable | None:
     """Open the ONNX file `path` in ONNX Runtime, with our operators; return why it cannot be opened.
 
-    None as well if that cannot be said: without ONNX Runtime, or for a graph with operators of another library or of a
+    None as well if that is unknown: without ONNX Runtime, or for a graph with operators of another library or of a
     newer version of ours.
     """
     if importlib.util.find_spec("onnxruntime") is None:

@@ -1,0 +1,110 @@
+"""Run a torch model whose large weights stay in the checkpoint's files: each is read when its module runs.
+
+A model in memory takes 4 bytes for each of its parameters, twice the size of the usual checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+
+READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual
+CHUNK = 1 << 20  # elements read and converted at a time
+
+
+class StreamedWeights:
+    """A checkpoint's tensors, for a model to be built from `state_dict` and then prepared by `attach`.
+
+    In `state_dict` a large weight is a stand-in: one number, expanded to the shape. No two of them are equal, so that
+    none is taken for another's copy.
+    """
+
+    def __init__(self, tensors: Mapping[str, MappedTensor]):
+        large = {name: each for name, each in tensors.items() if _is_large(each.tensor)}
+        self._sources = list(large.values())
+        self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
+        stand_ins = {
+            name: self._numbers[index].expand(each.tensor.shape) for index, (name, each) in enumerate(large.items())
+        }
+        self.state_dict = {name: stand_ins.get(name, each.tensor) for name, each in tensors.items()}
+        self._free: list[Tensor] = []  # float32 buffers, flat
+
+    def attach(self, model: nn.Module) -> bool:
+        """Let the modules of `model` read their weights when they run; return whether the model can run so.
+
+        Weights of a Linear, an Embedding or a Conv1D are read for each call; those of other modules are read now:
+        their code may return parts of them. False if a large parameter is no stand-in, as the library combined several.
+        """
+        for module in model.modules():
+            for name, parameter in [*module._parameters.items(), *module._buffers.items()]:
+                if parameter is None or not _is_large(parameter):
+                    continue
+                index = self._index(parameter)
+                if index is None:
+                    return False
+                if name == "weight" and _only_multiplies(module):
+                    self._stream(module, index)
+                else:
+                    parameter.data = self._sources[index].tensor.to(torch.float32)
+        return True
+
+    def _index(self, parameter: Tensor) -> int | None:
+        """The number of the stand-in that `parameter` is."""
+        offset, rest = divmod(parameter.data_ptr() - self._numbers.data_ptr(), self._numbers.element_size())
+        return offset if rest == 0 and 0 <= offset < len(self._sources) else None
+
+    def _stream(self, module: nn.Module, index: int) -> None:
+        stand_in = module._parameters["weight"]
+
+        def begin(module: nn.Module, inputs: Any) -> None:
+            source = self._sources[index]
+            buffer = self._buffer(source.tensor.numel())
+            _read(source, buffer)
+            module._parameters["weight"] = buffer.view(source.tensor.shape)  # type: ignore[assignment]
+
+        def end(module: nn.Module, inputs: Any, output: Any) -> None:
+            used = module._parameters["weight"]
+            if used is not None and used is not stand_in:
+                self._free.append(used.view(-1))
+            module._parameters["weight"] = stand_in
+
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end)
+
+    def _buffer(self, elements: int) -> Tensor:
+        """A buffer of so many elements: the beginning of a free one, whose storage is at least as large."""
+        for position, buffer in enumerate(self._free):
+            if buffer.untyped_storage().nbytes() >= 4 * elements:
+                whole = self._free.pop(position)
+                return whole.new_empty(0).set_(whole.untyped_storage(), 0, (elements,))
+        self._free.clear()  # too small: one that fits all takes their place
+        return torch.empty(elements, dtype=torch.float32)
+
+
+def _is_large(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and 4 * tensor.numel() > READ_ABOVE
+
+
+def _only_multiplies(module: nn.Module) -> bool:
+    """Whether the module's output never shares memory with its weight."""
+    return isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"
+
+
+def _read(source: MappedTensor, target: Tensor) -> None:
+    """Read a tensor from its file into the flat float32 `target`, without mapping it."""
+    elements, size = source.tensor.numel(), source.tensor.element_size()
+    part = torch.empty(min(CHUNK, elements), dtype=source.tensor.dtype)
+    raw = memoryview(part.view(torch.uint8).numpy())
+    with source.path.open("rb", buffering=0) as file:
+        file.seek(source.offset)
+        for start in range(0, elements, CHUNK):
+            count = min(CHUNK, elements - start)
+            if file.readinto(raw[: count * size]) != count * size:
+                raise OSError(f"{source.path}: ended while it was read")
+            target[start : start + count].copy_(part[:count])

@@ -1,0 +1,100 @@
+"""The check of a large export has one layer's weights in memory at a time, and compares the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_decoders import FAMILIES, save_decoder
+from tiny_encoder_decoders import save_encoder_decoder
+
+from intaglio.bundle import Bundle
+from intaglio.exporters import check, streamed_weights
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
+from intaglio.exporters.families import find_decoder
+from intaglio.exporters.source import build_decoder, build_model
+from intaglio.runtime.engines.layered_engine import LayeredEngine
+
+IDS = [5, 9, 77, 3, 200]
+TEXTS = [[1, 2, 3, 4, 5, 6, 7], [9, 8, 7, 6]]
+
+
+def in_bfloat16(folder: Path) -> None:
+    weights = {name: tensor.bfloat16().contiguous() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_with_streamed_weights_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, stored: str
+) -> None:
+    folder = save_decoder(tmp_path / family, family)
+    if stored == "bfloat16":
+        in_bfloat16(folder)
+    checkpoint = Checkpoint.open(str(folder))
+    found = find_decoder(checkpoint.config)
+    assert found is not None
+    monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
+    monkeypatch.setattr(streamed_weights, "CHUNK", 1000)
+    with torch.inference_mode():
+        expected = build_decoder(checkpoint, found).logits(torch.tensor([IDS]))
+        module = build_decoder(checkpoint, found, streamed=True)
+        for _ in range(2):
+            assert torch.equal(module.logits(torch.tensor([IDS])), expected)
+    numbers = {each.untyped_storage().nbytes() // 4 for each in module.parameters() if each.numel() > 250}
+    assert numbers == {len([each for each in checkpoint.tensors().values() if each.tensor.numel() > 250])}
+
+
+def test_t5_with_streamed_weights_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint.open(str(save_encoder_decoder(tmp_path / "t5", "t5")))
+    monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
+    ids = torch.tensor([IDS])
+    with torch.inference_mode():
+        plain, streamed = (
+            build_model(checkpoint, checkpoint.tensors(), "T5ForConditionalGeneration", "block", each).eval()
+            for each in (False, True)
+        )
+        expected = plain(input_ids=ids, decoder_input_ids=ids).logits
+        assert torch.equal(streamed(input_ids=ids, decoder_input_ids=ids).logits, expected)
+
+
+@pytest.fixture
+def cut_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "WHOLE_UP_TO", 0)
+
+
+def test_a_decoder_cut_at_its_blocks_computes_the_same(
+    cut_anyway: None, make_decoder: Callable[..., tuple[Path, Path]]
+) -> None:
+    bundle = Bundle.open(make_decoder("llama")[1])
+    assert bundle.manifest.decoder is not None
+    cuts = check.block_outputs(bundle.manifest.layers, ["model.layers"])
+    assert len(cuts) == bundle.manifest.decoder.layers
+    whole = stepwise_logits(bundle.model_path, bundle.manifest.decoder, TEXTS)
+    with check.open_checked(bundle.model_path, cuts) as engine:
+        assert isinstance(engine, LayeredEngine) and len(engine._parts) == len(cuts) + 1
+    found = stepwise_logits(bundle.model_path, bundle.manifest.decoder, TEXTS, cuts)
+    for mine, expected in zip(found, whole, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def test_an_encoder_decoder_cut_at_its_blocks_computes_the_same(
+    cut_anyway: None, make_encoder_decoder: Callable[..., tuple[Path, Path]]
+) -> None:
+    bundle = Bundle.open(make_encoder_decoder("t5")[1])
+    decoder, encoder = bundle.manifest.decoder, bundle.manifest.encoder
+    assert decoder is not None and encoder is not None
+    pairs = [Pair([5, 6, 7, 8], [0, 3, 4]), Pair([9, 10], [0, 11, 12, 13])]
+    cuts = check.block_outputs({**encoder.layers, **bundle.manifest.layers}, ["encoder.block", "decoder.block"])
+    assert len(cuts) == 5
+    expected = outputs_of(bundle.path, decoder, encoder, pairs)
+    for mine, theirs in zip(outputs_of(bundle.path, decoder, encoder, pairs, cuts), expected, strict=True):
+        for name, array in theirs.items():
+            np.testing.assert_allclose(mine[name], array, rtol=0, atol=1e-5 * float(np.abs(array).max()))
