@@ -6,13 +6,12 @@ A model in memory takes 4 bytes for each of its parameters, twice the size of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
 READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual
 CHUNK = 1 << 20  # elements read and converted at a time
