@@ -2,6 +2,7 @@
 
     IntaglioError
     ├── UsageError          an invalid option or argument
+    │   └── ContextLengthError  a prompt or text of more tokens than the model takes
     ├── SourceError         a checkpoint that cannot be exported
     ├── BundleError         a bundle that is missing, damaged, or from a newer version
     ├── StorageError        a file cannot be written: disk full, read-only, no permission
@@ -30,6 +31,10 @@ class IntaglioError(Exception):
 
 class UsageError(IntaglioError):
     """An invalid option or argument."""
+
+
+class ContextLengthError(UsageError):
+    """A prompt or text of more tokens than the model takes."""
 
 
 class SourceError(IntaglioError):

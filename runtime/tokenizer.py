@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle import Bundle
-from intaglio.errors import BundleError, UsageError, one_line
+from intaglio.errors import BundleError, ContextLengthError, UsageError, one_line
 from intaglio.input_files import read_text
 from intaglio.manifest import LONGEST
 from intaglio.runtime.tokenizer_config import (
@@ -114,11 +114,11 @@ class Tokenizer:
         return [TokenSequence(encoding.ids, encoding.type_ids) for encoding in self.backend.encode_batch(list(texts))]
 
     def check_length(self, text: str, sequence: TokenSequence) -> None:
-        """Raise `UsageError` for a text of more tokens than the model takes."""
+        """Raise `ContextLengthError` for a text of more tokens than the model takes."""
         if self.max_length is not None and len(sequence.ids) > self.max_length:
-            raise UsageError(
+            raise ContextLengthError(
                 f"text of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
-                "Split it, or truncate it with --truncate."
+                "Split it, or shorten it."
             )
 
     def pad(self, sequences: Sequence[TokenSequence]) -> dict[str, npt.NDArray[np.int64]]:
@@ -165,7 +165,7 @@ def longest_token(backend: Backend) -> int:
 
 
 def check_characters(text: str, tokens: int, longest: int) -> None:
-    """Raise `UsageError` for a text that cannot fit into `tokens` tokens of at most `longest` characters each.
+    """Raise `ContextLengthError` for a text that cannot fit into `tokens` tokens of at most `longest` characters each.
 
     It takes little time, unlike tokenization, which returns the exact number for short texts. Spaces are not counted,
     as some tokenizers drop them.
@@ -174,7 +174,7 @@ def check_characters(text: str, tokens: int, longest: int) -> None:
         return
     characters = len(text) - sum(map(text.count, string.whitespace))
     if characters > tokens * longest:
-        raise UsageError(
+        raise ContextLengthError(
             f"prompt of {characters} characters without spaces: the model takes at most {tokens} tokens of at most "
             f"{longest} characters. Shorten the prompt."
         )

@@ -209,7 +209,7 @@ class Api:
             late = f"the response took more than {seconds:g} seconds. Send fewer texts."
             raise ApiError(504, late, "timeout_error") from None
         except Exception as error:
-            raise api_error(error) from error
+            raise api_error(error, "input") from error
         record.prompt_tokens = response.usage.prompt_tokens
         self.metrics.encoded(model.name, record.prompt_tokens, time.perf_counter() - began)
         return _json(response)

@@ -15,6 +15,7 @@ async def read_body(request: Request, options: ServerOptions) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a browser sends other types to any server, without asking it first
         raise ApiError(415, f"content type {kind[:60]!r}: expected application/json. Set the header Content-Type.")
+    check_encoding(request)
     said = request.headers.get("content-length", "0")
     if said.isdigit() and int(said) > options.max_body_bytes:
         raise _too_long(options)
@@ -33,6 +34,14 @@ async def read_body(request: Request, options: ServerOptions) -> bytes:
     except ClientDisconnect:
         raise invalid("the client went away before the whole body arrived.") from None
     return b"".join(parts)
+
+
+def check_encoding(request: Request) -> None:
+    """Raise `ApiError` for a body that is compressed."""
+    encoding = ", ".join(request.headers.getlist("content-encoding")).lower()
+    if encoding.strip() not in ("", "identity"):
+        said = f"content encoding {encoding[:60]!r}: the server takes bodies without one."
+        raise ApiError(415, f"{said} Send the body uncompressed, without the header Content-Encoding.")
 
 
 def _too_long(options: ServerOptions) -> ApiError:

@@ -154,6 +154,8 @@ class ChatCompletionChunk(msgspec.Struct):
 class ChatFormatter(Formatter):
     """Formats texts as answers to a conversation."""
 
+    prompt = "messages"
+
     def __init__(self, fields: ChatRequest, model: DecoderModel, max_choices: int):
         """Raises `ApiError` for fields out of range."""
         if fields.n > max_choices:

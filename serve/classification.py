@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from intaglio.errors import UsageError
 from intaglio.serve.embeddings import Usage, inputs, usage
 from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.errors import FieldError
 
 
 class ClassificationRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,7 +44,8 @@ async def classify(request: ClassificationRequest, worker: EncoderWorker, model:
     """
     task = worker.manifest.task
     if task != "classify":
-        raise UsageError(f"model {model}: its task is {task}, /v1/classify needs classify. Choose another model.")
+        said = f"model {model}: its task is {task}, /v1/classify needs classify. Choose another model."
+        raise FieldError(said, "model")
     results = await worker.run(inputs(request.input))
     labels = worker.manifest.labels
     data = []

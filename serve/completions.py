@@ -65,6 +65,8 @@ class Completion(msgspec.Struct):
 class CompletionFormatter(Formatter):
     """Formats texts as completions."""
 
+    prompt = "prompt"
+
     def __init__(self, fields: CompletionRequest, model: DecoderModel, max_choices: int):
         """Raises `ApiError` for fields out of range."""
         prompts = _prompts(fields, model.vocabulary)

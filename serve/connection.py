@@ -1,12 +1,27 @@
-"""The connections of a server: clients that send nothing, or read nothing, are disconnected."""
+"""The connections of a server: what a client may send without a request, and how long the server waits for it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+from types import SimpleNamespace
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import msgspec
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from intaglio.serve.errors import ApiError
 from intaglio.serve.options import ServerOptions
+
+HEAD_BYTES = 1 << 16  # of a request line and headers; of trailers, and of anything else between the bytes of a body
+HEADERS = 100  # of a request, trailers included
+PIECE = 1 << 12  # bytes that are parsed at a time: the limit above is exceeded by less than this
+LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 22  # what a refused client may still send, so that it reads the answer
+BEGINNING = b"HTTP/1.1 "  # of every response
+PROBES = (0.02, 1.0)  # seconds until the first check whether a client is gone, and between later ones
+
+log = logging.getLogger(__name__)
 
 
 def connection_class(options: ServerOptions) -> type[HttpToolsProtocol]:
@@ -19,18 +34,28 @@ def connection_class(options: ServerOptions) -> type[HttpToolsProtocol]:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed if it waits too long for its client.
+    """A connection that is closed if it waits too long for its client, or if the client sends too much beside bodies.
 
     1. For the headers of a request: `body_timeout` seconds after the connection began, or after it could have been
        closed as idle. uvicorn itself limits only the idle time between a response and the next byte.
     2. For the client to read: `send_timeout` seconds without a byte leaving this process, whatever the response is.
        uvicorn waits for ever, and it waits for unsent bytes even when it closes a connection.
+    3. Headers are counted while they arrive, and trailers too, which uvicorn would add to the headers.
+    4. A client that closes only its sending half gets all its responses. uvicorn takes it for gone.
     """
 
     body_timeout: float
     send_timeout: float
     _headers_due: asyncio.TimerHandle | None = None
     _read_due: asyncio.TimerHandle | None = None
+    _gone_due: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None  # the one that is answered; those in the pipeline wait
+    _bytes = 0  # since the last header block or byte of a body
+    _headers = 0  # of the last request
+    _in_body = False
+    _too_large = False
+    _refused = False
+    _discarded = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected."""
@@ -41,14 +66,58 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection ended."""
-        _cancel(self._headers_due)
-        _cancel(self._read_due)
+        for timer in (self._headers_due, self._read_due, self._gone_due):
+            _cancel(timer)
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        for start in range(0, len(data), PIECE):
+            if self.transport.is_closing():
+                return
+            if self._refused:
+                self._discard(len(data) - start)
+                return
+            piece = data[start : start + PIECE]
+            self._bytes += len(piece)
+            super().data_received(piece)
+            if self._bytes > HEAD_BYTES and not self._refused:
+                self._too_large = True
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._headers = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A complete header or trailer; trailers are not used."""
+        self._headers += 1
+        if self._headers > HEADERS:
+            self._too_large = True
+            raise ValueError("too many headers")  # the parser stops, and `send_400_response` is called
+        if not self._in_body:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """A request begins."""
         _cancel(self._headers_due)
+        self._bytes, self._in_body = 0, True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Bytes of a body."""
+        self._bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The last byte of a request."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """A request ends, and the next one may follow, unless it is here already."""
@@ -64,6 +133,89 @@ class Connection(HttpToolsProtocol):
     def _check_headers(self) -> None:
         """Disconnect a client that has sent no request; a closing connection has a response to finish."""
         if not self.transport.is_closing():
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or too large a one; what was asked for before is answered first."""
+        if self._too_large:
+            limits = f"{HEAD_BYTES} bytes or {HEADERS} headers"
+            error = ApiError(431, f"the request line and headers exceed {limits}. Send fewer and shorter headers.")
+        else:
+            error = ApiError(400, "this is not valid HTTP. Send an HTTP/1.1 request.")
+        log.warning("%s: %s", self.client[0] if self.client else "a client", error)
+        self._refuse(error)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with `error`, and close the connection when the client has had the time to read it."""
+        self._refused = True
+        cycle, following = self.cycle, not self._in_body
+        if cycle is not None and not cycle.response_complete and (following or cycle.response_started):
+            cycle.keep_alive = False  # its response comes first, and is the last one
+            return
+        if cycle is not None and cycle is not self._running:  # part of a request that waits for others
+            self.transport.abort()
+            return
+        if cycle is None or following or not cycle.response_started:
+            body = msgspec.json.encode(error.body)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[error.status] + head + body)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        # Closing at once would reset the connection of a client that still sends, which loses the answer.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._gone_due = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > LINGER_BYTES:
+            self.transport.abort()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more: it gets the responses to all complete requests, if it still reads.
+
+        With TLS, asyncio closes the connection in any case.
+        """
+        cycle = self.cycle
+        if self.scheme == "https" or cycle is None or cycle.response_complete:
+            return False
+        if cycle.more_body:
+            if not self._refused:
+                self._refuse(ApiError(400, "the body ended early. Send as many bytes as its header says."))
+            return False
+        cycle.keep_alive = False
+        self._check_presence(PROBES[0])
+        self._probe()
+        return True
+
+    def _probe(self) -> None:
+        """Send what changes no response, which the kernel of a client that is gone rejects.
+
+        That is the beginning of the status line, or in a chunked response a leading zero of the next chunk's size.
+        """
+        running, transport = self._running, self.transport
+        assert running is not None, "there is a request"
+        if not running.response_started:
+
+            def write(data: bytes) -> None:
+                running.transport = transport
+                transport.write(data.removeprefix(BEGINNING))
+
+            running.transport = SimpleNamespace(  # type: ignore[assignment]
+                write=write, close=transport.close, is_closing=transport.is_closing
+            )
+            transport.write(BEGINNING)
+        elif running.chunked_encoding and not running.response_complete:
+            transport.write(b"0")
+
+    def _check_presence(self, seconds: float) -> None:
+        """Disconnect a client that has rejected what was sent, and look again later."""
+        self._gone_due = self.loop.call_later(seconds, self._check_presence, PROBES[1])
+        sock = self.transport.get_extra_info("socket")
+        if not self.transport.is_closing() and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
 
     def pause_writing(self) -> None:

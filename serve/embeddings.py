@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intaglio.errors import UsageError
 from intaglio.runtime.run_texts import EMBEDDING_TASKS, Ran
 from intaglio.serve.encoder_worker import EncoderWorker, Text
+from intaglio.serve.errors import FieldError
 
 MAX_INPUTS = 2048  # of a request, as in OpenAI's service
 
@@ -60,13 +61,13 @@ async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, m
     task = worker.manifest.task
     if task not in EMBEDDING_TASKS:
         expected = " or ".join(EMBEDDING_TASKS)
-        raise UsageError(f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model.")
+        said = f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model."
+        raise FieldError(said, "model")
     results = await worker.run(inputs(request.input))
     vectors = [_vector(result) for result in results]
     if request.dimensions not in (None, width := len(vectors[0])):
-        raise UsageError(
-            f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."
-        )
+        said = f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."
+        raise FieldError(said, "dimensions")
     encode = _base64 if request.encoding_format == "base64" else _numbers
     data = [Embedding(index, encode(vector)) for index, vector in enumerate(vectors)]
     return EmbeddingsResponse(data, model, usage(results))

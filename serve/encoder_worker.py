@@ -160,7 +160,8 @@ class EncoderWorker(Closing):
                     raise UsageError("no tokens, expected at least one. Add text, or leave it out.")
                 self._runner.check(text if isinstance(text, str) else "", sequence)
             except UsageError as error:
-                raise UsageError(f"input[{place}]: {error}" if len(texts) > 1 else f"input: {error}") from error
+                where = f"input[{place}]" if len(texts) > 1 else "input"
+                raise type(error)(f"{where}: {error}") from error
             found.append(sequence)
         return found
 

@@ -9,7 +9,7 @@ import logging
 
 import msgspec
 
-from intaglio.errors import BusyError, IntaglioError, UsageError, one_line
+from intaglio.errors import BusyError, ContextLengthError, IntaglioError, UsageError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,14 @@ class ApiError(Exception):
         return {**headers, "WWW-Authenticate": "Bearer"} if self.status == 401 else headers
 
 
+class FieldError(UsageError):
+    """A field of a request that does not fit the model."""
+
+    def __init__(self, message: str, param: str):
+        super().__init__(message)
+        self.param = param
+
+
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A request that is wrong, whose field `param` is to be changed."""
     return ApiError(400, message, param=param, code=code)
@@ -65,8 +73,10 @@ def unsupported(field: str) -> ApiError:
     return invalid(f"{field!r} is not supported by this server. Leave it out.", field)
 
 
-def api_error(error: Exception) -> ApiError:
+def api_error(error: Exception, prompt: str | None = None) -> ApiError:
     """Convert any exception of the runtime. An unknown one is a bug in intaglio, and the server continues.
+
+    `prompt`: the field that holds the prompts or texts of the request.
 
     Errors that are not the client's are logged.
     """
@@ -76,7 +86,9 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, BusyError):
         return ApiError(429, message, "rate_limit_error", code="queue_full", retry_after=RETRY_AFTER)
     if isinstance(error, UsageError):
-        return ApiError(400, message)
+        code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
+        param = error.param if isinstance(error, FieldError) else prompt
+        return ApiError(400, message, param=param, code=code)
     if not isinstance(error, IntaglioError):
         message = f"a bug in intaglio: {type(error).__name__}: {message}"
     log.error("%s", message, exc_info=error)

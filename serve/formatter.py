@@ -29,6 +29,7 @@ class Formatter(ABC):
     """Turns the events of an HTTP request's texts into one response, or into the chunks of a stream."""
 
     requests: Sequence[GenerationRequest]  # one per text
+    prompt: str  # the field of the request that holds the prompts
     streams: bool  # whether the client wants a stream
     last: bytes = b"data: [DONE]\n\n"  # the end of a stream
 

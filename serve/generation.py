@@ -18,7 +18,7 @@ async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> 
     try:
         stream = await worker.submit(formatter.requests)
     except Exception as error:
-        raise api_error(error) from error
+        raise api_error(error, formatter.prompt) from error
     too_late = ApiError(504, f"the response took more than {timeout:g} seconds. Ask for fewer tokens.", "timeout_error")
     stream.expire_after(timeout, too_late)
     return stream

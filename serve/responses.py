@@ -68,7 +68,7 @@ class ResponseUsage(msgspec.Struct):
 class Incomplete(msgspec.Struct):
     """Why a response is incomplete."""
 
-    reason: Literal["max_output_tokens"] = "max_output_tokens"
+    reason: Literal["max_output_tokens", "stop"] = "max_output_tokens"  # "stop": a stop string cut a call off
 
 
 class ResponseObject(msgspec.Struct):
@@ -116,6 +116,7 @@ class Event(msgspec.Struct, omit_defaults=True):
 class ResponseFormatter(Formatter):
     """Formats a text as a response of items: messages and calls, in the order in which they were written."""
 
+    prompt = "input"
     last = b""
 
     def __init__(self, fields: ResponsesRequest, model: DecoderModel, max_choices: int):
@@ -176,9 +177,7 @@ class ResponseFormatter(Formatter):
                 case CallEnded():
                     chunks += self._close("completed")
         if part.result is not None:
-            complete = self._answer.finish_reason != "length"
-            chunks += self._close("completed" if complete else "incomplete")
-            self._finish(complete)
+            chunks += self._finish()
         return chunks
 
     def end(self) -> list[Chunk]:
@@ -194,15 +193,19 @@ class ResponseFormatter(Formatter):
         self._response.status, self._response.error = "failed", error.body.error
         return [self._chunk("response.failed", response=self._response)]
 
-    def _finish(self, complete: bool) -> None:
+    def _finish(self) -> list[Chunk]:
         result = self._answer.result
         assert result is not None, "the text has ended"
         response, read, written = self._response, result.prompt_tokens, len(result.tokens)
-        response.status = "completed" if complete else "incomplete"
-        response.incomplete_details = None if complete else Incomplete()
+        if self._answer.finish_reason == "length":
+            response.incomplete_details = Incomplete()
+        elif self._answer.cut_off:
+            response.incomplete_details = Incomplete("stop")
+        response.status = "completed" if response.incomplete_details is None else "incomplete"
         response.usage = ResponseUsage(
             read, CachedTokens(result.reused_tokens), written, ReasoningTokens(), read + written
         )
+        return self._close(response.status)
 
     def _add_message(self) -> list[Chunk]:
         message = OutputMessage(new_id("msg"), "in_progress", [])

@@ -14,6 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from intaglio.serve.bodies import check_encoding
 from intaglio.serve.errors import RETRY_AFTER, ApiError, invalid
 from intaglio.serve.options import ServerOptions
 
@@ -58,6 +59,7 @@ class Uploads:
     async def read(self, request: Request) -> tuple[list[tuple[str, str]], Upload]:
         """Return the fields of a form, and its file. Raises `ApiError` for anything else, and what exceeds a limit."""
         boundary = _boundary(request)
+        check_encoding(request)
         self._check_origin(request)
         said = request.headers.get("content-length", "0")
         if said.isdigit() and int(said) > self._options.max_upload_bytes + FORM_BYTES:

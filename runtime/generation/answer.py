@@ -42,7 +42,7 @@ class Answer:
         if self.parser is not None:
             events = self.parser.feed(part.text)
             if part.result is not None:
-                events += self.parser.finish()
+                events += self.parser.finish(part.result.stopped != "eos", part.result.stop_string or "")
         elif part.text:
             events = [ContentPiece(part.text)]
         for event in events:
@@ -55,11 +55,16 @@ class Answer:
         return events
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the text ended within a call."""
+        return self.parser is not None and self.parser.cut_off
+
+    @property
     def finish_reason(self) -> str:
-        """Why the text ended, in the words of OpenAI's API."""
+        """Why the text ended, in the words of OpenAI's API; "tool_calls" if all calls are complete."""
         assert self.result is not None, "the text has ended"
         reason = finish_reason(self.result)
-        return "tool_calls" if self.calls and reason == "stop" else reason
+        return "tool_calls" if self.calls and reason == "stop" and not self.cut_off else reason
 
 
 def finish_reason(result: Generated) -> str:

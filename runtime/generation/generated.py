@@ -32,3 +32,4 @@ class Generated(msgspec.Struct):
     prompt_seconds: float  # from then until the first tokens
     seconds: float  # from then until the last token
     logprobs: list[TokenLogprobs] | None = None  # one for each token, if the request asks for them
+    stop_string: str | None = None  # the one that ended the text

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 from intaglio.bundle import Bundle
-from intaglio.errors import UsageError
+from intaglio.errors import ContextLengthError, UsageError
 from intaglio.runtime.generation.chat import ChatPrompt, ChatTemplate, Message
 from intaglio.runtime.tokenizer import check_characters, check_unicode, check_words, longest_token, read_backend
 
@@ -40,7 +40,7 @@ class PromptLimit(NamedTuple):
         if not tokens:
             raise UsageError("the prompt is empty, expected at least one token. Add text to it.")
         if tokens > self.tokens:
-            raise UsageError(f"prompt of {tokens} tokens: {self.said}. Shorten the prompt.")
+            raise ContextLengthError(f"prompt of {tokens} tokens: {self.said}. Shorten the prompt.")
 
 
 class PromptReader:

@@ -201,6 +201,7 @@ class RequestState:
             prompt_seconds=reading,
             seconds=total,
             logprobs=None if self._recorder is None else list(self._logprobs),
+            stop_string=self._stream.stopped,
         )
 
 

@@ -56,6 +56,62 @@ def test_a_streamed_call_is_the_same(client: openai.OpenAI) -> None:
     assert reasons[-1] == "tool_calls"
 
 
+def streamed_answer(client: openai.OpenAI, **options: Any) -> tuple[str, list[str], str | None]:
+    """The content, the calls' arguments, and why the text ended."""
+    content, arguments, reason = "", list[str](), None
+    for chunk in ask(client, stream=True, **options):
+        delta, reason = chunk.choices[0].delta, chunk.choices[0].finish_reason or reason
+        content += delta.content or ""
+        for call in delta.tool_calls or []:
+            arguments += [""] * (call.index + 1 - len(arguments))
+            arguments[call.index] += call.function.arguments or ""
+    return content, arguments, reason
+
+
+# Where a call ends too early: in the marker, before the name, in the arguments, and after them.
+CUTS = [
+    ({"stop": "ol_call>"}, [], "stop"),
+    ({"stop": '"name"'}, [], "stop"),
+    ({"stop": "place"}, ['{"'], "stop"),
+    ({"stop": "</tool_call>"}, None, "tool_calls"),
+    ({"max_tokens": 1}, [], "length"),
+    ({"max_tokens": 8}, [], "length"),
+]
+
+
+@pytest.mark.parametrize(("limit", "arguments", "reason"), CUTS)
+def test_a_call_that_is_cut_off_is_none_and_leaves_no_markup(
+    client: openai.OpenAI, limit: dict[str, Any], arguments: list[str] | None, reason: str
+) -> None:
+    options = {"tool_choice": NAMED, "temperature": 1.5, "seed": 1, **limit}
+    choice = ask(client, **options).choices[0]
+    found = [call.function.arguments for call in choice.message.tool_calls or []]
+    assert choice.finish_reason == reason
+    assert not choice.message.content
+    assert found == arguments if arguments is not None else json.loads(found[0])
+    assert streamed_answer(client, **options) == ("", found, reason)
+
+
+@pytest.mark.parametrize(("limit", "arguments", "reason"), CUTS)
+def test_a_response_whose_call_is_cut_off_is_incomplete(
+    client: openai.OpenAI, limit: dict[str, Any], arguments: list[str] | None, reason: str
+) -> None:
+    most = {"max_output_tokens": limit["max_tokens"]} if "max_tokens" in limit else {}
+    options: dict[str, Any] = {"model": "lm", "input": "Weather?", "tools": FLAT, "temperature": 1.5, **most}
+    options |= {"tool_choice": {"type": "function", "name": "weather"}, "extra_body": {"seed": 1, **limit}}
+    options["extra_body"].pop("max_tokens", None)
+    found = client.responses.create(**options)
+    event = list(client.responses.create(stream=True, **options))[-1]
+    expected = "completed" if reason == "tool_calls" else "incomplete"
+    for response in found, event.response:
+        assert response.status == expected
+        assert [item.status for item in response.output] == [expected] * (arguments is None or len(arguments))
+        assert response.output_text == ""
+        why = response.incomplete_details and response.incomplete_details.reason
+        assert why == {"stop": "stop", "length": "max_output_tokens"}.get(reason)
+    assert event.type == f"response.{expected}"
+
+
 def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
     message = ask(client, tool_choice="required", parallel_tool_calls=False, seed=0).choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]

@@ -64,6 +64,7 @@ class ToolCallParser:
         self._again = ""  # the next character, if it was read already
         self._started = 0  # number of calls that were reported
         self._open = False  # whether the last of them is not complete
+        self.cut_off = False  # whether the text ended within a call; known after `finish`
         self._reader = self._read()
         next(self._reader)
 
@@ -73,13 +74,30 @@ class ToolCallParser:
             self._reader.send(character)
         return self._taken()
 
-    def finish(self) -> list[ToolEvent]:
-        """Return the rest at the end of the text: what was held back, if it is not part of a call."""
+    def finish(self, cut: bool = False, following: str = "") -> list[ToolEvent]:
+        """Return the rest at the end of the text: what was held back, if it is not part of a call.
+
+        `cut`: the model did not end the text itself. What is held back is the beginning of a call then, and is dropped,
+        unless `following`, the characters that would have come next as far as they are known, shows that it is none.
+        """
         rest = self._held.strip(SPACE)
-        if not self._started or (rest and not self._open and not (self._style.closing or "").startswith(rest)):
+        self.cut_off = self._open or (cut and self._begins_call(following))
+        is_content = not self._started or (rest and not (self._style.closing or "").startswith(rest))
+        if is_content and not self.cut_off:
             self._give_up()
         self._held = ""
         return self._taken()
+
+    def _begins_call(self, following: str) -> bool:
+        """Whether what is held back begins a call, if the text continues with `following`.
+
+        Content before a marker never has a brace held back.
+        """
+        held, opening = self._held.lstrip(SPACE), self._style.opening
+        if held.startswith(("{", opening)):
+            return True
+        text = held + following
+        return bool(held) and (opening.startswith(text) or text.startswith(opening))
 
     def _taken(self) -> list[ToolEvent]:
         events, self._events = self._events, []

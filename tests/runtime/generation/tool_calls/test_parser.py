@@ -44,12 +44,12 @@ objects = st.dictionaries(
 Parsed = tuple[str, list[tuple[str, str, bool]]]  # content; name, arguments, whether it ended
 
 
-def parsed(style: ToolCallFormat, pieces: list[str]) -> Parsed:
+def parsed(style: ToolCallFormat, pieces: list[str], cut: bool = False, following: str = "") -> Parsed:
     """What the events add up to; each call's events are in order, and between no others."""
     parser = ToolCallParser(style, {"weather", "now"})
     content, calls = "", list[tuple[str, str, bool]]()
     ids = set()
-    for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish():
+    for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish(cut, following):
         match event:
             case ContentPiece(text):
                 assert text
@@ -194,3 +194,72 @@ def test_the_ids_have_the_length_that_templates_check() -> None:
 def test_half_of_a_surrogate_pair_in_a_name_is_replaced() -> None:
     (_, calls) = parsed(HERMES, ['<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'])
     assert calls == [("?", "{}", True)]
+
+
+def written(style: ToolCallFormat, opening: bool = True) -> str:
+    """Two calls as a model writes them, or one where the format has no more."""
+    body = f'{{"name": "weather", "{style.arguments}": {{"city": "a<b[c"}}}}'
+    second = "" if style.between is None else style.between + body.replace("weather", "now")
+    return f"{style.opening * opening}{style.before}{body}{second}{style.after}"
+
+
+@styles
+@pytest.mark.parametrize("content", ["", "Sure.", "a < b\n[TOOL"])
+def test_no_markup_of_a_call_that_is_cut_anywhere_is_content(style: ToolCallFormat, content: str) -> None:
+    text = f"{content}\n{written(style)}\n"
+    whole = parsed(style, [text])[1]
+    for place in range(len(content) + 1, len(text) + 1):
+        found, calls = parsed(style, [text[:place]], cut=True)
+        assert found.rstrip() == content
+        for (name, arguments, ended), call in zip(calls, whole, strict=False):
+            assert name == call[0]
+            assert call[1].startswith(arguments)
+            assert not ended or arguments == call[1]
+
+
+def test_no_markup_of_a_call_without_a_marker_is_content_if_it_is_cut() -> None:
+    text = written(LLAMA, opening=False)
+    assert all(parsed(LLAMA, [text[:place]], cut=True)[0] == "" for place in range(len(text) + 1))
+
+
+@styles
+@given(text=texts, places=st.lists(st.integers(0, 400), max_size=8), following=st.sampled_from(["", *FRAGMENTS]))
+def test_a_cut_loses_no_more_than_what_may_begin_a_call(
+    style: ToolCallFormat, text: str, places: list[int], following: str
+) -> None:
+    whole = parsed(style, [text], cut=True, following=following)
+    assert parsed(style, cut(text, places), cut=True, following=following) == whole
+    content, calls = whole
+    if not calls:
+        lost = text.removeprefix(content).lstrip()
+        assert text.startswith(content)
+        assert not lost or lost.startswith(("{", style.opening)) or style.opening.startswith(lost)
+
+
+@styles
+def test_a_stop_string_shows_whether_a_beginning_of_a_marker_is_one(style: ToolCallFormat) -> None:
+    begun = style.opening[:1]
+    for following, content in (("1", f"a {begun}"), (style.opening[1:], "a"), (style.opening[1:3], "a"), ("", "a")):
+        assert parsed(style, [f"a {begun}"], cut=True, following=following) == (content, [])
+    assert parsed(style, [f"a {begun}"]) == (f"a {begun}", []), "the model ended the text"
+
+
+def test_the_parser_knows_whether_the_text_ended_within_a_call() -> None:
+    cases = {
+        "Sure. <": True,
+        "Sure. <tool_call>": True,
+        '<tool_call>{"name": "weather"': True,
+        '<tool_call>{"name": "weather", "arguments": {': True,
+        '<tool_call>{"name": "weather", "arguments": {}': True,
+        '<tool_call>{"name": "weather", "arguments": {}}': False,
+        '<tool_call>{"name": "weather", "arguments": {}}\n</tool_': False,
+        '<tool_call>{"name": "weather", "arguments": {}}\n</tool_call>\n<tool_': True,
+        "Sure.": False,
+        "<b": False,
+        "": False,
+    }
+    for text, expected in cases.items():
+        parser = ToolCallParser(HERMES, {"weather"})
+        parser.feed(text)
+        parser.finish(cut=True)
+        assert parser.cut_off == expected, text

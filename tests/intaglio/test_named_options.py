@@ -1,0 +1,185 @@
+"""Options and verbs that messages name exist: at the verb that the message names, or at those whose users can see it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from intaglio.cli import VERBS, cli
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validate", "intaglio")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
+COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
+# Options of other programs: pip, compilers, espeak, curl, and CSS variables of pictures.
+FOREIGN = (
+    "plugins/cuda/compiler.py",
+    "plugins/cuda/emulator",
+    "plugins/ort/build.py",
+    "plugins/trt/registration.py --upgrade",
+    "runtime/engines/custom_operators.py",
+    "training/speech/synthesis.py",
+    "intaglio/manifest_reading.py --upgrade",
+    "validate/line_chart.py",
+    "validate/polygraphy_extension.py --intaglio-target",
+)
+# The verbs whose users see the messages of a file or folder; of one option of it, if that is named. The longest
+# entry counts, and every verb in it must have the option.
+SEEN_BY = {
+    "exporters": "export",
+    "exporters/checkpoints/checkpoint.py": "validate",
+    "exporters/source.py": "validate",
+    "training": "train",
+    "training/sensitivity.py": "sensitivity",
+    "training/train_drafts.py": "train drafts",
+    "training/train_early_exit.py": "train early-exit",
+    "training/train_int8_only.py": "train int8-only",
+    "training/pruning.py": "train prune",
+    "training/alignment.py": "train drafts",
+    "training/network.py --allow-float": "compress",
+    "graph_passes": "compress",
+    "graph_passes/float16.py --dtype": "export",
+    "intaglio/compression.py": "compress",
+    "intaglio/files.py": "export compress build",
+    "intaglio/sensitivity_file.py": "compress",
+    "intaglio/threads.py": "run generate serve",
+    "runtime/agents": "agent",
+    "runtime/engines": "build run generate serve validate bench",
+    "runtime/engines/build_request.py": "build",
+    "runtime/engines/gpus.py --gpu": "build",
+    "runtime/engines/tensorrt_builder.py": "build",
+    "runtime/engines/tensorrt_refusals.py": "build",
+    "runtime/engines/tensorrt_engine.py --force": "build",
+    "runtime/generation/generate.py": "generate serve bench",
+    "runtime/generation/strategy_choice.py": "generate serve bench",
+    "runtime/generation/grammar.py": "generate",
+    "runtime/sessions/early_exit.py": "generate serve",
+    "runtime/inputs.py": "validate",
+    "runtime/token_inputs.py": "validate",
+    "runtime/modalities": "validate",
+    "runtime/similarities.py": "run",
+    "runtime/speech/recognizer.py": "run serve",
+    "runtime/speech/audio_file.py": "run",
+    "serve": "serve",
+    "validate": "validate",
+    "validate/bench": "bench",
+    "validate/tune_decoding.py": "generate",
+    "validate/tune_decoding.py --data": "tune-decoding",
+}
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a file without docstrings; of an f-string, its constant parts with {} between them."""
+    tree = ast.parse(path.read_text())
+    left_out = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            left_out.add(id(body[0].value))
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {id(value) for value in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+            yield node.value
+
+
+@cache
+def options(verb: str) -> frozenset[str]:
+    """The options of a verb; of a group, those of its verbs."""
+    command: click.Command = cli
+    for name in verb.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, f"no verb {verb}"
+        command = found
+    if isinstance(command, click.Group):
+        names = command.list_commands(click.Context(command))
+        return frozenset().union(*(options(f"{verb} {name}") for name in names))
+    declared = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    return frozenset({*declared, "--help"})
+
+
+def is_verb(name: str) -> bool:
+    return name.split()[0] in VERBS
+
+
+def files() -> list[str]:
+    found = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [str(path) for path in found if path.parts[:2] != ("intaglio", "cli")]
+
+
+def verbs_that_show(path: str, option: str) -> list[str]:
+    parts = path.split("/")
+    places = [path, *("/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))]
+    for place in places:
+        for key in (f"{place} {option}", place):
+            if key in FOREIGN:
+                return []
+            if key in SEEN_BY:
+                return re.findall(r"train [a-z0-9-]+|[a-z-]+", SEEN_BY[key])
+    pytest.fail(f"{path} names {option}: who sees it? Add the file to SEEN_BY.")
+
+
+def wrong_options(path: str) -> list[str]:
+    """What a file's messages name although it does not exist."""
+    wrong = []
+    for text in texts(ROOT / path):
+        rest = text
+        for command in COMMAND.finditer(text):
+            verb = command[1] if is_verb(command[1]) else command[1].split()[0]
+            if not is_verb(verb):
+                continue
+            named = OPTION.findall(command[2])
+            wrong += [f"intaglio {verb} {option}" for option in named if option not in options(verb)]
+            rest = rest.replace(command[0], "")
+        for option in OPTION.findall(rest):
+            wrong += [f"{verb} {option}" for verb in verbs_that_show(path, option) if option not in options(verb)]
+    return wrong
+
+
+def test_the_options_that_messages_name_exist_where_they_are_read() -> None:
+    found = {path: wrong for path in files() if (wrong := wrong_options(path))}
+    assert found == {}
+
+
+def test_the_options_that_the_command_line_names_exist() -> None:
+    every = frozenset().union(*(options(verb) for verb in VERBS)) | {"--version"}
+    foreign = {"--upgrade"}
+    for path in sorted((ROOT / "intaglio" / "cli").rglob("*.py")):
+        named = {option for text in texts(path) for option in OPTION.findall(text)}
+        assert named - every - foreign == set(), path
+        verb = path.stem.replace("_", "-")
+        if verb in VERBS:
+            missing = {option for option in named - foreign if option not in options(verb)}
+            said = {(verb, option) for option in missing if not any(_names_verb(text, option) for text in texts(path))}
+            assert said == set(), path
+
+
+def _names_verb(text: str, option: str) -> bool:
+    """Whether a text names an option together with a verb that has it."""
+    return option in text and any(option in options(verb) for verb in VERBS if re.search(rf"\b{verb}\b", text))
+
+
+def test_commands_that_messages_name_are_verbs() -> None:
+    wrong = set()
+    for path in files():
+        for text in texts(ROOT / path):
+            for name in re.findall(r"(?:with: |`)intaglio ([a-z-]+)", text):
+                if name not in VERBS:
+                    wrong.add((path, name))
+    assert wrong == set()
+
+
+def test_a_text_that_is_too_long_for_a_model_names_no_option_of_another_verb() -> None:
+    from intaglio.runtime.tokenizer import Tokenizer
+
+    assert not any(OPTION.search(text) for text in texts(ROOT / "runtime" / "tokenizer.py"))
+    assert Tokenizer.check_length.__doc__
