@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from types import SimpleNamespace
 
+import httptools
 import msgspec
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -20,8 +20,6 @@ PIECE = 1 << 12  # bytes that are parsed at a time: the limit above is exceeded 
 LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 22  # what a refused client may still send, so that it reads the answer
 BEGINNING = b"HTTP/1.1 "  # of every response
 PROBES = (0.02, 1.0)  # seconds until the first check whether a client is gone, and between later ones
-
-log = logging.getLogger(__name__)
 
 
 def connection_class(options: ServerOptions) -> type[HttpToolsProtocol]:
@@ -80,10 +78,33 @@ class Connection(HttpToolsProtocol):
                 return
             piece = data[start : start + PIECE]
             self._bytes += len(piece)
-            super().data_received(piece)
-            if self._bytes > HEAD_BYTES and not self._refused:
-                self._too_large = True
-                self.send_400_response("")
+            try:
+                self._feed(piece)
+                self._too_large = self._bytes > HEAD_BYTES
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+            else:
+                if self._too_large:
+                    self.send_400_response("Too long HTTP request received.")
+
+    def _feed(self, data: bytes) -> None:
+        """Parse `data`. The wish for another protocol is ignored: Java's client asks for HTTP/2 in every request.
+
+        The parser does not read the body of such a request, so it gets the request once more without the wish.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wish:
+            version = self.parser.get_http_version().encode()
+            lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+            lines += [b"%s: %s" % header for header in self.headers if header[0] not in (b"upgrade", b"connection")]
+            self.parser = httptools.HttpRequestParser(self)
+            self._feed(b"\r\n".join([*lines, b"", b""]) + data[wish.args[0] :])
+
+    @property
+    def _upgrades(self) -> bool:
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -101,6 +122,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request begins."""
+        if self._upgrades:
+            return
         _cancel(self._headers_due)
         self._bytes, self._in_body = 0, True
         super().on_headers_complete()
@@ -112,6 +135,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The last byte of a request."""
+        if self._upgrades:
+            return
         self._in_body = False
         super().on_message_complete()
 
@@ -137,12 +162,12 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, or too large a one; what was asked for before is answered first."""
+        self.logger.warning(msg)
         if self._too_large:
             limits = f"{HEAD_BYTES} bytes or {HEADERS} headers"
             error = ApiError(431, f"the request line and headers exceed {limits}. Send fewer and shorter headers.")
         else:
             error = ApiError(400, "this is not valid HTTP. Send an HTTP/1.1 request.")
-        log.warning("%s: %s", self.client[0] if self.client else "a client", error)
         self._refuse(error)
 
     def _refuse(self, error: ApiError) -> None:

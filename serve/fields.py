@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -30,6 +32,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "truncation": ("disabled",),
     "verbosity": ("medium",),
 }
+COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
@@ -38,10 +41,14 @@ def decode(body: bytes, kind: type[Body]) -> Body:
 
     A field with the value null counts as left out, as in OpenAI's API.
     """
+    body = body.removeprefix(BOM_UTF8)
     try:
         fields = msgspec.json.decode(body)
+        json.loads(body, object_pairs_hook=_checked_object, parse_int=str, parse_float=str)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"the body is not valid JSON: {one_line(error, 200)}. Send one JSON object.") from error
+        compressed = next((name for start, name in COMPRESSED.items() if body.startswith(start)), None)
+        said = f"it begins like {compressed}" if compressed else one_line(error, 200)
+        raise invalid(f"the body is not valid JSON: {said}. Send one JSON object.") from error
     if not isinstance(fields, dict):
         raise invalid(f"the body is a JSON {_kind(fields)}, expected an object with fields. Send one JSON object.")
     known = _known(kind)
@@ -64,6 +71,14 @@ def converted(given: Mapping[str, object], kind: type[Body], strict: bool = True
         raise _validation(error) from error
     except RecursionError as error:
         raise invalid("the body is nested too deeply. Send a flatter one.") from error
+
+
+def _checked_object(members: list[tuple[str, object]]) -> None:
+    """Raise `ApiError` for an object with a key twice: decoding would keep the last value."""
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)[:100]
+        raise invalid(f"{twice!r} is twice in one object. Send it once.", twice)
 
 
 @cache

@@ -83,6 +83,7 @@ def serve(
             api.application(),
             http=connection_class(options),  # a stream's tokens cost a quarter of what they cost with h11
             lifespan="off",
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
