@@ -7,6 +7,8 @@ turns of a conversation. It reads JSON lines and answers each with one:
     {"template": "..."}   {}             or {"refused": reason} or {"limit": "memory"}
     {"variables": {...}}  {"text": ...}  or {"refused": reason} or {"limit": "memory" | "characters"}
 
+With the variables there may be "arguments": the JSON texts of the arguments of all tool calls, in order.
+
 Every request has a limit in "seconds" of processor time; the kernel kills a process that exceeds it.
 """
 
@@ -17,6 +19,7 @@ import math
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -76,9 +79,45 @@ def _now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
+class Arguments(dict[str, Any]):
+    """The arguments of a tool call: an object, and its JSON text where a template prints it or joins it to text.
+
+    Most templates write `arguments | tojson`, others `'...' + arguments`.
+    """
+
+    def __init__(self, text: str):
+        super().__init__(json.loads(text))
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: str) -> str:
+        return self.text + other
+
+    def __radd__(self, other: str) -> str:
+        return other + self.text
+
+
 def _render(template: Template, request: dict[str, Any]) -> dict[str, str]:
+    texts: list[str] = request.get("arguments", [])
+    try:
+        return _output(template, request["variables"], [Arguments(text) for text in texts])
+    except (UsageError, MemoryError):  # the template's own refusal, or a limit
+        raise
+    except Exception:
+        if not texts:
+            raise
+        return _output(template, request["variables"], texts)  # a method of text is called
+
+
+def _output(template: Template, variables: dict[str, Any], arguments: Sequence[Arguments | str]) -> dict[str, str]:
+    """Run the template on messages whose tool calls have these `arguments`."""
+    calls = [call for message in variables.get("messages", ()) for call in message.get("tool_calls", ())]
+    for call, given in zip(calls, arguments, strict=True):
+        call["function"]["arguments"] = given
     pieces, length = [], 0
-    for piece in template.generate({"documents": None, **request["variables"], "add_generation_prompt": True}):
+    for piece in template.generate({"documents": None, **variables, "add_generation_prompt": True}):
         pieces.append(piece)
         length += len(piece)
         if length > MAX_CHARACTERS:

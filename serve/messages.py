@@ -79,9 +79,8 @@ def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
             raise invalid(f"{where}.content: is missing. Add it.", f"{where}.content")
         if message.tool_calls and message.role != "assistant":
             raise invalid(f"{where}.tool_calls: only messages of the assistant have calls.", f"{where}.tool_calls")
-        role = "system" if message.role == "developer" else message.role
         calls = None if message.tool_calls is None else [_call(each) for each in message.tool_calls]
-        found.append(Message(role, text, message.name, calls, message.tool_call_id))
+        found.append(Message(message.role, text, message.name, calls, message.tool_call_id))
     return found
 
 

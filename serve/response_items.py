@@ -111,7 +111,7 @@ def conversation_of(instructions: str | None, given: str | Sequence[InputItem]) 
         if item.type == "message":
             text = text_of(item.content, f"{where}.content")
             role = _needed(item.role, f"{where}.role")
-            messages.append(Message("system" if role == "developer" else role, _needed(text, f"{where}.content")))
+            messages.append(Message(role, _needed(text, f"{where}.content")))
         elif item.type == "function_call":
             name = _needed(item.name, f"{where}.name")
             function = FunctionCall(name, _needed(item.arguments, f"{where}.arguments"))

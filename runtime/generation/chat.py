@@ -25,6 +25,7 @@ from intaglio import child_process
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.input_files import read_text
+from intaglio.runtime.generation.system_messages import RejectedError, is_plain, rendered
 from intaglio.runtime.tokenizer_config import CONFIGURATION, SPECIAL_TOKENS, read_object, read_small, special_tokens
 from intaglio.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
 
@@ -39,6 +40,12 @@ class FunctionCall(msgspec.Struct):
 
     name: str
     arguments: str | dict[str, Any]  # JSON text of an object, as OpenAI's API has it, or the object
+
+    def as_text(self) -> str:
+        """The arguments as JSON text, as the model wrote them if they are known as text."""
+        if isinstance(self.arguments, str):
+            return self.arguments or "{}"
+        return json.dumps(self.arguments, ensure_ascii=False)
 
 
 class ToolCall(msgspec.Struct, omit_defaults=True):
@@ -60,6 +67,8 @@ class Message(msgspec.Struct):
 
     def as_variable(self) -> dict[str, Any]:
         """Return the message as templates expect it: arguments as objects, no fields that were left out.
+
+        A template that prints arguments, or joins them to text, gets their JSON text (`template_process.Arguments`).
 
         Raises `UsageError` for a message without content, and for arguments that are not a JSON object.
         """
@@ -131,6 +140,7 @@ class ChatTemplate:
         self.tool_source = tool_source or source
         self._tokens = dict(tokens)
         self._where = where
+        self._reads_system: set[bool] = set()  # with tools, without: where a single system message is output
         self._process = self._start()
 
     @classmethod
@@ -167,25 +177,42 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for the next message, with special tokens as text.
 
-        `tools` and `options`: as in `ChatPrompt`. Raises `UsageError` for messages or tools that the template rejects
-        or does not know, and for options that would replace its other variables.
+        Of several system messages none is lost (`system_messages.rendered`); those of a developer are system messages,
+        unless the template knows that role. `tools` and `options`: as in `ChatPrompt`. Raises `UsageError` for messages
+        or tools that the template rejects or does not know, and for options that would replace its other variables.
         """
         if tools and not self.knows_tools:
             raise UsageError(f"{self._where}: the chat template of this bundle knows no tools. Leave the tools out.")
         if tools and self.tool_source != self.source:
             return self._for_tools.render(messages, tools, options)
-        variables = {"messages": [message.as_variable() for message in messages], "tools": list(tools or ()) or None}
-        reserved = {*variables, *self._tokens, *RESERVED}
+        reserved = {"messages", "tools", *self._tokens, *RESERVED}
         if taken := reserved.intersection(options or ()):
             raise UsageError(f"chat template option {min(taken)!r}: the name is reserved. Leave the option out.")
+
+        def render(conversation: Sequence[Message]) -> str:
+            return self._output(conversation, {**(options or {}), **self._tokens, "tools": list(tools or ()) or None})
+
+        if not re.search(r"""["']developer["']""", self.source):
+            messages = [
+                msgspec.structs.replace(each, role="system") if each.role == "developer" else each for each in messages
+            ]
+        text = rendered(render, messages, self._where, bool(tools) in self._reads_system)
+        if is_plain(messages):
+            self._reads_system.add(bool(tools))
+        return text
+
+    def _output(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        """Run the template on messages that it may reject."""
         if not self._process.runs():
             self._process = self._start()
-        answer = self._process.ask({"variables": {**(options or {}), **self._tokens, **variables}})
+        calls = [call.function for message in messages for call in message.tool_calls or ()]
+        shown = [message.as_variable() for message in messages]
+        request = {"variables": {**variables, "messages": shown}, "arguments": [call.as_text() for call in calls]}
+        answer = self._process.ask(request)
         if "text" in answer:
             return answer["text"]
         if "refused" in answer:
-            said = f"{answer['refused']!r:.{SHOWN}}"
-            raise UsageError(f"{self._where}: the chat template rejects the messages: {said}. Change them.")
+            raise RejectedError(self._where, f"{answer['refused']!r:.{SHOWN}}")
         raise UsageError(f"{self._where}: the chat template {_beyond(answer)}. Fix it.")
 
     @cached_property
