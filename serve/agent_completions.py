@@ -31,7 +31,8 @@ from intaglio.serve.observation import Record
 from intaglio.serve.served_agent import AgentStream, ServedAgent
 from intaglio.serve.usage import PromptTokensDetails, Usage
 
-READ = {"model", "messages", "stream", "stream_options", "user"}  # fields of a request that an agent reads
+# Fields of a request that an agent reads, and notes of the client.
+READ = {"model", "messages", "stream", "stream_options", "user", "metadata", "prompt_cache_key", "safety_identifier"}
 RESULT_CHARACTERS = 1000  # of a result, in the progress
 LAST = b"data: [DONE]\n\n"
 
@@ -45,6 +46,7 @@ class AgentFormatter:
         self.question = question_of(messages_of(fields.messages))
         self.streams, self._usage = fields.stream, fields.reports_usage
         self._head = (f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), served.name)
+        self._metadata = fields.metadata or msgspec.UNSET
         self._answer, self._run = AnswerStream(served.description.planner), RunRecord()
         self._metrics, self._record, self._name = metrics, record, served.name
 
@@ -59,7 +61,7 @@ class AgentFormatter:
             finally:
                 self._observe()
         choice = ChatChoice(0, AnswerMessage(encodable(self._run.answer or "")), None, self._reason)
-        return ChatCompletion(*self._head, [choice], self._total())
+        return ChatCompletion(*self._head, [choice], self._total(), self._metadata)
 
     async def streamed(self, stream: AgentStream) -> AsyncIterator[bytes]:
         """Yield server-sent events until the run has ended; an error is the last one of them."""

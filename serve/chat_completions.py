@@ -22,7 +22,7 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ToolEvent,
 )
 from intaglio.serve.constraints import ResponseFormat
-from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
+from intaglio.serve.conversation_requests import ConversationFields, Metadata, conversation_requests
 from intaglio.serve.errors import invalid
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count
@@ -119,6 +119,7 @@ class ChatCompletion(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    metadata: Metadata | msgspec.UnsetType = msgspec.UNSET  # as the request has it
     object: Literal["chat.completion"] = "chat.completion"
 
 
@@ -178,6 +179,7 @@ class ChatFormatter(Formatter):
         self._usage = fields.reports_usage
         self._bytes_of = TokenBytes(model.worker.prompts.tokenizer)
         self._head = (f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model.name)
+        self._metadata = fields.metadata or msgspec.UNSET
         self._answers = answers_for(fields.n, calling)
 
     def begin(self) -> list[Chunk]:
@@ -215,7 +217,7 @@ class ChatFormatter(Formatter):
             content = None if calls and not answer.content else answer.content
             message = AnswerMessage(content, calls or msgspec.UNSET)
             choices.append(ChatChoice(index, message, logprobs, answer.finish_reason))
-        return ChatCompletion(*self._head, choices, self._total())
+        return ChatCompletion(*self._head, choices, self._total(), self._metadata)
 
     def _chunk(
         self, index: int, delta: Delta, logprobs: ChatLogprobs | None = None, reason: str | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from intaglio.runtime.generation.chat import ChatPrompt, Message
 from intaglio.runtime.generation.request import GenerationRequest
@@ -13,10 +15,17 @@ from intaglio.serve.generation_fields import GenerationFields, generation_reques
 from intaglio.serve.model import DecoderModel
 from intaglio.serve.tools import calling_for
 
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
 
 class ConversationFields(GenerationFields, kw_only=True):
     """The fields that both APIs have."""
 
+    metadata: Metadata | None = None  # notes of the client, returned with the answer
+    prompt_cache_key: str | None = None  # as `user`: prompts share beginnings without it
+    safety_identifier: str | None = None  # as `user`
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None  # variables of the template, such as {"enable_thinking": false}
 

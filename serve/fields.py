@@ -16,8 +16,6 @@ from intaglio.serve.errors import ApiError, invalid, unsupported
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-# Notes of the client's operator, which concern no text.
-NOTES = {"metadata", "prompt_cache_key", "safety_identifier"}
 # Fields of the API that are not supported, but whose default changes nothing: accepted with these values only.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
@@ -33,7 +31,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
 }
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
-PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 
 
 def decode(body: bytes, kind: type[Body]) -> Body:
@@ -87,7 +85,7 @@ def _known(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _neutral(name: str, value: object, known: frozenset[str]) -> bool:
-    return name not in known and (name in NOTES or (name in NEUTRAL and value in NEUTRAL[name]))
+    return name not in known and name in NEUTRAL and value in NEUTRAL[name]
 
 
 def _validation(error: msgspec.ValidationError) -> ApiError:

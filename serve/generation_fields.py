@@ -50,7 +50,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     n: Count = 1
     stop: str | Annotated[list[str], Meta(max_length=MAX_STOPS)] = ()  # type: ignore[assignment]
     ignore_eos: bool = False
-    user: str | None = None  # accepted and not used
+    user: str | None = None  # returned by /v1/responses, and not used
     structured_outputs: dict[str, Any] | None = None  # see `constraints`
 
     def sampling(self, vocabulary: int) -> Sampling:

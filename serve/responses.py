@@ -12,7 +12,7 @@ from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.parser import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
 from intaglio.serve.constraints import JsonSchema, ResponseFormat
-from intaglio.serve.conversation_requests import ConversationFields, conversation_requests
+from intaglio.serve.conversation_requests import ConversationFields, Metadata, conversation_requests
 from intaglio.serve.errors import ApiError, ErrorDetails, invalid, unsupported
 from intaglio.serve.formatter import Chunk, Formatter
 from intaglio.serve.generation_fields import Count
@@ -87,11 +87,18 @@ class ResponseObject(msgspec.Struct):
     top_p: float
     instructions: str | None
     max_output_tokens: int | None
+    metadata: Metadata
+    user: str | None
+    prompt_cache_key: str | None
+    safety_identifier: str | None
     usage: ResponseUsage | None = None
     incomplete_details: Incomplete | None = None
     error: ErrorDetails | None = None
     previous_response_id: None = None
     store: bool = False
+    background: bool = False
+    truncation: Literal["disabled"] = "disabled"
+    service_tier: Literal["default"] = "default"
     object: Literal["response"] = "response"
 
 
@@ -154,6 +161,10 @@ class ResponseFormatter(Formatter):
             top_p=fields.top_p,
             instructions=fields.instructions,
             max_output_tokens=fields.max_output_tokens,
+            metadata=fields.metadata or {},
+            user=fields.user,
+            prompt_cache_key=fields.prompt_cache_key,
+            safety_identifier=fields.safety_identifier,
         )
 
     def begin(self) -> list[Chunk]:
