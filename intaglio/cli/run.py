@@ -90,22 +90,14 @@ def run_command(
     if compare:
         _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate, threads), as_json)
         return
-<<<<<<< HEAD
-    for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top, threads=threads):
-        if as_json:
-            print_json(result)
-        else:
-            click.echo(_line(result))
-=======
     try:
-        for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top):
+        for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top, threads=threads):
             if as_json:
                 print_json(result)
             else:
                 click.echo(_line(result))
     except ContextLengthError as error:
         raise UsageError(f"{error} Or truncate it with --truncate.") from error
->>>>>>> 22152a8 (A tool call that is cut off is no call and no content; headers are limited while they arrive; half-closed connections get their responses)
 
 
 def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:

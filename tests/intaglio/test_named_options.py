@@ -1,4 +1,4 @@
-"""Options and verbs that messages name exist: at the verb that the message names, or at those whose users can see it."""
+"""Options and verbs that messages name exist: at the verb that they name, or at those whose users see them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SEEN_BY = {
     "exporters/source.py": "validate",
     "training": "train",
     "training/sensitivity.py": "sensitivity",
-    "training/train_drafts.py": "train drafts",
+    "training/train_drafts.py": "train medusa, train hidden-transfer",
     "training/train_early_exit.py": "train early-exit",
     "training/train_int8_only.py": "train int8-only",
     "training/pruning.py": "train prune",
-    "training/alignment.py": "train drafts",
+    "training/alignment.py": "train align",
     "training/network.py --allow-float": "compress",
     "graph_passes": "compress",
     "graph_passes/float16.py --dtype": "export",
