@@ -17,6 +17,7 @@ from intaglio.runtime.run_texts import Ran, TextRunner
 from intaglio.runtime.tokenizer import TokenSequence
 from intaglio.serve.batch_plan import BatchLimits, next_batch
 from intaglio.serve.encoder_call import EncoderCall, WaitingText, end_calls
+from intaglio.serve.token_ids import TokenIds
 from intaglio.targets import DEFAULT
 
 Text = str | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
@@ -59,7 +60,7 @@ class EncoderWorker(Closing):
         batch = self._runner.engine.axes.get("batch")
         limits = limits or BatchLimits()
         self._limits = replace(limits, texts=min(limits.texts, (batch and batch.maximum) or limits.texts))
-        self._vocabulary = self._runner.tokenizer.backend.get_vocab_size()
+        self._ids = TokenIds(self._runner.tokenizer.backend)
         self._max_waiting, self._max_tokens, self._linger = max_waiting, max_waiting_tokens, linger_seconds
         self._calls: set[EncoderCall] = set()  # those that have not ended; of the event loop
         self._changed = threading.Condition()  # guards all that follows
@@ -155,7 +156,7 @@ class EncoderWorker(Closing):
                     sequence = next(encoded)
                 else:
                     sequence = TokenSequence(text, [0] * len(text))
-                    self._check_ids(text)
+                    self._ids.check(text)
                 if not sequence.ids:
                     raise UsageError("no tokens, expected at least one. Add text, or leave it out.")
                 self._runner.check(text if isinstance(text, str) else "", sequence)
@@ -164,10 +165,6 @@ class EncoderWorker(Closing):
                 raise type(error)(f"{where}: {error}") from error
             found.append(sequence)
         return found
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary:
-            raise UsageError(f"token ids {min(ids)} to {max(ids)}, expected 0 to {self._vocabulary - 1}.")
 
     def _enter(self, call: EncoderCall, texts: Sequence[Text], sequences: Sequence[TokenSequence]) -> None:
         """Queue tokenized texts, which are in the count already. Raises `BusyError` if they are too many tokens."""

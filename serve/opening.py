@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +24,8 @@ from intaglio.serve.speech_worker import SpeechWorker
 # Tokens that an encoder-decoder reads by default: its attention takes 4 bytes x heads x tokens², 0.8 GB for T5-base.
 SOURCE_TOKENS = 4096
 WAITING_TEXTS = 4 * MAX_INPUTS  # at least, of an encoder, which counts texts and not requests
+
+log = logging.getLogger("intaglio.serve")
 
 
 def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
@@ -79,6 +83,9 @@ def open_models(
     models: dict[str, Model] = {}
     with ExitStack() as stack:
         for name, bundle in opened.items():
+            size = sum(path.stat().st_size for path in bundle.path.rglob("*") if path.is_file())
+            log.info("opening %s: %s, %.1f MB", name, bundle.manifest.task, size / 1e6)
+            began = time.perf_counter()
             with step(f"opening {name}"):
                 if name in decoders:
                     models[name] = _open_decoder(name, bundle, options, target, threads, chosen)
@@ -87,6 +94,10 @@ def open_models(
                 else:
                     models[name] = _open_encoder(name, bundle, options, target, threads)
             stack.callback(models[name].worker.close)
+            longest = models[name].max_tokens
+            takes = [] if longest is None else [f"at most {longest} tokens"]
+            takes += [] if isinstance(models[name], EncoderModel) else [f"{options.rows} rows"]
+            log.info("opened %s in %.1f s: %s", name, time.perf_counter() - began, ", ".join(takes) or "any length")
         stack.pop_all()
     return Models(models)
 

@@ -68,13 +68,13 @@ def serve(
     descriptions = [read_description(Path(each)) for each in agents]
     check_descriptions(descriptions, named(bundles))
     with bound(host, port) as listening, ExitStack() as opened:
+        configure(log_format, LOG_LEVELS[verbosity()])
         written = opened.enter_context(TraceFile(Path(trace))) if trace is not None else None
         models = open_models(bundles, options, **opening)
         opened.callback(models.close)
         if written is not None:
             for model in models.decoders:
                 model.worker.scheduler.observer = written.scheduler(model.name)
-        configure(log_format, LOG_LEVELS[verbosity()])
         uploads = None
         if models.recognisers:
             uploads = Uploads(opened.enter_context(scratch_directory("uploads")), options)

@@ -12,6 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 from served import Served, served
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from intaglio.bundle import Bundle
 from intaglio.errors import UsageError
@@ -20,6 +23,7 @@ from intaglio.runtime import run
 from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
 from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.token_ids import TokenIds
 
 LABELS = ["calm", "angry", "glad"]
 
@@ -93,6 +97,33 @@ def test_tokens_as_input(embedder: EncoderWorker) -> None:
 def test_inputs_that_are_refused(fields: dict[str, Any], message: str, embedder: EncoderWorker) -> None:
     with pytest.raises(UsageError, match=message):
         embed(embedder, **fields)
+
+
+def foreign(ids: list[int], embedder: EncoderWorker) -> str:
+    """Why ids are refused."""
+    with pytest.raises(UsageError) as refused:
+        embed(embedder, input=[ids])
+    return str(refused.value)
+
+
+def test_token_ids_of_another_tokenizer_are_refused_though_they_are_in_the_vocabulary(embedder: EncoderWorker) -> None:
+    (own,) = (list(sequence.ids) for sequence in embedder._runner.tokenizer.encode(["a b"]))
+    assert embed(embedder, input=[own]).data
+    for ids in (own[1:-1], own[1:], own[:-1], [own[0]], [20, 21, 22], own[::-1]):
+        said = foreign(ids, embedder)
+        assert f"begin with [{own[0]}] and end with [{own[-1]}]" in said
+        assert "check_embedding_ctx_length=False" in said
+    assert "check_embedding_ctx_length=False" in foreign([9906, 1917], embedder), "cl100k's of 'Hello world'"
+
+
+def test_without_special_tokens_ids_have_to_be_those_of_their_text() -> None:
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1, "ab": 2, "[UNK]": 3}, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.pre_tokenizer = Whitespace()
+    ids = TokenIds(tokenizer)
+    ids.check([0, 1, 2, 0])
+    ids.check([])
+    with pytest.raises(UsageError, match="does not write"):
+        ids.check([0, 3, 1])  # "[UNK]" is several words of this tokenizer
 
 
 @pytest.mark.parametrize(

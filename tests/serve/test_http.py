@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -263,3 +264,11 @@ def test_headers_that_trickle_in_do_not_hold_the_server(server: Served) -> None:
             pass
         connection.close()
     assert time.monotonic() - began < 10, "each has as long as --body-timeout, at most"
+
+
+def test_the_log_says_what_is_opened(server: Served) -> None:
+    log = "".join(server.log)
+    assert re.search(r"opening lm: generate, \d+\.\d MB\n", log)
+    assert re.search(r"opened lm in \d+\.\d s: at most 240 tokens, 4 rows\n", log)
+    assert re.search(r"opening encoder: embed, \d+\.\d MB\n", log)
+    assert re.search(r"opened encoder in \d+\.\d s: at most 256 tokens\n", log)
