@@ -13,7 +13,7 @@ from intaglio.runtime.agents.events import AnyEvent, PlanFailed, Replanned, Task
 from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.run_record import RunRecord
 from intaglio.runtime.agents.run_report import usage_of
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 from intaglio.serve.chat_completions import (
     AnswerMessage,
     ChatChoice,

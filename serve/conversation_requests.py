@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from intaglio.runtime.generation.chat import ChatPrompt, Message
+from intaglio.runtime.generation.chat import ChatPrompt
+from intaglio.runtime.generation.message import Message
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling
 from intaglio.serve.constraints import ResponseFormat, constraints_of, grammar_for, grammar_of_tools

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 from intaglio.serve.errors import invalid
 
 # Clients send an answer back as they got it, from this server or another one. What an answer holds beside its text and

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 from intaglio.serve.errors import invalid
 from intaglio.serve.messages import ContentPart, text_of
 

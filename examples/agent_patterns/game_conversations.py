@@ -15,7 +15,7 @@ from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.thoughts import LABELS, PROPOSE, proposals, valuation
 from agent_patterns.tree_of_thoughts import game_compiler
 from intaglio.runtime.agents.prompts import LAST_RULE
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 REPLAN = "Replan: none is 24."
 UNSOLVED = "Answer: no solution found."

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from agent_models.conversation import Conversation
 
 from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 NUMBERED = "Plan on, from call "
 

@@ -9,7 +9,7 @@ from agent_patterns.thoughts import IMPOSSIBLE, LABELS, evaluator_prompt, propos
 from intaglio.runtime.agents.model import End, Model, ModelRequest, Usage
 from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.tool_from_function import tool
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 KEPT = 5  # states after each depth, as in the thesis
 REQUEST_TOKENS = 320  # twelve states with their trials have at most 299

@@ -26,7 +26,7 @@ from intaglio.runtime.agents.prompts import (
     result_line,
     results_prompt,
 )
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 from planner.questions import Question, read_facts, substituted_text, training_questions
 
 MOST = 4000  # characters of a result: the agents' default

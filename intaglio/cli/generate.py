@@ -204,7 +204,8 @@ def _prompts(
     system: str | None,
 ) -> list[Prompt]:
     """Collect the prompts: texts or conversations. Raises `UsageError` where there is none, or several kinds."""
-    from intaglio.runtime.generation.chat import Message, read_messages
+    from intaglio.runtime.generation.chat import read_messages
+    from intaglio.runtime.generation.message import Message
     from intaglio.runtime.generation.prompts import read_examples
 
     kinds = (("as arguments", texts), ("with --file", files), ("with --data", data), ("with --messages", messages))

@@ -8,7 +8,7 @@ import msgspec
 
 from intaglio.errors import one_line
 from intaglio.runtime.agents.model import End, ModelPiece, Usage
-from intaglio.runtime.generation.chat import FunctionCall, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, ToolCall
 from intaglio.runtime.generation.tool_calls.tool_format import long_id
 
 # The reasons of the API -> ours. An answer that ends for another one, such as a filter, is not complete.

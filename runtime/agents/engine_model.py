@@ -11,10 +11,11 @@ from typing import Self
 from intaglio.errors import IntaglioError, UsageError, one_line
 from intaglio.runtime.agents.model import End, ModelError, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.generation.answer import Answer, Call
-from intaglio.runtime.generation.chat import ChatPrompt, FunctionCall, ToolCall
+from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.grammar import GrammarConstraint
 from intaglio.runtime.generation.grammar_cache import compiled
+from intaglio.runtime.generation.message import FunctionCall, ToolCall
 from intaglio.runtime.generation.parts import parts_of
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling

@@ -18,7 +18,7 @@ from intaglio.runtime.agents.plan import Call, PlanError
 from intaglio.runtime.agents.prompts import CALL_AS_TEXT, FUNCTION_RULES, shortened
 from intaglio.runtime.agents.run_state import LimitReached, Run
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 from intaglio.runtime.generation.tool_calls.tools import Mode
 
 UNREAD = 2  # answers with calls as text, before the run ends

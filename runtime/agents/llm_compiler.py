@@ -27,7 +27,7 @@ from intaglio.runtime.agents.prompts import (
 from intaglio.runtime.agents.run_state import BrokenStream, CutOff, LimitReached, Run, read_end
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 PLAN_CALLS = 32  # of one plan, where a grammar bounds it
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from intaglio.errors import IntaglioError
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message, ToolCall
+from intaglio.runtime.generation.message import Message, ToolCall
 from intaglio.runtime.generation.tool_calls.tools import Mode
 
 

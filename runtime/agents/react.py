@@ -16,7 +16,7 @@ from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import TURN_RULES, invalid_turn, question_prompt, result_line, system_prompt
 from intaglio.runtime.agents.run_state import Run, read_end
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 
 class ReAct:

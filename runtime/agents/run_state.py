@@ -21,7 +21,7 @@ from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.tool_result import raised
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 
 RETRIES = 2  # of answers that end too early, in a run
 RETRY_SECONDS = 0.5  # before each

@@ -17,7 +17,7 @@ from intaglio.extras import load
 from intaglio.runtime.agents.chat_stream import ChatStreamReader, MalformedChunkError
 from intaglio.runtime.agents.model import ModelError, ModelPiece, ModelRequest, exceeds
 from intaglio.runtime.agents.server_errors import described
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 KEY = re.compile(r"[!-~]+")  # what a header may have

@@ -9,7 +9,8 @@ from typing import NamedTuple, Self
 
 from intaglio.bundle import Bundle
 from intaglio.errors import ContextLengthError, UsageError
-from intaglio.runtime.generation.chat import ChatPrompt, ChatTemplate, Message
+from intaglio.runtime.generation.chat import ChatPrompt, ChatTemplate
+from intaglio.runtime.generation.message import Message
 from intaglio.runtime.tokenizer import check_characters, check_unicode, check_words, longest_token, read_backend
 
 Prompt = str | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer

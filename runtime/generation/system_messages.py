@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from intaglio.errors import UsageError
-
-if TYPE_CHECKING:
-    from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 SYSTEM = ("system", "developer")  # OpenAI's newer name is the second
 FIX = "Put their text into the first message of the user."
 
-Render = Callable[[Sequence["Message"]], str]
+Render = Callable[[Sequence[Message]], str]
 
 
 class RejectedError(UsageError):

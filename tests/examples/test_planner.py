@@ -37,7 +37,7 @@ from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.react import ReAct
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 MODEL = Path(questions.__file__).parent / "model"

@@ -11,8 +11,8 @@ import openai
 import pytest
 from served import Served
 
-from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.message import Message
 
 PROMPT = "The import statement"
 SCHEMA = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.generation.chat import FunctionCall, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, ToolCall
 
 SILENCE = float("inf")  # seconds until the request is cancelled
 Step = str | ToolCall | End | float | Exception  # a piece, seconds to wait, or what the stream raises

@@ -20,9 +20,9 @@ from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.agents.model import End, ModelError, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.events import Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.message import Message
 from intaglio.runtime.generation.observer import Pass
 from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.sessions import decoder as decoder_session

@@ -12,7 +12,7 @@ from scripted_server import chunk, scripted, status, stream
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.agents.model import End, ModelRequest
 from intaglio.runtime.agents.open_model import open_model
-from intaglio.runtime.generation.chat import Message
+from intaglio.runtime.generation.message import Message
 
 SECONDS = 60
 REQUEST = ModelRequest([Message("user", "Why?")], 3)

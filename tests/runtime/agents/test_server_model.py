@@ -18,8 +18,8 @@ from intaglio.errors import UsageError
 from intaglio.runtime.agents.model import End, ModelError, ModelRequest, Usage
 from intaglio.runtime.agents.server_model import ServerModel
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import FunctionCall, Message, ToolCall
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 
 SECONDS = 60  # of any one test's loop
 KEY = "sk-a-secret-of-the-tests"

@@ -18,7 +18,7 @@ from intaglio.runtime.agents.plan import Call
 from intaglio.runtime.agents.prompts import result_line
 from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.chat import FunctionCall, ToolCall
+from intaglio.runtime.generation.message import FunctionCall, ToolCall
 
 TOOL = Tool("letters", "", {"type": "object"}, lambda: "abcdef", shown=2)
 

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from intaglio.bundle import Bundle, Manifest, Source, create
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.generation import chat
-from intaglio.runtime.generation.chat import ChatTemplate, Message, read_messages
+from intaglio.runtime.generation.chat import ChatTemplate, read_messages
+from intaglio.runtime.generation.message import Message
 
 CHATML = """
 {%- for message in messages %}

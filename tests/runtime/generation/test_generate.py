@@ -16,9 +16,9 @@ from tiny_decoders import END, FAMILIES
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, IntaglioError, UsageError
 from intaglio.exporters import export
-from intaglio.runtime.generation.chat import Message
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.message import Message
 from intaglio.runtime.sessions import decoder, limits
 from intaglio.runtime.tokenizer import read_backend
 

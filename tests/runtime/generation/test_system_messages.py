@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.chat import ChatTemplate, FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.chat import ChatTemplate
+from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 
 USERS = "{% if m.role == 'user' %}<u>{{ m.content }}{% elif m.role == 'assistant' %}<a>{{ m.content }}{% endif %}"
 # As ChatML, Qwen2.5 and Llama 3 write them: each message is a turn.

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from intaglio.exporters import export
-from intaglio.runtime.generation.chat import ChatPrompt, Message
+from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
 from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.generation.message import Message
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
