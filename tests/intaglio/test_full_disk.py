@@ -1,0 +1,73 @@
+"""A full disk is one line that names the disk and its room, whichever library writes; a real one is mounted."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intaglio.errors import StorageError, UsageError
+from intaglio.files import atomic_directory, atomic_file
+
+ROOM = 256 << 10  # bytes
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "none", str(path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small disk")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def safetensors(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(1 << 20, np.float32)}, folder / "x.safetensors")
+
+
+def tokenizers(folder: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    words = {f"{'w' * 60}{number}": number for number in range(20_000)}
+    Tokenizer(models.WordLevel(words, unk_token="w")).save(str(folder / "tokenizer.json"))  # noqa: S106
+
+
+def torch(folder: Path) -> None:
+    import torch
+
+    torch.save({"x": torch.zeros(1 << 20)}, folder / "x.pt")
+
+
+def numpy(folder: Path) -> None:
+    with (folder / "x").open("wb") as file:
+        np.zeros(1 << 20, np.float32).tofile(file)
+
+
+@pytest.mark.parametrize("write", [safetensors, tokenizers, torch, numpy], ids=lambda write: write.__name__)
+def test_a_full_disk_is_one_line_whichever_library_writes(write: object, disk: Path) -> None:
+    with pytest.raises(StorageError) as refused, atomic_directory(disk / "out") as folder:
+        write(folder)  # type: ignore[operator]
+    said = str(refused.value)
+    assert said.startswith(f"cannot write {disk / 'out'}: No space left on device; needs more than ")
+    assert f"{disk} has " in said and "bytes free" in said and "\n" not in said
+    assert not list(disk.iterdir())
+
+
+def test_a_file_that_does_not_fit_leaves_nothing(disk: Path) -> None:
+    with pytest.raises(StorageError, match="No space left on device"), atomic_file(disk / "out") as path:
+        path.write_bytes(bytes(2 * ROOM))
+    assert not list(disk.iterdir())
+
+
+def test_other_errors_on_a_disk_with_room_stay_what_they_are(disk: Path) -> None:
+    with pytest.raises(ValueError, match="ours"), atomic_directory(disk / "out"):
+        raise ValueError("ours")
+    with pytest.raises(UsageError), atomic_directory(disk / "out"):
+        raise UsageError("ours")
