@@ -212,8 +212,8 @@ class _Conversion:
                 del node.attributes[name]
                 node.attributes["value"] = ir.AttrTensor("value", half(ir.tensor(numbers), self.out_of_range))
                 self.counts.add("constants")
-            elif attribute.type == ir.AttributeType.TYPE_PROTO and attribute.as_type_and_shape().type.dtype == FLOAT:
-                stated = copy.deepcopy(attribute.as_type_and_shape())
+            elif attribute.type == ir.AttributeType.TYPE_PROTO and attribute.value.type.dtype == FLOAT:
+                stated = copy.deepcopy(attribute.value)
                 stated.type.dtype = HALF
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, stated)
         if node.op_type == "SequenceEmpty" and stated_dtype(node) in (None, FLOAT):
