@@ -22,9 +22,10 @@ from intaglio.exporters.checkpoints.plausible import check_config
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
 from intaglio.exporters.decoders.export import export_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
-from intaglio.exporters.encoders.family import Family
-from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
-from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_family, find_speech
+from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
+from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
+from intaglio.exporters.encoders.sentence_transformers import read_head
+from intaglio.exporters.families import families, find_decoder, find_encoder_decoder, find_speech
 from intaglio.exporters.source import build_module, check_finite, reference_outputs, source_errors
 from intaglio.exporters.source_folders import remember
 from intaglio.exporters.speech.export import export_speech, rounds_features
@@ -138,10 +139,11 @@ def _writer(checkpoint: Checkpoint, dtype: str, features: bool) -> Callable[[Dra
         return lambda draft, bounds: export_speech(checkpoint, speech, dtype, draft, bounds, not features)
     if features:
         raise UsageError("--features leaves out the front end of a speech recogniser, which this is not. Remove it.")
-    if decoder := find_decoder(checkpoint.config):
-        return lambda draft, bounds: export_decoder(checkpoint, decoder, dtype, draft, bounds)
-    if both := find_encoder_decoder(checkpoint.config):
-        return lambda draft, bounds: export_encoder_decoder(checkpoint, both, dtype, draft, bounds)
+    if read_head(checkpoint.root) is None:
+        if decoder := find_decoder(checkpoint.config):
+            return lambda draft, bounds: export_decoder(checkpoint, decoder, dtype, draft, bounds)
+        if both := find_encoder_decoder(checkpoint.config):
+            return lambda draft, bounds: export_encoder_decoder(checkpoint, both, dtype, draft, bounds)
     plan = _plan(checkpoint, dtype)
     return lambda draft, bounds: _export(plan, draft, bounds)
 
@@ -151,27 +153,22 @@ class _Plan:
     """The model to export, and its target dtype and task."""
 
     checkpoint: Checkpoint
-    family: Family
-    architecture: str
-    head: SentenceHead | None
+    described: EncoderDescription
+    tokenizer: SentenceTokenizer | None  # of a sentence-transformers folder
     dtype: str
     axes: dict[str, Axis]
 
-    @property
-    def task(self) -> str:
-        return "embed" if self.head else self.family.architectures[self.architecture]
-
 
 def _plan(checkpoint: Checkpoint, dtype: str) -> _Plan:
-    family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
-    head = read_head(checkpoint.folder) if architecture == family.base else None
-    axes = {"batch": Axis(), "sequence": Axis(1, family.max_length(checkpoint.config))}
-    return _Plan(checkpoint, family, architecture, head, dtype, axes)
+    described = describe_encoder(checkpoint)
+    axes = {"batch": Axis(), "sequence": Axis(1, described.positions)}
+    return _Plan(checkpoint, described, sentence_tokenizer(checkpoint, described), dtype, axes)
 
 
 def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Checked]:
     """Run the steps in order; each step's memory is freed before the next begins."""
-    write_tokenizer(plan.checkpoint, draft.path, plan.family.pad_token_id)
+    tokenizer = plan.tokenizer.backend if plan.tokenizer else None
+    write_tokenizer(plan.checkpoint, draft.path, plan.described.family.pad_token_id, tokenizer)
     with step("loading the libraries"):
         load("torch")
         load("transformers")
@@ -179,28 +176,27 @@ def _export(plan: _Plan, draft: Draft, bounds: Bounds | None) -> dict[str, Check
     if bounds is None:
         _write_graph(plan, draft)
         return {}
-    feeds = _real_feeds(plan, draft.path)
     with step("running the source model"):
-        expected = _source_outputs(plan, feeds)
+        feeds, expected = _source_outputs(plan, draft.path)
     _write_graph(plan, draft)
     with step("checking against the source model"):
         return check_graph(draft.model_path, bounds, feeds, expected)
 
 
-def _real_feeds(plan: _Plan, folder: Path) -> list[Batch]:
-    """Real sentences as batches of inputs, from the tokenizer in `folder`."""
-    tokenizer = Tokenizer(folder / TOKENIZER, plan.family.inputs, plan.axes["sequence"].maximum)
-    batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
-    return [dict(batch) for batch in batches]
+def _source_outputs(plan: _Plan, folder: Path) -> tuple[list[Batch], list[Batch]]:
+    """Batches of real sentences, from the tokenizer in `folder`, and the source model's outputs in float32.
 
-
-def _source_outputs(plan: _Plan, feeds: list[Batch]) -> list[Batch]:
-    """The source model's outputs in float32. Raises `SourceError` if they contain NaN or infinity."""
-    with source_errors(plan.checkpoint, plan.architecture, RuntimeError, IndexError):
-        module = build_module(plan.checkpoint, plan.checkpoint.tensors())
+    Raises `SourceError` if they contain NaN or infinity.
+    """
+    checkpoint, described = plan.checkpoint, plan.described
+    with source_errors(checkpoint, described.architecture, RuntimeError, IndexError):
+        module = build_module(checkpoint, described, checkpoint.tensors())
+        tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
+        batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
+        feeds: list[Batch] = [dict(batch) for batch in batches]
         expected = [reference_outputs(module, batch) for batch in feeds]
-    check_finite(plan.checkpoint, (array for batch in expected for array in batch.values()))
-    return expected
+    check_finite(checkpoint, (array for batch in expected for array in batch.values()))
+    return feeds, expected
 
 
 def _write_graph(plan: _Plan, draft: Draft) -> None:
@@ -209,29 +205,30 @@ def _write_graph(plan: _Plan, draft: Draft) -> None:
 
     from intaglio.exporters.encoders.trace import trace
 
-    checkpoint = plan.checkpoint
-    with step("tracing"), source_errors(checkpoint, plan.architecture, torch.onnx.OnnxExporterError):
+    checkpoint, described, tokenizer = plan.checkpoint, plan.described, plan.tokenizer
+    with step("tracing"), source_errors(checkpoint, described.architecture, torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
-        traced = trace(build_module(checkpoint, weights), weights, plan.axes, getattr(torch, plan.dtype))
+        traced = trace(build_module(checkpoint, described, weights), weights, plan.axes, getattr(torch, plan.dtype))
         del weights  # only the graph refers to them now, and releases each one once written
     with step("writing"):
         draft.manifest = Manifest(
             format=FORMAT,
             created_by=f"intaglio {__version__}",
             source=checkpoint.source(),
-            family=plan.family.model_type,
-            architecture=plan.architecture,
-            task=plan.task,
+            family=described.family.model_type,
+            architecture=described.architecture,
+            task=described.task,
             dtype=plan.dtype,
             inputs=[tensor_spec(value) for value in traced.model.graph.inputs],
             outputs=[tensor_spec(value) for value in traced.model.graph.outputs],
             parameters=count_weights(traced.model),
             axes=plan.axes,
             layers=traced.layers,
-            labels=class_labels(checkpoint.config) if plan.task == "classify" else [],
-            activation=activation(checkpoint.config) if plan.task == "classify" else "softmax",
-            truncation=plan.head.max_tokens if plan.head else None,
+            labels=class_labels(checkpoint.config) if described.task == "classify" else [],
+            activation=activation(checkpoint.config) if described.task == "classify" else "softmax",
         )
+        if described.head and tokenizer:
+            record_sentence(draft.manifest, described.head, tokenizer)
         save(traced.model, draft.model_path, consume=True)
     draft.notes += traced.rounding.notes()
 

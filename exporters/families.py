@@ -13,7 +13,7 @@ from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2, qwen3
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.encoder_decoders import mt5, t5
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
-from intaglio.exporters.encoders import bert, camembert, distilbert, roberta, xlm_roberta
+from intaglio.exporters.encoders import bert, camembert, causal, distilbert, roberta, xlm_roberta
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.speech import conformer, squeezeformer
 from intaglio.exporters.speech.family import SpeechFamily
@@ -88,17 +88,41 @@ def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
     return next((family for family in SPEECH if family.model_type == config.get("model_type")), None)
 
 
+def find_sentence_family(config: Mapping[str, Any], where: str) -> Family:
+    """The family of the Transformer of a sentence-transformers folder, whatever head its config.json lists.
+
+    Raises `SourceError` listing what is supported.
+    """
+    known = families() | {family.model_type: family for family in causal.FAMILIES}
+    family = known.get(str(config.get("model_type")))
+    if family is None:
+        raise SourceError(
+            f"{where}: model_type {str(config.get('model_type'))[:60]} is not supported in a sentence-transformers "
+            f"folder. Supported are: {', '.join(known)}."
+        )
+    for key, accepted in (("is_causal", True), ("use_bidirectional_attention", False)):
+        if family.causal and config.get(key, accepted) is not accepted:
+            raise SourceError(f"{where}: config.json: {key} is not supported for {family.base}. Choose another model.")
+    _check_positions(config, where)
+    return family
+
+
 def find_family(config: Mapping[str, Any], where: str) -> tuple[Family, str]:
     """The family of a config.json and the architecture to export. Raises `SourceError` if it is not an encoder's."""
     family, architecture = families().get(str(config.get("model_type"))), _listed(config)
     architecture = architecture or (family.base if family else "")
     if family is None or architecture not in family.architectures:
         raise not_supported(config, where)
+    _check_positions(config, where)
+    return family, architecture
+
+
+def _check_positions(config: Mapping[str, Any], where: str) -> None:
+    """Raise `SourceError` for position embeddings that are not supported, and impossible numbers of layers."""
     if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
         raise SourceError(f"{where}: position embeddings of type {positions!r} are not supported, only 'absolute'.")
     for key in ("num_hidden_layers", "n_layers"):
         integer(config, key, 1, default=1)
-    return family, architecture
 
 
 def check_supported(config: Mapping[str, Any], where: str) -> None:
@@ -113,7 +137,7 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     if encoder := families().get(model_type):
         return _listed(config) or encoder.base
     family = find_decoder(config) or find_encoder_decoder(config) or find_speech(config)
-    return family.architecture if family else ""
+    return family.architecture if family else _listed(config)  # a decoder without a head, of sentence-transformers
 
 
 def _listed(config: Mapping[str, Any]) -> str:

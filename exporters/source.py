@@ -16,8 +16,9 @@ from intaglio.errors import MissingExtraError, SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.sentence_transformers import read_head
-from intaglio.exporters.families import find_decoder, find_family, find_speech
+from intaglio.exporters.families import find_decoder, find_speech
 from intaglio.exporters.source_folders import folder_of
 from intaglio.extras import load
 from intaglio.speech.configuration import read_config
@@ -52,15 +53,15 @@ def load_module(
     for name, found in checkpoint.source().sha256.items():
         if found != (recorded := source.sha256.get(name, "none")):
             raise SourceError(
-                f"{checkpoint.folder / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
+                f"{checkpoint.root / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
                 "Re-export it, or compare with another bundle: --against BUNDLE."
             )
     _check_pytorch()
     if find_speech(checkpoint.config):
         return build_speech(checkpoint, takes_audio)
-    if decoder := find_decoder(checkpoint.config):
+    if (decoder := find_decoder(checkpoint.config)) and read_head(checkpoint.root) is None:
         return build_decoder(checkpoint, decoder)
-    return build_module(checkpoint, checkpoint.tensors())
+    return build_module(checkpoint, describe_encoder(checkpoint), checkpoint.tensors())
 
 
 def _checkpoint(source: Source, download: bool) -> Checkpoint:
@@ -88,17 +89,17 @@ def _check_pytorch() -> None:
         ) from error
 
 
-def build_module(checkpoint: Checkpoint, weights: Mapping[str, MappedTensor]) -> Encoder:
+def build_module(checkpoint: Checkpoint, described: EncoderDescription, weights: Mapping[str, MappedTensor]) -> Encoder:
     """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read."""
     load("torch")
     from intaglio.exporters.encoders.modules import Encoder
 
-    family, architecture = find_family(checkpoint.config, str(checkpoint.folder))
-    head = read_head(checkpoint.folder) if architecture == family.base else None
-    extra = {"add_pooling_layer": False} if architecture == family.base and family.has_pooler else {}
-    model = build_model(checkpoint, weights, architecture, family.blocks, **extra)
-    first_output = "last_hidden_state" if architecture == family.base else "logits"
-    return Encoder(model, family.inputs, first_output, head).eval().requires_grad_(False)
+    family = described.family
+    extra = {"add_pooling_layer": False} if described.is_base and family.has_pooler else {}
+    model = build_model(checkpoint, weights, described.architecture, family.blocks, **extra)
+    first_output = "last_hidden_state" if described.is_base else "logits"
+    encoder = Encoder(model, family.inputs, first_output, described.head, family.causal)
+    return encoder.eval().requires_grad_(False)
 
 
 def build_decoder(checkpoint: Checkpoint, family: DecoderFamily, streamed: bool = False) -> DecoderModule:

@@ -48,6 +48,7 @@ from intaglio.manifest_reading import (
     verify_audio,
     verify_axes,
     verify_decoder,
+    verify_embedding,
     verify_engine,
     verify_files,
     verify_graph,
@@ -122,6 +123,7 @@ class Bundle:
             verify_graph(path, manifest, graph)
         for engine in manifest.engines:
             verify_engine(path, manifest, engine)
+        verify_embedding(path, manifest)
         if manifest.decoder is not None:
             verify_decoder(path, manifest, manifest.decoder)
         if manifest.audio is not None:

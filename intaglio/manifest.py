@@ -11,6 +11,7 @@ FORMAT = 1  # raised when an older program could misread the manifest
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 LONGEST = (1 << 31) - 1  # of an axis, and upper limit of a decoder's numbers
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")  # of embeddings
 MAX_DRAFTS = 64  # tokens that a graph drafts after each token
 DTYPES = (
     "float32", "float16", "float64", "bfloat16", "bool", "str", "object",
@@ -95,6 +96,13 @@ class Audio(msgspec.Struct, frozen=True):
     blank: int = 0  # the token of CTC that is none
 
 
+class Prompt(msgspec.Struct, frozen=True):
+    """A text that is put before the texts to embed."""
+
+    text: str
+    excluded_tokens: int = 0  # first tokens of the whole text that pooling leaves out; 0: pooling includes the prompt
+
+
 class PassRecord(msgspec.Struct):
     """One applied graph pass: its options, its rewrites (name -> number), and the reasons for what it skipped."""
 
@@ -156,7 +164,10 @@ class Manifest(msgspec.Struct):
     decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text"
     encoder: Encoder | None = None  # for the task "text-to-text"; model.onnx is then the decoder
     audio: Audio | None = None  # for the task "transcribe"
-    truncation: int | None = None  # length to truncate to on request, if the model defines one
+    truncation: int | None = None  # maximum tokens of a text, if the model defines one beside its axis
+    prompts: dict[str, Prompt] = {}  # name -> prompt, for the task "embed"
+    default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
+    similarity: str = SIMILARITIES[0]  # of embeddings, for the task "embed"
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
     calibration: Calibration = Calibration()

@@ -18,6 +18,7 @@ from intaglio.manifest import (
     MANIFEST,
     MAX_DRAFTS,
     MAX_MANIFEST_BYTES,
+    SIMILARITIES,
     Audio,
     Decoder,
     EngineRecord,
@@ -166,6 +167,19 @@ def verify_axes(path: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path / MANIFEST}: {strange[0].name} has dtype {strange[0].dtype[:40]!r}, expected one of "
             f"{', '.join(DTYPES)}. Re-export the bundle."
+        )
+
+
+def verify_embedding(path: Path, manifest: Manifest) -> None:
+    """Reject a default prompt that is none, an impossible length of a prompt, and an unknown similarity."""
+    if manifest.default_prompt is not None and manifest.default_prompt not in manifest.prompts:
+        raise BundleError(f"{path / MANIFEST}: the default prompt is not among the prompts. Re-export the bundle.")
+    if any(not 0 <= prompt.excluded_tokens <= LONGEST for prompt in manifest.prompts.values()):
+        raise BundleError(f"{path / MANIFEST}: a prompt has an impossible number of tokens. Re-export the bundle.")
+    if manifest.similarity not in SIMILARITIES:
+        raise BundleError(
+            f"{path / MANIFEST}: similarity {manifest.similarity[:40]!r}, expected one of {', '.join(SIMILARITIES)}. "
+            "Re-export the bundle."
         )
 
 

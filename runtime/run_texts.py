@@ -14,10 +14,12 @@ import numpy.typing as npt
 from intaglio.bundle import Bundle, Manifest
 from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
+from intaglio.manifest import Prompt
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.inputs import MASK
-from intaglio.runtime.tokenizer import Tokenizer, TokenSequence
+from intaglio.runtime.prompts import find_prompt
+from intaglio.runtime.tokenizer import NO_PROMPT, Tokenizer, TokenSequence
 from intaglio.targets import DEFAULT
 
 
@@ -39,18 +41,21 @@ def run(
     truncate: bool = False,
     top: int = 5,
     threads: int | None = None,
+    prompt_name: str | None = None,
 ) -> Iterator[Ran]:
     """Run `bundle` on `texts` and yield one `Ran` per text, in order.
 
     Texts are read in batches of `batch_size`, so an endless stream works. `top` is the number of words listed for a
-    blank. `threads`: see `open_engine`. Raises `UsageError` for a text that is longer than the model's limit (unless
-    `truncate`) or that lacks the blank of a fill-mask bundle, `BundleError` for a bundle that does not accept text.
+    blank. `threads`: see `open_engine`. `prompt_name`: the prompt to put before each text; None: the bundle's default.
+    Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the blank of
+    a fill-mask bundle, and for an unknown prompt, `BundleError` for a bundle that does not accept text.
     """
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
     with TextRunner(Bundle.open(bundle), target, threads, top=top) as runner:
+        prompt = find_prompt(runner.manifest, prompt_name)
         for batch in _batches(texts, batch_size):
-            yield from runner.run(batch, truncate)
+            yield from runner.run(batch, truncate, prompt)
 
 
 class TextRunner(Closing):
@@ -70,9 +75,9 @@ class TextRunner(Closing):
         self.tokenizer = Tokenizer.open(bundle)
         self.engine = open_engine(bundle, target, threads, spinning)
 
-    def run(self, texts: Sequence[str], truncate: bool = False) -> list[Ran]:
-        """Run one batch. Raises `UsageError` for a text that the model does not accept."""
-        sequences = self.tokenizer.encode(texts, truncate)
+    def run(self, texts: Sequence[str], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[Ran]:
+        """Run one batch, each text after `prompt`. Raises `UsageError` for a text that the model does not accept."""
+        sequences = self.tokenizer.encode(texts, truncate, prompt)
         for text, sequence in zip(texts, sequences, strict=True):
             self.check(text, sequence)
         return self.run_tokens(texts, sequences)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from intaglio.bundle import Bundle
 from intaglio.errors import BundleError, ContextLengthError, UsageError, one_line
 from intaglio.input_files import read_text
-from intaglio.manifest import LONGEST
+from intaglio.manifest import LONGEST, Prompt
 from intaglio.runtime.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -35,7 +35,11 @@ SHORT_TEXT = 1 << 16  # characters that are tokenized in some milliseconds
 TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
-COLUMNS = ("input_ids", "attention_mask", "token_type_ids")  # the inputs that a tokenizer returns
+POOLING_MASK = "pooling_mask"  # the input that is 0 at the tokens of a prompt, which pooling leaves out
+COLUMNS = ("input_ids", "attention_mask", "token_type_ids", POOLING_MASK)  # the inputs that a tokenizer returns
+
+
+NO_PROMPT = Prompt("")
 
 
 class TokenSequence(NamedTuple):
@@ -43,6 +47,7 @@ class TokenSequence(NamedTuple):
 
     ids: Sequence[int]
     type_ids: Sequence[int]
+    excluded: int = 0  # its first tokens, of a prompt, that pooling leaves out
 
 
 class Tokenizer:
@@ -60,18 +65,18 @@ class Tokenizer:
         truncation: int | None = None,
         pad: Sequence[str | int | None] = (),
     ):
-        """`path` of a tokenizer.json, the model's input names, its maximum tokens, and the length to truncate to.
+        """`path` of a tokenizer.json, the model's input names, its maximum tokens, and a lower one for texts.
 
         `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
         """
-        self.backend, padding, cut = _read(path)
+        self.backend, padding, cut, self._direction = _read(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
             raise BundleError(
                 f"the model needs {', '.join(unknown)}, which a tokenizer does not return. Give arrays instead."
             )
         self.inputs = tuple(inputs)
-        self.max_length = max_length
-        self.truncation = min((length for length in (truncation, max_length) if length is not None), default=cut)
+        self.max_length = min((length for length in (truncation, max_length) if length is not None), default=None)
+        self.truncation = self.max_length if self.max_length is not None else cut
         self.pad_token_id = next(_ids(self.backend, padding.get("pad_id"), *pad, "[PAD]", "<pad>", 0))
         self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
 
@@ -99,8 +104,8 @@ class Tokenizer:
             self.check_length(text, sequence)
         return self.pad(sequences)
 
-    def encode(self, texts: Sequence[str], truncate: bool = False) -> list[TokenSequence]:
-        """The tokens of each text, of any length. Not for several threads at a time.
+    def encode(self, texts: Sequence[str], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[TokenSequence]:
+        """The tokens of each text after `prompt`, of any length. Not for several threads at a time.
 
         Raises `UsageError` for a text that is not Unicode, or with a word that is too long for a tokenizer.
         """
@@ -108,10 +113,11 @@ class Tokenizer:
             check_unicode(text)
             check_words(text)
         if self.truncation is not None and truncate:
-            self.backend.enable_truncation(self.truncation)
+            self.backend.enable_truncation(self.truncation, direction=self._direction)
         else:
             self.backend.no_truncation()
-        return [TokenSequence(encoding.ids, encoding.type_ids) for encoding in self.backend.encode_batch(list(texts))]
+        encoded = self.backend.encode_batch([prompt.text + text for text in texts])
+        return [TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens) for each in encoded]
 
     def check_length(self, text: str, sequence: TokenSequence) -> None:
         """Raise `ContextLengthError` for a text of more tokens than the model takes."""
@@ -130,9 +136,12 @@ class Tokenizer:
                 "input_ids": sequence.ids,
                 "attention_mask": 1,
                 "token_type_ids": sequence.type_ids,
+                POOLING_MASK: 1,
             }
             for name, array in feeds.items():
                 array[row, : len(sequence.ids)] = columns[name]
+            if POOLING_MASK in feeds:
+                feeds[POOLING_MASK][row, : sequence.excluded] = 0
         return feeds
 
     def batches(
@@ -219,8 +228,8 @@ def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
             yield int(number)
 
 
-def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
-    """The tokenizer without padding and truncation, the file's padding settings, and its truncation length.
+def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None, str]:
+    """The tokenizer without padding and truncation, the file's padding settings, its truncation's length and side.
 
     Encoding and decoding are tried once. Raises `BundleError`.
     """
@@ -230,7 +239,8 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
     try:
         with _without_panics():
             backend = Backend.from_str(text)
-            padding, cut = backend.padding or {}, (backend.truncation or {}).get("max_length")
+            padding, truncation = backend.padding or {}, backend.truncation or {}
+            cut, direction = truncation.get("max_length"), str(truncation.get("direction", "right")).lower()
             if cut is not None and not 1 <= cut <= LONGEST:
                 raise ValueError(f"truncation.max_length is {cut}, expected 1 to {LONGEST}")
             backend.no_padding()
@@ -242,7 +252,7 @@ def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None]:
             raise
         reason = one_line(error, 200)
         raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
-    return backend, padding, cut
+    return backend, padding, cut, direction
 
 
 @contextmanager

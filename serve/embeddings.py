@@ -26,6 +26,7 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None  # only the model's own width
     user: str | None = None  # accepted and not used
+    prompt_name: str | None = None  # prompt of the model to put before each text; None: the server's default
 
 
 class Embedding(msgspec.Struct):
@@ -55,15 +56,15 @@ class EmbeddingsResponse(msgspec.Struct):
 async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, model: str) -> EmbeddingsResponse:
     """Embed the inputs of `request` with `worker`; `model` is the name to answer with.
 
-    Raises `UsageError` for inputs that are empty, mixed or too long, for other dimensions than the model's own, and for
-    a model that does not embed; and the other errors of `EncoderWorker.run`.
+    Raises `UsageError` for inputs that are empty, mixed or too long, for other dimensions than the model's own, for an
+    unknown prompt, and for a model that does not embed; and the other errors of `EncoderWorker.run`.
     """
     task = worker.manifest.task
     if task not in EMBEDDING_TASKS:
         expected = " or ".join(EMBEDDING_TASKS)
         said = f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model."
         raise FieldError(said, "model")
-    results = await worker.run(inputs(request.input))
+    results = await worker.run(inputs(request.input), request.prompt_name)
     vectors = [_vector(result) for result in results]
     if request.dimensions not in (None, width := len(vectors[0])):
         said = f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."

@@ -12,7 +12,9 @@ from dataclasses import replace
 from intaglio.bundle import Bundle
 from intaglio.closing import Closing
 from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
+from intaglio.manifest import Prompt
 from intaglio.runtime.generation.scheduler_options import Load
+from intaglio.runtime.prompts import find_prompt
 from intaglio.runtime.run_texts import Ran, TextRunner
 from intaglio.runtime.tokenizer import TokenSequence
 from intaglio.serve.batch_plan import BatchLimits, next_batch
@@ -45,8 +47,11 @@ class EncoderWorker(Closing):
         max_waiting_tokens: int = 1 << 18,
         linger_seconds: float = 0.002,
         limits: BatchLimits | None = None,
+        prompt_name: str | None = None,
     ):
         """`max_waiting`, `max_waiting_tokens`: of all callers together. `threads`: of the engine.
+
+        `prompt_name`: the prompt put before texts whose caller names none; None: the bundle's default.
 
         Raises `UsageError` for options out of range, and the errors of `TextRunner`.
         """
@@ -56,7 +61,7 @@ class EncoderWorker(Closing):
             raise UsageError(f"linger seconds {linger_seconds}: expected at least 0.")
         # Threads that busy-wait between batches would take the processor from tokenization and from other models.
         self._runner = TextRunner(bundle, target, threads, spinning=False)
-        self.manifest = bundle.manifest
+        self.manifest, self._prompt_name = bundle.manifest, prompt_name
         batch = self._runner.engine.axes.get("batch")
         limits = limits or BatchLimits()
         self._limits = replace(limits, texts=min(limits.texts, (batch and batch.maximum) or limits.texts))
@@ -73,18 +78,20 @@ class EncoderWorker(Closing):
         self._thread = threading.Thread(target=self._work, name="intaglio-encoder", daemon=True)
         self._thread.start()
 
-    async def run(self, texts: Sequence[Text]) -> list[Ran]:
+    async def run(self, texts: Sequence[Text], prompt_name: str | None = None) -> list[Ran]:
         """Run `texts` in batches with those of other callers; return one result per text, in order.
 
-        Raises `BusyError` if the queue is full, `UsageError` for a text that the model does not accept (with its
-        place), `EngineError` if the engine fails. A caller that is cancelled takes its texts out of the queue.
+        `prompt_name`: the prompt to put before each; None: the worker's default. Raises `BusyError` if the queue is
+        full, `UsageError` for an unknown prompt and for a text that the model does not accept (with its place),
+        `EngineError` if the engine fails. A caller that is cancelled takes its texts out of the queue.
         """
         if not texts:
             return []
+        prompt = self._prompt(texts, prompt_name)
         call = EncoderCall(len(texts))
         self._calls.add(call)
         try:
-            return await self._run_call(call, texts)
+            return await self._run_call(call, texts, prompt)
         except asyncio.CancelledError:
             if call.failure is None:
                 raise
@@ -93,10 +100,22 @@ class EncoderWorker(Closing):
         finally:
             self._calls.discard(call)
 
-    async def _run_call(self, call: EncoderCall, texts: Sequence[Text]) -> list[Ran]:
+    def _prompt(self, texts: Sequence[Text], name: str | None) -> Prompt:
+        """The prompt of a call. Raises `UsageError` if it is unknown, and if texts are given as tokens."""
+        if name is None:
+            prompt = find_prompt(self.manifest, self._prompt_name)
+        else:
+            prompt = find_prompt(self.manifest, name, "prompt_name")
+        if prompt.text and not all(isinstance(text, str) for text in texts):
+            raise UsageError(
+                f"input: token ids cannot follow the prompt {prompt.text[:40]!r}. Send text, or choose an empty prompt."
+            )
+        return prompt
+
+    async def _run_call(self, call: EncoderCall, texts: Sequence[Text], prompt: Prompt) -> list[Ran]:
         with self._changed:
             self._check_room(len(texts))
-            tokenized = self._tokenizing.submit(self._tokenize, texts)
+            tokenized = self._tokenizing.submit(self._tokenize, texts, prompt)
             self._count += len(texts)
         try:
             sequences = await asyncio.wrap_future(tokenized)
@@ -146,9 +165,9 @@ class EncoderWorker(Closing):
         if self._count + count > self._max_waiting:
             raise BusyError(f"{self._count} texts are waiting, the maximum is {self._max_waiting}. Try again later.")
 
-    def _tokenize(self, texts: Sequence[Text]) -> list[TokenSequence]:
+    def _tokenize(self, texts: Sequence[Text], prompt: Prompt) -> list[TokenSequence]:
         """Tokenize and check `texts`, on the tokenizer's thread."""
-        encoded = iter(self._runner.tokenizer.encode([text for text in texts if isinstance(text, str)]))
+        encoded = iter(self._runner.tokenizer.encode([text for text in texts if isinstance(text, str)], prompt=prompt))
         found = []
         for place, text in enumerate(texts):
             try:

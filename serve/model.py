@@ -56,8 +56,10 @@ class EncoderModel:
     @property
     def max_tokens(self) -> int | None:
         """Maximum number of tokens of a text."""
-        sequence = self.bundle.manifest.axes.get("sequence")
-        return sequence.maximum if sequence else None
+        manifest = self.bundle.manifest
+        sequence = manifest.axes.get("sequence")
+        lengths = (manifest.truncation, sequence.maximum if sequence else None)
+        return min((length for length in lengths if length is not None), default=None)
 
 
 @dataclass(frozen=True)

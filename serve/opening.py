@@ -14,6 +14,8 @@ from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.worker import DecoderWorker
+from intaglio.runtime.prompts import find_prompt
+from intaglio.runtime.run_texts import EMBEDDING_TASKS
 from intaglio.runtime.speech.recognizer import SpeechOptions, speech_options
 from intaglio.serve.embeddings import MAX_INPUTS
 from intaglio.serve.encoder_worker import EncoderWorker
@@ -59,12 +61,14 @@ def open_models(
     language_model: str | Path | None = None,
     language_model_weight: float | None = None,
     word_bonus: float | None = None,
+    prompt_name: str | None = None,
     target: str = "ort-cpu",
     threads: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
     """Open every bundle; `strategy`, `draft` and their options are those of `TextGenerator`, for the decoders.
-    `beam` to `word_bonus` are those of `run`, for the speech recognisers.
+    `beam` to `word_bonus` are those of `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
+    embed if a request names none; None: each model's default.
 
     Raises `UsageError` where a draft model is given for several decoders, for options of models that are not there, and
     as `TextGenerator` does.
@@ -80,6 +84,8 @@ def open_models(
     if (beam, language_model) != (None, None) and all(bundle.manifest.audio is None for bundle in opened.values()):
         option = "--language-model" if beam is None else "--beam"
         raise UsageError(f"{option} is for speech recognisers, and none is given. Leave it out.")
+    if prompt_name is not None:
+        _check_prompt(opened, prompt_name)
     models: dict[str, Model] = {}
     with ExitStack() as stack:
         for name, bundle in opened.items():
@@ -92,7 +98,7 @@ def open_models(
                 elif bundle.manifest.audio is not None:
                     models[name] = _open_speech(name, bundle, options, speech, target, threads)
                 else:
-                    models[name] = _open_encoder(name, bundle, options, target, threads)
+                    models[name] = _open_encoder(name, bundle, options, target, threads, prompt_name)
             stack.callback(models[name].worker.close)
             longest = models[name].max_tokens
             takes = [] if longest is None else [f"at most {longest} tokens"]
@@ -125,13 +131,25 @@ def _open_decoder(
     return DecoderModel(name, bundle, DecoderWorker(generator))
 
 
-def _open_encoder(name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None) -> EncoderModel:
+def _check_prompt(opened: Mapping[str, Bundle], prompt_name: str) -> None:
+    """Raise `UsageError` unless there are models that embed, and all of them have this prompt."""
+    embedding = [bundle.manifest for bundle in opened.values() if bundle.manifest.task in EMBEDDING_TASKS]
+    if not embedding:
+        raise UsageError("--prompt-name is for models that embed texts, and none is given. Leave it out.")
+    for manifest in embedding:
+        find_prompt(manifest, prompt_name)
+
+
+def _open_encoder(
+    name: str, bundle: Bundle, options: ServerOptions, target: str, threads: int | None, prompt_name: str | None
+) -> EncoderModel:
     worker = EncoderWorker(
         bundle,
         target,
         threads,
         max_waiting=max(options.max_waiting, WAITING_TEXTS),
         max_waiting_tokens=options.max_waiting_tokens,
+        prompt_name=prompt_name if bundle.manifest.task in EMBEDDING_TASKS else None,
     )
     return EncoderModel(name, bundle, worker)
 

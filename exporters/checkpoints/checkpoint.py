@@ -17,7 +17,8 @@ from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized import check_configuration, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
-from intaglio.exporters.families import check_supported
+from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
+from intaglio.exporters.families import check_supported, find_sentence_family
 from intaglio.files import BUNDLE, inside, restore, sha256
 from intaglio.input_files import check_folder
 from intaglio.recorded_name import recorded_name
@@ -32,7 +33,8 @@ SAFETENSORS = ("*.safetensors",)
 class Checkpoint:
     """A checkpoint's folder, its parsed config.json, and its weight files, with verified headers."""
 
-    folder: Path
+    root: Path  # as opened; sentence-transformers may keep the Transformer in a folder of it
+    folder: Path  # of config.json, the weights and the tokenizer
     config: dict[str, Any]
     weights: tuple[Path, ...]
     kind: str  # "local" or "hub"
@@ -54,46 +56,37 @@ class Checkpoint:
         if not hub.ID.fullmatch(location):
             raise SourceError(f"source {location}: not a directory or a file. Give a checkpoint's folder, or a hub id.")
         folder = hub.fetch(location, revision, download)
-        if not (folder / CONFIG).is_file():
+        if not (transformer_folder(folder) / CONFIG).is_file():
             raise adapter_alone(folder) or refuse_folder(folder, location, _all_files(location, revision, download))
         read_config(folder, location)  # before gigabytes of weights are downloaded
         folder = hub.fetch(location, revision, download, SAFETENSORS)
-        if not has_weights(folder):
+        if not has_weights(transformer_folder(folder)):
             raise refuse_folder(folder, location, _all_files(location, revision, download))
         return cls._read(folder, "hub", location, folder.name, location)
 
     @classmethod
-    def _read(cls, folder: Path, kind: str, location: str, revision: str | None, given: str) -> Checkpoint:
-        config = read_config(folder, given)
+    def _read(cls, root: Path, kind: str, location: str, revision: str | None, given: str) -> Checkpoint:
+        folder, config = read_config(root, given)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
         check_tensors(folder, weights)
         check_merged(folder, weights)
         for path in weights:
             read_header(path)
-        return cls(folder, config, weights, kind, location, revision)
+        return cls(root, folder, config, weights, kind, location, revision)
 
     def source(self) -> Source:
         """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
         return Source(
-            self.kind, self.location, self.revision, {name: sha256(self.folder / name) for name in self.files()}
+            self.kind, self.location, self.revision, {name: sha256(self.root / name) for name in self.files()}
         )
 
     def files(self) -> list[str]:
-        """The weight and configuration files below the folder, without the tokenizer's, which every bundle contains."""
-        configurations = [
-            CONFIG,
-            RECORD,
-            MATRICES,
-            early_exit.RECORD,
-            "modules.json",
-            *(f"{path.parent.name}/{CONFIG}" for path in self._module_configs()),
-        ]
-        present = [name for name in configurations if (self.folder / name).is_file()]
-        return [*(path.relative_to(self.folder).as_posix() for path in self.weights), *present]
-
-    def _module_configs(self) -> list[Path]:
-        return sorted(self.folder.glob(f"*_*/{CONFIG}"))  # sentence-transformers numbers its modules: 1_Pooling
+        """The weight and configuration files below the root, without the tokenizer's, which every bundle contains."""
+        configurations = [self.folder / name for name in (CONFIG, RECORD, MATRICES, early_exit.RECORD)]
+        present = [path for path in configurations if path.is_file()]
+        own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
+        return [*own, *module_files(self.root)]
 
     def tensors(self) -> dict[str, MappedTensor]:
         """Every weight, mapped into memory and not yet read."""
@@ -126,11 +119,12 @@ class Checkpoint:
         return map_tensors(path) if path.is_file() else {}
 
 
-def read_config(folder: Path, given: str) -> dict[str, Any]:
-    """The config.json of `folder`, of an architecture that can be exported, whose weights are not quantised.
+def read_config(root: Path, given: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of the weights in `root`, and its config.json, of what can be exported and is not quantised.
 
     `given`: what the user gave as the source. Raises `SourceError`.
     """
+    folder = transformer_folder(root)
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
         raise adapter_alone(folder) or refuse_folder(folder, given)
     check_folder(folder)
@@ -138,8 +132,11 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
     config = read_json(folder / CONFIG)
     check_no_adapter(folder, config)
     check_configuration(folder, config)
-    check_supported(config, str(folder))
-    return config
+    if read_modules(root):
+        find_sentence_family(config, str(folder))
+    else:
+        check_supported(config, str(folder))
+    return folder, config
 
 
 def _all_files(location: str, revision: str | None, download: bool) -> list[str] | None:

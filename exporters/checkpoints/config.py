@@ -14,12 +14,14 @@ from intaglio.input_files import read_text
 MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
 
 
-def integer(config: Mapping[str, Any], key: str, minimum: int, default: int | None = None) -> int:
-    """The integer of at least `minimum` under `key` of a config.json. Raises `SourceError`."""
+def integer(
+    config: Mapping[str, Any], key: str, minimum: int, default: int | None = None, where: str = "config.json"
+) -> int:
+    """The integer of at least `minimum` under `key` of the settings in the file `where`. Raises `SourceError`."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise SourceError(f"config.json: {key} is {value!r}, expected an integer of at least {minimum}. Fix it.")
+        raise SourceError(f"{where}: {key} is {value!r}, expected an integer of at least {minimum}. Fix it.")
     return value
 
 

@@ -36,19 +36,20 @@ NAMED = 3  # tensors in a message
 class Pickled:
     """A checkpoint's folder, its config.json, and the files of its weights."""
 
-    folder: Path
+    root: Path  # as opened; sentence-transformers may keep the Transformer in a folder of it
+    folder: Path  # of config.json and the weights
     config: dict[str, Any]
     weights: tuple[Path, ...]
 
 
 def open_pickled(location: str) -> Pickled:
     """Open the folder or hub id `location`. Raises `SourceError` without pickled weights of a known architecture."""
-    folder = Path(location)
-    if not folder.is_dir():
-        folder = hub.fetch(location, None, download=True)
-        read_config(folder, location)  # before the weights are downloaded
-        folder = hub.fetch(location, None, True, ("pytorch_model*.bin",))
-    config = read_config(folder, location)
+    root = Path(location)
+    if not root.is_dir():
+        root = hub.fetch(location, None, download=True)
+        read_config(root, location)  # before the weights are downloaded
+        root = hub.fetch(location, None, True, ("pytorch_model*.bin",))
+    folder, config = read_config(root, location)
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
@@ -66,7 +67,7 @@ def open_pickled(location: str) -> Pickled:
     if missing := [path for path in weights if not path.is_file()]:
         raise SourceError(f"{missing[0]}: listed in {INDEX} but missing. Download or copy the whole checkpoint.")
     check_downloaded(weights)
-    return Pickled(folder, config, tuple(weights))
+    return Pickled(root, folder, config, tuple(weights))
 
 
 def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
@@ -82,13 +83,14 @@ def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
         tensors = {name: tensor for path in pickled.weights for name, tensor in _read(path).items()}
         model, unexpected = _build(pickled, tensors)
     with step("writing"):
-        model.save_pretrained(folder)
-        for path in folder.iterdir():
+        target = folder / pickled.folder.relative_to(pickled.root)
+        model.save_pretrained(target)
+        for path in target.iterdir():
             if not any(path.match(pattern) for pattern in WRITTEN):
                 path.unlink()
-        for path in configurations(pickled.folder):
+        for path in {*configurations(pickled.root), *configurations(pickled.folder)}:
             if path.name != INDEX:
-                copy_file(path, folder / path.relative_to(pickled.folder))
+                copy_file(path, folder / path.relative_to(pickled.root))
     with step("checking"):
         written = Checkpoint.open(str(folder))
         left_out = sorted({*unexpected, *_lost(tensors, written)})

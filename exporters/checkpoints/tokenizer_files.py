@@ -26,13 +26,14 @@ BESIDE = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 BESIDE_DECODER = ("generation_config.json", "chat_template.jinja", "chat_template.json")
 
 
-def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int) -> None:
-    """Write tokenizer.json, with padding by the model's own token and no truncation, and copy the files next to it.
+def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int, tokenizer: Any = None) -> None:
+    """Write tokenizer.json, with padding by the model's own token, and copy the files next to it.
 
-    `pad_token_id`: the family's, for a config.json without one. A checkpoint with only a vocabulary is converted by
-    `transformers`; one without a tokenizer is rejected.
+    `pad_token_id`: the family's, for a config.json without one. `tokenizer`: of the library tokenizers; None: that of
+    the checkpoint, without truncation. A checkpoint with only a vocabulary is converted by `transformers`; one without
+    a tokenizer is rejected.
     """
-    tokenizer = _read(checkpoint)
+    tokenizer = tokenizer or _read(checkpoint)
     _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
     _pad(checkpoint, tokenizer, pad_token_id)
     _write(checkpoint, tokenizer, folder, BESIDE)
@@ -61,7 +62,6 @@ def _pad(checkpoint: Checkpoint, tokenizer: Any, default: int) -> None:
 
 
 def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequence[str]) -> None:
-    tokenizer.no_truncation()
     tokenizer.save(str(folder / TOKENIZER))
     for name in beside:
         if (checkpoint.folder / name).is_file():
@@ -69,6 +69,12 @@ def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequenc
 
 
 def _read(checkpoint: Checkpoint) -> Any:
+    tokenizer = _read_as_it_is(checkpoint)
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _read_as_it_is(checkpoint: Checkpoint) -> Any:
     path = checkpoint.folder / TOKENIZER
     if path.is_file():
         from tokenizers import Tokenizer

@@ -24,3 +24,5 @@ class Family:
     blocks: str
     has_pooler: bool  # a BERT-style pooler, which no supported task uses and which can be left out
     pad_token_id: int = 0  # the default of `transformers` for a config.json without one
+    causal: bool = False  # a token attends only to those before it
+    window: Callable[[Mapping[str, Any]], int | None] = lambda _: None  # and only to this number of them, with itself

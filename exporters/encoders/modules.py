@@ -8,59 +8,158 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intaglio.exporters.encoders import sentence_modules
+from intaglio.exporters.encoders.sentence_modules import module_weights
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
+from intaglio.runtime.tokenizer import POOLING_MASK
 
 
 class Encoder(nn.Module):
     """A `transformers` model whose inputs are positional and whose outputs are a tuple.
 
-    Inputs: int64 [batch, sequence] each, in the family's order. Outputs, in the order of `output_names`:
-    `last_hidden_state` [batch, sequence, hidden] or `logits`, then for sentence models `sentence_embedding`
-    float32 [batch, hidden · poolings].
+    Inputs: int64 [batch, sequence] each, in the family's order; then `pooling_mask`, 0 at the tokens of a prompt, if
+    pooling leaves them out. Outputs, in the order of `output_names`: `last_hidden_state` [batch, sequence, hidden] or
+    `logits`, then for sentence models `sentence_embedding` float32 [batch, width].
     """
 
-    def __init__(self, model: nn.Module, inputs: tuple[str, ...], first_output: str, head: SentenceHead | None):
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: tuple[str, ...],
+        first_output: str,
+        head: SentenceHead | None,
+        causal: bool = False,
+    ):
         super().__init__()
         self.model = model
-        self.input_names = inputs
+        self.model_inputs = inputs
+        self.input_names = (*inputs, POOLING_MASK) if head and head.excludes_prompt else inputs
         self.first_output = first_output
-        self.head = Pooling(head) if head else None
+        self.head = Head(head) if head else None
+        self.causal = causal
         self.output_names = (self.first_output, *(["sentence_embedding"] if head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
         named: Mapping[str, Tensor] = dict(zip(self.input_names, inputs, strict=True))
-        output: Any = self.model(**{**named, "attention_mask": self.additive_mask(named["attention_mask"])})
+        mask = named["attention_mask"]
+        given = {name: named[name] for name in self.model_inputs} | {"attention_mask": self.additive_mask(mask)}
+        if self.causal:
+            positions = torch.arange(mask.shape[1]).unsqueeze(0)
+            output: Any = self.model(**given, position_ids=positions, use_cache=False)
+        else:
+            output = self.model(**given)
         first: Tensor = output[self.first_output]
         if self.head is None:
             return (first,)
-        return first, self.head(first, named["attention_mask"])
+        return first, self.head(first, mask, named.get(POOLING_MASK))
 
     def additive_mask(self, attention_mask: Tensor) -> Tensor:
-        """The mask added to attention scores, [batch, 1, 1, sequence]: 0 for tokens, the lowest number for padding.
+        """The mask added to attention scores, 0 for tokens, the lowest number for padding: [batch, 1, 1, sequence].
 
-        `transformers` uses a 4-D mask unchanged. From a 2-D mask it would build one row per query, all equal, with some
-        twenty nodes of index arithmetic.
+        Of a causal model, [batch, 1, sequence, sequence]. `transformers` uses a 4-D mask unchanged. From a 2-D mask it
+        would build one row per query, all equal, with some twenty nodes of index arithmetic.
         """
         keep = attention_mask[:, None, None, :] != 0
+        if self.causal:
+            positions = torch.arange(attention_mask.shape[1])
+            keep = keep & (positions[None, :] <= positions[:, None])[None, None]
         dtype = next(self.model.parameters()).dtype
         return torch.where(keep, torch.zeros((), dtype=dtype), torch.full((), torch.finfo(dtype).min, dtype=dtype))
 
 
-class Pooling(nn.Module):
+class Head(nn.Module):
     """Sentence embedding from hidden states; computed in float32 for any dtype of the encoder."""
 
     def __init__(self, head: SentenceHead):
         super().__init__()
-        self.poolings = head.poolings
-        self.normalize = head.normalize
+        self.stages = nn.ModuleList([STAGES[type(module)](module) for module in head.modules])
+        self.width = head.width
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """`hidden` [batch, sequence, width], `attention_mask` [batch, sequence] -> float32 [batch, width · n]."""
+    def forward(self, hidden: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None) -> Tensor:
+        """`hidden` [batch, sequence, hidden], masks [batch, sequence] -> float32 [batch, width]."""
+        pooled: Tensor = self.stages[0](hidden, attention_mask, pooling_mask)
+        for stage in self.stages[1:]:
+            pooled = stage(pooled)
+        return pooled[:, : self.width] if self.width is not None else pooled
+
+
+class Pooling(nn.Module):
+    """One or more poolings of the hidden states, concatenated."""
+
+    def __init__(self, settings: sentence_modules.Pooling):
+        super().__init__()
+        self.poolings = settings.poolings
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None) -> Tensor:
+        """`hidden` [batch, sequence, hidden], masks [batch, sequence] -> float32 [batch, hidden · poolings].
+
+        Without a `pooling_mask`, all tokens are pooled, and the first is at position 0.
+        """
         hidden = hidden.float()
         mask = attention_mask.unsqueeze(-1).float()
-        pooled = torch.cat([POOL[name](hidden, mask) for name in self.poolings], dim=-1)
-        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+        if pooling_mask is None:
+            return torch.cat([POOL[name](hidden, mask) for name in self.poolings], dim=-1)
+        mask = mask * pooling_mask.unsqueeze(-1).float()
+        pools = POOL | {"cls": _first}
+        return torch.cat([pools[name](hidden, mask) for name in self.poolings], dim=-1)
+
+
+class Dense(nn.Module):
+    """A linear layer, an activation, and optionally the sum with its input, in the dtype of its weights."""
+
+    def __init__(self, settings: sentence_modules.Dense):
+        super().__init__()
+        weights = module_weights(settings.weights)
+        outer, inner = weights["linear.weight"].shape
+        self.linear = nn.Linear(inner, outer, bias="linear.bias" in weights)
+        self.activation = getattr(nn, settings.activation)()
+        self.has_residual = settings.residual
+        self.residual = nn.Linear(inner, outer, bias=False) if "residual.weight" in weights else nn.Identity()
+        self.load_state_dict(weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` float32 [batch, width] -> float32 [batch, another width]."""
+        given = x.to(self.linear.weight.dtype)
+        out: Tensor = self.activation(self.linear(given))
+        return (out + self.residual(given) if self.has_residual else out).float()
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation, in float32."""
+
+    def __init__(self, settings: sentence_modules.LayerNorm):
+        super().__init__()
+        weights = module_weights(settings.weights)
+        self.norm = nn.LayerNorm(len(weights["norm.weight"]))
+        self.load_state_dict(weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` float32 [batch, width] -> the same."""
+        weight, bias = self.norm.weight.float(), self.norm.bias.float()
+        return nn.functional.layer_norm(x, self.norm.normalized_shape, weight, bias, self.norm.eps)
+
+
+class Normalize(nn.Module):
+    """Division by the length."""
+
+    def __init__(self, _: sentence_modules.Normalize):
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` float32 [batch, width] -> the same, of length 1."""
+        return nn.functional.normalize(x, dim=-1)
+
+
+STAGES: dict[type, Any] = {
+    sentence_modules.Pooling: Pooling,
+    sentence_modules.Dense: Dense,
+    sentence_modules.LayerNorm: LayerNorm,
+    sentence_modules.Normalize: Normalize,
+}
+
+
+# Each from `hidden` [batch, sequence, hidden] and `mask` [batch, sequence, 1], 1 at tokens to pool, to [batch, hidden].
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -71,6 +170,11 @@ def _mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9).sqrt()
 
 
+def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The mean, weighted by the positions, from 1."""
+    return _mean(hidden, mask * _positions(mask))
+
+
 def _max(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(mask == 0, -1e9).max(1).values
 
@@ -79,4 +183,29 @@ def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden[:, 0]
 
 
-POOL = {"cls": _cls, "max": _max, "mean": _mean, "mean_sqrt_len_tokens": _mean_sqrt_len}
+def _first(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The first token to pool: that with the largest 1 / position."""
+    return _at((mask / _positions(mask)).argmax(1), hidden)
+
+
+def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    """The last token to pool: that with the largest position. Of none, zeros."""
+    return _at((mask * _positions(mask)).argmax(1), hidden * mask)
+
+
+def _at(index: Tensor, hidden: Tensor) -> Tensor:
+    return hidden.gather(1, index.unsqueeze(-1).expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
+def _positions(mask: Tensor) -> Tensor:
+    return torch.arange(1, mask.shape[1] + 1, dtype=torch.float32)[None, :, None]
+
+
+POOL = {
+    "cls": _cls,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last,
+}

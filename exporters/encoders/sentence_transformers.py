@@ -1,8 +1,4 @@
-"""Folders of the sentence-transformers library: read which modules follow the encoder.
-
-`modules.json` lists them in order: the Transformer itself, then Pooling and Normalize, each with a folder for its
-config.json. Pooling configurations of old and new versions of the library differ in their keys.
-"""
+"""A folder of the sentence-transformers library: the modules after the Transformer, its prompts, its similarity."""
 
 from __future__ import annotations
 
@@ -11,85 +7,74 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from intaglio.errors import BundleError, SourceError
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer, read_json
-from intaglio.files import inside
-from intaglio.input_files import read_text
+from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
+from intaglio.exporters.encoders.sentence_modules import Pooling, SentenceModule, read_module
+from intaglio.manifest import SIMILARITIES
 
-MODULES = "modules.json"
-SETTINGS = "sentence_bert_config.json"
-
-# Key of a pooling configuration -> the pooling's name. Several poolings are concatenated in this order.
-POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-}
-
-
-class Module(msgspec.Struct):
-    """One line of modules.json."""
-
-    type: str
-    path: str
+SETTINGS = "config_sentence_transformers.json"
+MODEL_TYPE = "SentenceTransformer"
+STANDARD_PROMPTS = ("query", "document")  # every model has them in the library; empty unless set
 
 
 @dataclass(frozen=True)
 class SentenceHead:
-    """The layers after the encoder: the poolings, concatenated along the last axis, and optional normalisation."""
+    """What follows the Transformer: modules in order, Pooling first, and the settings of the whole model."""
 
-    poolings: tuple[str, ...]
-    normalize: bool
-    max_tokens: int | None  # the library truncates inputs to this length, often shorter than the model's limit
+    modules: tuple[SentenceModule, ...]
+    width: int | None  # the first numbers of an embedding that are kept; None: all
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    similarity: str
+
+    @property
+    def excludes_prompt(self) -> bool:
+        """Whether the tokens of a prompt are left out of pooling."""
+        pooling = self.modules[0]
+        return isinstance(pooling, Pooling) and not pooling.include_prompt and any(self.prompts.values())
 
 
-def read_head(folder: Path) -> SentenceHead | None:
-    """The modules after the encoder, or None if `folder` is not from sentence-transformers."""
-    file = folder / MODULES
-    if not file.is_file():
+def read_head(root: Path) -> SentenceHead | None:
+    """What follows the Transformer, or None if `root` is not from sentence-transformers. Raises `SourceError`."""
+    listed = read_modules(root)
+    if not listed:
         return None
-    try:
-        text = read_text(file, error=SourceError, fix="Download or copy it again.")
-        modules = msgspec.json.decode(text, type=list[Module])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise SourceError(f"{file}: damaged ({error}). Download or copy the file again.") from error
-    names = [module.type.rsplit(".", 1)[-1] for module in modules]
-    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    file = root / SETTINGS
+    settings = read_json(file) if file.is_file() else {}
+    if (kind := settings.get("model_type", MODEL_TYPE)) != MODEL_TYPE:
         raise SourceError(
-            f"{file}: modules {', '.join(names) or 'none'} are not supported, expected Transformer, Pooling and "
-            f"at most Normalize. Remove {MODULES} from a copy of the folder to export the encoder alone."
+            f"{file}: model_type {str(kind)[:60]} is not supported, expected {MODEL_TYPE}. Remove {MODULES} from a "
+            "copy of the folder to export the encoder alone."
         )
-    if modules[0].path not in ("", "."):
-        raise SourceError(f"{file}: the Transformer is in {modules[0].path!r}. Give that folder as the source.")
-    try:
-        pooling = inside(folder, modules[1].path, str(file)) / "config.json"
-    except BundleError as error:
-        raise SourceError(str(error)) from error
-    return SentenceHead(_poolings(read_json(pooling), pooling), "Normalize" in names, _max_tokens(folder))
-
-
-def _max_tokens(folder: Path) -> int | None:
-    file = folder / SETTINGS
-    if not file.is_file() or (settings := read_json(file)).get("max_seq_length") is None:
-        return None
-    return integer(settings, "max_seq_length", 1)
-
-
-def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    named = config.get("pooling_mode")
-    if named is not None:
-        wanted = [str(name) for name in named] if isinstance(named, list) else [str(named)]
-    else:
-        wanted = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-        wanted = sorted(
-            (POOLINGS.get(key, key) for key in wanted), key=lambda name: [*POOLINGS.values(), name].index(name)
-        )
-    if not wanted or (unknown := [name for name in wanted if name not in POOLINGS.values()]):
+    prompts = _prompts(settings, file)
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in prompts:
         raise SourceError(
-            f"{where}: pooling {', '.join(wanted and unknown) or 'none'} is not supported. "
-            f"Supported are: {', '.join(POOLINGS.values())}."
+            f"{file}: default_prompt_name {str(default)[:60]!r} is not among its prompts: {', '.join(prompts)}. "
+            "Add it to them, or remove it."
         )
-    return tuple(wanted)
+    width = None if settings.get("truncate_dim") is None else integer(settings, "truncate_dim", 1, where=str(file))
+    similarity = settings.get("similarity_fn_name")
+    named = similarity if similarity in SIMILARITIES else SIMILARITIES[0]  # so does the library
+    return SentenceHead(_modules(root, listed), width, prompts, default, str(named))
+
+
+def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, str]:
+    """Prompts by name; null is an empty one."""
+    given = settings.get("prompts", {})
+    if not isinstance(given, dict) or not all(isinstance(text, str | None) for text in given.values()):
+        raise SourceError(f"{file}: prompts {str(given)[:60]} do not map names to texts. Fix them.")
+    return {**dict.fromkeys(STANDARD_PROMPTS, ""), **{name: text or "" for name, text in given.items()}}
+
+
+def _modules(root: Path, listed: list[Module]) -> tuple[SentenceModule, ...]:
+    """The modules after the Transformer. Raises `SourceError` unless they begin with Pooling and have one only."""
+    read = [read_module(module.kind, module_folder(root, module)) for module in listed[1:]]
+    modules = tuple(module for module in read if module is not None)
+    if [isinstance(module, Pooling) for module in modules] != [index == 0 for index in range(max(len(modules), 1))]:
+        raise SourceError(
+            f"{root / MODULES}: modules {', '.join(module.kind for module in listed)} are not supported, expected one "
+            "Pooling right after the Transformer. Choose another model."
+        )
+    return modules

@@ -36,6 +36,12 @@ Examples:
 MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns; for more, the most similar pairs
 COLUMN = 8  # characters of a column of the matrix
 PAIRS = 20
+HEADINGS = {
+    "cosine": "Cosine similarity",
+    "dot": "Dot products",
+    "euclidean": "Minus Euclidean distance",
+    "manhattan": "Minus Manhattan distance",
+}
 
 
 @verb("run", epilog=EPILOG)
@@ -52,7 +58,8 @@ PAIRS = 20
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
-@click.option("--similarity", "compare", is_flag=True, help="Show the cosine similarity of the texts' embeddings.")
+@click.option("--prompt-name", help="Prompt of the model to put before each text.  [default: the model's]")
+@click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
 @speech_flags
 @json_option
 def run_command(
@@ -64,6 +71,7 @@ def run_command(
     batch_size: int,
     truncate: bool,
     top: int,
+    prompt_name: str | None,
     compare: bool,
     speech: SpeechFlags,
     as_json: bool,
@@ -84,14 +92,17 @@ def run_command(
             raise UsageError(
                 "--similarity compares embeddings of texts, and the bundle takes recordings. Leave it out."
             )
+        if prompt_name is not None:
+            raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
         transcribe(bundle, texts, file, target, threads, speech, as_json)
         return
     speech.refuse(bundle)
+    read = _texts(texts, file)
     if compare:
-        _show_similarity(similarity(bundle, _texts(texts, file), target, batch_size, truncate, threads), as_json)
+        _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
         return
     try:
-        for result in run(bundle, _texts(texts, file), target, batch_size, truncate, top, threads=threads):
+        for result in run(bundle, read, target, batch_size, truncate, top, threads=threads, prompt_name=prompt_name):
             if as_json:
                 print_json(result)
             else:
@@ -130,10 +141,9 @@ def _show_similarity(found: Similarity, as_json: bool) -> None:
         numbers = [str(number) for number in range(1, len(found.texts) + 1)]
         print_table("Texts", ["", ""], list(zip(numbers, found.texts, strict=True)))
         rows = [
-            [number, *(f"{cosine:.3f}" for cosine in row)]
-            for number, row in zip(numbers, found.similarity, strict=True)
+            [number, *(f"{value:.3f}" for value in row)] for number, row in zip(numbers, found.similarity, strict=True)
         ]
-        print_table("Cosine similarity", ["", *numbers], rows)
+        print_table(HEADINGS[found.function], ["", *numbers], rows)
     else:
-        rows = [[f"{cosine:.3f}", first, second] for cosine, first, second in islice(found.pairs(), PAIRS)]
-        print_table(f"Most similar pairs of {len(found.texts)} texts", ["cosine", "text", "text"], rows)
+        rows = [[f"{value:.3f}", first, second] for value, first, second in islice(found.pairs(), PAIRS)]
+        print_table(f"Most similar pairs of {len(found.texts)} texts", [found.function, "text", "text"], rows)

@@ -76,6 +76,7 @@ Examples:
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
 @drafting_options
 @beam_options
+@click.option("--prompt-name", help="Prompt before texts to embed, unless a request names one.  [default: the model's]")
 @target_option()
 @threads_option("CPU threads per model")
 @section(OUTPUT)

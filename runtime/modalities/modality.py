@@ -46,6 +46,7 @@ class RunOptions:
     batch_size: int = 32  # texts
     truncate: bool = False  # texts
     top: int = 5  # words for a blank of a text
+    prompt_name: str | None = None  # put before each text to embed; None: the bundle's default
     speech: SpeechOptions | None = None  # recordings
     threads: int | None = None  # of ONNX Runtime
 

@@ -35,7 +35,8 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
-    return run(bundle.path, inputs, options.target, options.batch_size, options.truncate, options.top, options.threads)
+    texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name
+    return run(bundle.path, inputs, options.target, *texts)
 
 
 TEXTS = Modality("texts", _load, _calibration, _mask, _run)

@@ -52,6 +52,33 @@ def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_pa
     assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")
 
 
+def test_a_prompt_is_put_before_each_text(intaglio: Run, tiny_bundle_copy: Path, recogniser: Path) -> None:
+    manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
+    prompts = {"query": {"text": "a query: "}, "document": {"text": ""}}
+    changed = {**manifest, "prompts": prompts, "default_prompt": "query", "similarity": "dot"}
+    (tiny_bundle_copy / "bundle.json").write_text(json.dumps(changed))
+
+    def embedding(*arguments: str) -> object:
+        code, out, err = intaglio("run", tiny_bundle_copy, "--json", *arguments)
+        assert (code, err) == (0, "")
+        return json.loads(out)["embedding"]
+
+    assert embedding("b c") == embedding("b c", "--prompt-name", "query")
+    assert embedding("b c") == embedding("a query: b c", "--prompt-name", "document")
+    found = json.loads(intaglio("run", tiny_bundle_copy, "--similarity", "--json", "a", "a query: a")[1])
+    same = json.loads(
+        intaglio("run", tiny_bundle_copy, "--similarity", "--json", "--prompt-name", "document", "a", "a query: a")[1]
+    )
+    assert found["function"] == "dot" and found["similarity"] != same["similarity"]
+    assert "Dot products" in intaglio("run", tiny_bundle_copy, "--similarity", "a", "b")[1]
+    for bundle, said in (
+        (tiny_bundle_copy, "--prompt-name 'q': expected one of the model's prompts: query, document."),
+        (recogniser, "--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out."),
+    ):
+        code, out, err = intaglio("run", bundle, "--prompt-name", "q", "a")
+        assert (code, out) == (2, "") and said in err
+
+
 def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
     texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
     code, out, err = intaglio("run", minilm_bundle, "--similarity", *texts)

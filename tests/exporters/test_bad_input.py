@@ -162,15 +162,15 @@ def test_a_wrong_dtype(source: Path, refused: Callable[..., str]) -> None:
 
 
 def test_pooling_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
-    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_weightedmean_tokens": True}))
+    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "median"}))
     assert "Supported are: cls, max, mean" in refused(source)
 
 
 def test_a_module_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
     modules = json.loads((source / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.Dense"
+    modules[2]["type"] = "sentence_transformers.models.CNN"
     (source / "modules.json").write_text(json.dumps(modules))
-    assert "Dense" in refused(source)
+    assert "CNN" in refused(source)
 
 
 def test_a_config_that_is_no_json(source: Path, refused: Callable[..., str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from intaglio.runtime import run
 from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
 from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.serve.model import EncoderModel
+from intaglio.serve.opening import open_models
+from intaglio.serve.options import ServerOptions
 from intaglio.serve.token_ids import TokenIds
 
 LABELS = ["calm", "angry", "glad"]
@@ -78,6 +83,60 @@ def test_tokens_as_input(embedder: EncoderWorker) -> None:
     assert len(both.data) == 2
     np.testing.assert_allclose(both.data[0].embedding, text.data[0].embedding, atol=1e-5)
     assert one == text
+
+
+PROMPTS = {"query": {"text": "a query: ", "excluded_tokens": 0}, "document": {"text": "", "excluded_tokens": 0}}
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with two prompts, the first by default."""
+    path = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("prompted") / "tiny"))
+    manifest = json.loads((path / "bundle.json").read_text())
+    (path / "bundle.json").write_text(json.dumps({**manifest, "prompts": PROMPTS, "default_prompt": "query"}))
+    return path
+
+
+def test_a_request_chooses_the_prompt_of_its_texts(prompted: Path, tiny_bundle: Path) -> None:
+    with EncoderWorker(Bundle.open(prompted), threads=1) as worker:
+        default = embed(worker, input=["b c", "d"])
+        query = embed(worker, input=["b c", "d"], prompt_name="query")
+        document = embed(worker, input=["b c", "d"], prompt_name="document")
+    with EncoderWorker(Bundle.open(prompted), threads=1, prompt_name="document") as worker:
+        assert embed(worker, input=["b c", "d"]) == document
+        assert embed(worker, input=["b c", "d"], prompt_name="query") == query
+    assert default == query
+    assert query.usage.prompt_tokens == document.usage.prompt_tokens + 2 * len("aquery:")
+    for answer, prompt in ((query, "a query: "), (document, "")):
+        alone = run(tiny_bundle, [f"{prompt}b c", f"{prompt}d"])
+        for data, wanted in zip(answer.data, alone, strict=True):
+            np.testing.assert_allclose(data.embedding, wanted.embedding, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": "a", "prompt_name": "q"}, "prompt_name 'q': expected one of the model's prompts: query, document"),
+        ({"input": [5, 6], "prompt_name": "query"}, "token ids cannot follow the prompt 'a query: '"),
+        ({"input": [5, 6]}, "token ids cannot follow the prompt 'a query: '"),
+    ],
+)
+def test_prompts_that_cannot_be_applied_are_refused(fields: dict[str, Any], message: str, prompted: Path) -> None:
+    with EncoderWorker(Bundle.open(prompted), threads=1) as worker, pytest.raises(UsageError, match=message):
+        embed(worker, **fields)
+
+
+def test_a_server_has_the_prompt_that_it_is_told_to_use(prompted: Path, tiny_decoder: Path) -> None:
+    models = open_models([prompted], ServerOptions(), prompt_name="document")
+    try:
+        (model,) = models.by_name.values()
+        assert isinstance(model, EncoderModel)
+        assert embed(model.worker, input="b c") == embed(model.worker, input="b c", prompt_name="document")
+    finally:
+        models.close()
+    for bundle, message in ((prompted, "expected one of"), (tiny_decoder, "none is given")):
+        with pytest.raises(UsageError, match=message):
+            open_models([bundle], ServerOptions(), prompt_name="other")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""The modules after the Transformer of a sentence-transformers folder: what their settings say.
+
+The oracle is the library in version 6.2, which also reads what older versions wrote. What it applies is returned, or
+refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
+from intaglio.exporters.checkpoints.config import integer, read_json
+from intaglio.exporters.checkpoints.safetensors_file import map_tensors, read_header
+
+# Key of an older pooling configuration -> the pooling's name. Several poolings are concatenated in this order.
+POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+WIDTH_KEYS = ("embedding_dimension", "word_embedding_dimension")
+EMBEDDING = "sentence_embedding"
+ACTIVATIONS = (
+    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Softplus", "Softsign", "LogSigmoid",
+    "Hardtanh", "ReLU6", "Hardswish", "Mish", "SELU", "CELU",
+)  # fmt: skip  # of torch.nn, with the defaults of their constructors
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The poolings of the hidden states, concatenated along the last axis."""
+
+    poolings: tuple[str, ...]
+    include_prompt: bool  # False: the tokens of a prompt are left out
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer, then an activation of torch.nn; with `residual`, its input is added, projected if it must be."""
+
+    weights: Path
+    activation: str
+    residual: bool
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Layer normalisation of the embedding."""
+
+    weights: Path
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Division by the embedding's length."""
+
+
+SentenceModule = Pooling | Dense | LayerNorm | Normalize
+
+
+def read_module(kind: str, folder: Path) -> SentenceModule | None:
+    """The module of class `kind` in `folder`; None if it changes nothing. Raises `SourceError` if not supported."""
+    reader = READERS.get(kind)
+    if reader is None:
+        raise SourceError(
+            f"{folder}: the module {kind[:100]} is not supported, expected {', '.join(READERS)}. Remove modules.json "
+            "from a copy of the folder to export the encoder alone."
+        )
+    return reader(folder)
+
+
+def _pooling(folder: Path) -> Pooling:
+    where = folder / CONFIG
+    config = read_json(where)
+    check_keys(config, where, *WIDTH_KEYS, *POOLINGS, "pooling_mode", "include_prompt")
+    return Pooling(_poolings(config, where), bool(config.get("include_prompt", True)))
+
+
+def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """Its poolings in order; without any setting the library takes the mean."""
+    named = config.get("pooling_mode")
+    if "pooling_mode" in config:
+        wanted = tuple(map(str, named)) if isinstance(named, list) else (str(named),)
+    else:
+        wanted = tuple(name for key, name in POOLINGS.items() if config.get(key)) or ("mean",)
+    if not wanted or (unknown := [name for name in wanted if name not in POOLINGS.values()]):
+        raise SourceError(
+            f"{where}: pooling {', '.join(wanted and unknown) or 'none'} is not supported. "
+            f"Supported are: {', '.join(POOLINGS.values())}."
+        )
+    return wanted
+
+
+def _dense(folder: Path) -> Dense:
+    where = folder / CONFIG
+    config = read_json(where)
+    check_keys(
+        config, where, "in_features", "out_features", "bias", "activation_function", "use_residual", *FEATURE_KEYS
+    )
+    _check_features(config, where)
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    name = activation.rpartition(".")[2]
+    if not activation.startswith("torch.nn.") or name not in ACTIVATIONS:
+        raise SourceError(
+            f"{where}: activation_function {activation[:100]} is not supported, expected one of torch.nn: "
+            f"{', '.join(ACTIVATIONS)}. Choose a model with one of these."
+        )
+    inner, outer = integer(config, "in_features", 1), integer(config, "out_features", 1)
+    shapes = {"linear.weight": [outer, inner]}
+    if config.get("bias", True):
+        shapes["linear.bias"] = [outer]
+    residual = bool(config.get("use_residual", False))
+    if residual and inner != outer:
+        shapes["residual.weight"] = [outer, inner]
+    return Dense(_weights(folder, shapes), name, residual)
+
+
+def _layer_norm(folder: Path) -> LayerNorm:
+    config = read_json(folder / CONFIG)
+    check_keys(config, folder / CONFIG, "dimension")
+    width = [integer(config, "dimension", 1)]
+    return LayerNorm(_weights(folder, {"norm.weight": width, "norm.bias": width}))
+
+
+def _normalize(folder: Path) -> Normalize:
+    where = folder / CONFIG
+    if where.is_file():  # older versions save nothing
+        _check_features(read_json(where), where)
+    return Normalize()
+
+
+def _dropout(folder: Path) -> None:
+    """Nothing: it is for training."""
+
+
+FEATURE_KEYS = ("module_input_name", "module_output_name")
+READERS = {"Pooling": _pooling, "Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize, "Dropout": _dropout}
+
+
+def check_keys(config: Mapping[str, Any], where: Path, *known: str) -> None:
+    """Raise `SourceError` for a setting that is not among the `known` ones."""
+    if strange := sorted(set(config) - set(known)):
+        raise SourceError(
+            f"{where}: the setting {strange[0][:60]!r} is not supported, expected {', '.join(known)}. "
+            "Remove it if it has no effect."
+        )
+
+
+def _check_features(config: Mapping[str, Any], where: Path) -> None:
+    """Raise `SourceError` unless a module reads and writes the embedding."""
+    for key in FEATURE_KEYS:
+        if config.get(key) not in (None, EMBEDDING):
+            raise SourceError(
+                f"{where}: {key} {str(config[key])[:60]!r} is not supported, expected {EMBEDDING!r}. "
+                "Choose a model whose modules work on the embedding."
+            )
+
+
+def _weights(folder: Path, shapes: Mapping[str, list[int]]) -> Path:
+    """The file of a module's weights, checked for names and shapes. Raises `SourceError`."""
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise SourceError(
+            f"{folder}: found no {WEIGHTS}. Load the model with sentence-transformers and save it again to write it."
+        )
+    found = {name: entry.shape for name, entry in read_header(file)[0].items()}
+    if found != shapes:
+        raise SourceError(f"{file}: weights {found}, expected {dict(shapes)} by its {CONFIG}. Copy the folder again.")
+    return file
+
+
+def module_weights(file: Path) -> dict[str, Any]:
+    """The weights of a module as float32 torch tensors, copied from its file."""
+    return {name: mapped.tensor.float().clone() for name, mapped in map_tensors(file).items()}

@@ -1,0 +1,173 @@
+"""The tokenizer of a sentence-transformers folder, with the settings that the library applies to it.
+
+The library reads them from sentence_bert_config.json (or its older names) in the Transformer's folder, and from
+tokenizer_config.json. The tokenizer itself is made by transformers, as there: it may differ from what tokenizer.json
+alone says, for example in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intaglio.errors import SourceError, one_line
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.config import integer, read_json
+from intaglio.exporters.encoders.description import EncoderDescription
+from intaglio.exporters.encoders.sentence_modules import check_keys
+from intaglio.exporters.encoders.sentence_transformers import SentenceHead
+from intaglio.extras import load
+from intaglio.manifest import Manifest, Prompt
+
+SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# What older versions call the arguments of transformers, and what may stand in them without any effect on embeddings.
+ARGUMENTS = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+WITHOUT_EFFECT = (
+    "attn_implementation", "low_cpu_mem_usage", "use_safetensors", "use_cache", "use_fast", "trust_remote_code",
+    "clean_up_tokenization_spaces", "local_files_only",
+)  # fmt: skip
+TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "transformer_task": (None, "feature-extraction"),
+    "module_output_name": (None, "token_embeddings"),
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (None,),
+    "tokenizer_name_or_path": (None,),
+}
+TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}  # modality_config of a text encoder
+
+
+@dataclass(frozen=True)
+class SentenceTokenizer:
+    """A tokenizer (of the library tokenizers) that truncates as sentence-transformers does, and the prompts."""
+
+    backend: Any
+    limit: int  # tokens of a text, special tokens included
+    prompts: dict[str, Prompt]
+
+
+def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceTokenizer) -> None:
+    """Record in `manifest` what its texts are limited to, its prompts, and its similarity."""
+    maximum = manifest.axes["sequence"].maximum
+    manifest.truncation = tokenizer.limit if tokenizer.limit != maximum else None
+    manifest.prompts = tokenizer.prompts
+    manifest.default_prompt = head.default_prompt
+    manifest.similarity = head.similarity
+
+
+def read_settings(folder: Path) -> tuple[dict[str, Any], Path]:
+    """The settings of the Transformer in `folder` under the names of version 6, and their file.
+
+    Raises `SourceError` for a setting that would change embeddings and is not supported.
+    """
+    where = next((folder / name for name in SETTINGS if (folder / name).is_file()), folder / SETTINGS[0])
+    settings = read_json(where) if where.is_file() else {}
+    settings = {ARGUMENTS.get(key, key): value for key, value in settings.items()}
+    known = ("max_seq_length", "do_lower_case", "modality_config", "processing_kwargs", "unpad_inputs")
+    check_keys(settings, where, *known, *EXPECTED, *ARGUMENTS.values())
+    for key, accepted in EXPECTED.items():
+        if settings.get(key) not in accepted:
+            _refuse(where, key, settings[key], "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}")
+    modalities = settings.get("modality_config", {"text": TEXT})
+    if modalities != {"text": TEXT}:
+        _refuse(where, "modality_config", modalities, f"expected only text: {TEXT}")
+    for key in ("model_kwargs", "config_kwargs"):
+        _check_arguments(where, key, settings, (*WITHOUT_EFFECT, "dtype", "torch_dtype"))
+    _check_arguments(where, "processor_kwargs", settings, (*WITHOUT_EFFECT, *TOKENIZER_OPTIONS))
+    return settings, where
+
+
+def _check_arguments(where: Path, key: str, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    given = settings.get(key, {})
+    if not isinstance(given, dict) or (strange := sorted(set(given) - set(known))):
+        _refuse(where, key, strange[0] if isinstance(given, dict) else given, f"expected any of {', '.join(known)}")
+
+
+def _refuse(where: Path, key: str, value: object, fix: str) -> None:
+    raise SourceError(f"{where}: {key} {str(value)[:100]!r} is not supported, {fix}. Choose another model.")
+
+
+def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) -> SentenceTokenizer | None:
+    """The tokenizer of `checkpoint` as the library makes it; None if it is not from sentence-transformers.
+
+    Raises `SourceError` for settings that are not supported, and for texts longer than a sliding window.
+    """
+    head = described.head
+    if head is None:
+        return None
+    settings, where = read_settings(checkpoint.folder)
+    options = {key: value for key, value in settings.get("processor_kwargs", {}).items() if key in TOKENIZER_OPTIONS}
+    if settings.get("max_seq_length") is not None:
+        options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))
+    tokenizer = _load(checkpoint, options)
+    limit = _limit(tokenizer, "model_max_length" in options, checkpoint, settings, where)
+    if described.window is not None and limit > described.window:
+        raise SourceError(
+            f"{checkpoint.folder}: texts of up to {limit} tokens, and a sliding window of {described.window}, which is "
+            f"not supported for embeddings. If your texts are shorter, set max_seq_length to {described.window} in "
+            f"{where.name}."
+        )
+    limit = min(limit, described.positions)
+    backend = tokenizer.backend_tokenizer
+    if settings.get("do_lower_case"):
+        _lower_case(backend)
+    backend.no_padding()
+    if limit <= tokenizer.num_special_tokens_to_add():
+        _refuse(where, "maximum length", limit, "expected room for a token beside the special ones")
+    backend.enable_truncation(limit, direction=tokenizer.truncation_side)
+    excluded = head.excludes_prompt
+    prompts = {name: Prompt(text, _tokens(tokenizer, text) if excluded else 0) for name, text in head.prompts.items()}
+    return SentenceTokenizer(backend, limit, prompts)
+
+
+def _load(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Any:
+    transformers = load("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(checkpoint.folder), trust_remote_code=False, local_files_only=True, **options
+        )
+        assert tokenizer.backend_tokenizer.get_vocab_size() > 0
+    except Exception as error:  # the library raises all kinds of exceptions
+        raise SourceError(
+            f"{checkpoint.folder}: no readable tokenizer ({one_line(error, 200)}). Put its tokenizer.json there."
+        ) from error
+    return tokenizer
+
+
+def _limit(tokenizer: Any, stated: bool, checkpoint: Checkpoint, settings: Mapping[str, Any], where: Path) -> int:
+    """The tokens of a text at which the library truncates; `stated`: not to be capped by the model's positions."""
+    limit = tokenizer.model_max_length
+    positions = checkpoint.config.get("max_position_embeddings", -1)
+    if not stated and isinstance(positions, int) and positions > 0:
+        limit = min(limit, positions)
+    processing = settings.get("processing_kwargs") or {}
+    text = processing.get("text", {}) if isinstance(processing, dict) else None
+    if not isinstance(text, dict) or set(processing) - {"text"} or set(text) - {"max_length"}:
+        _refuse(where, "processing_kwargs", processing, "expected only text: max_length")
+    limit = integer(text, "max_length", 1, default=limit, where=str(where)) if text else limit
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        _refuse(checkpoint.folder / "tokenizer_config.json", "model_max_length", limit, "expected an integer")
+    return limit
+
+
+def _lower_case(backend: Any) -> None:
+    """Lower the case of texts before all else, as the library does, unless the tokenizer does so itself."""
+    from tokenizers import normalizers
+
+    given = backend.normalizer
+    parts = list(given) if isinstance(given, normalizers.Sequence) else [given] if given is not None else []
+    if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+
+
+def _tokens(tokenizer: Any, prompt: str) -> int:
+    """The first tokens of a text that are the prompt's: those of the prompt alone, without a special one at its end."""
+    ids = tokenizer.backend_tokenizer.encode(prompt).ids if prompt else []
+    return len(ids) - (bool(ids) and ids[-1] in tokenizer.all_special_ids)

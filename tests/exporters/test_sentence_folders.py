@@ -1,0 +1,252 @@
+"""Folders of sentence-transformers: the library's own embeddings, or a refusal that names what is not supported."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_folders import TEXTS, Case, edit, make, random_case, read, write
+from tiny_decoders import save_decoder
+
+from intaglio.bundle import Bundle
+from intaglio.errors import SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.runtime import run, similarity
+
+BOUND = 1e-5  # of every number of an embedding; seen: 2e-6
+BACKBONES = ("bert", "cased", "distilbert", "roberta", "qwen3")
+UNCASED = {"tokenizer_class": "BertTokenizer", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+           "mask_token": "[MASK]", "unk_token": "[UNK]"}  # fmt: skip
+CLASSES = {"bert": "BertModel", "cased": "BertModel", "distilbert": "DistilBertModel", "roberta": "RobertaModel"}
+Backbone = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def backbone(make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    """A function that makes the checkpoint of a backbone: one random layer and a tokenizer of letters."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name in made:
+            return made[name]
+        if name == "qwen3":
+            made[name] = save_decoder(
+                tmp_path_factory.mktemp(name) / "checkpoint", name, num_hidden_layers=1, max_position_embeddings=256
+            )
+            edit(made[name] / "tokenizer_config.json", pad_token="<|end|>", padding_side="left")  # noqa: S106
+            return made[name]
+        made[name] = make_checkpoint(CLASSES[name], num_hidden_layers=1, max_position_embeddings=150)
+        settings = UNCASED | {"do_lower_case": name != "cased"}
+        if name == "roberta":
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        write(made[name] / "tokenizer_config.json", settings)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_once() -> Any:
+    """Equal graphs are traced once: folders differ in settings of which most do not reach the graph."""
+    from intaglio.exporters.encoders import trace as tracing
+
+    traced: dict[str, Any] = {}
+    trace = tracing.trace
+
+    def remember(module: Any, weights: Any, axes: Any, dtype: Any) -> Any:
+        poolings = module.head.stages[0].poolings
+        key = repr((module.model, module.head, poolings, module.head.width, module.input_names, axes, dtype))
+        if key not in traced:
+            traced[key] = trace(module, weights, axes, dtype)
+        found = traced[key]
+        return tracing.Traced(found.model.clone(), found.layers)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "trace", remember)
+        yield
+
+
+def expected(folder: Path, prompt_name: str | None) -> np.ndarray[Any, Any]:
+    """The library's embeddings of `TEXTS`."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return np.array([model.encode(text, prompt_name=prompt_name) for text in TEXTS])
+
+
+def check(case: Case, backbone: Backbone, folder: Path) -> None:
+    """Make the folder, export it, and compare the embeddings under every prompt with the library's."""
+    source = make(case, backbone(case.backbone), folder / "source")
+    export(str(source), folder / "bundle", check=False)
+    for prompt in (None, "query", *case.prompts):
+        wanted = expected(source, prompt)
+        found = [result.embedding for result in run(folder / "bundle", TEXTS, truncate=True, prompt_name=prompt)]
+        np.testing.assert_allclose(np.array(found), wanted, rtol=0, atol=BOUND, err_msg=f"{case} {prompt}")
+        try:
+            whole = [result.embedding for result in run(folder / "bundle", TEXTS, prompt_name=prompt)]
+        except UsageError as error:
+            assert "the model takes at most" in str(error)
+        else:
+            np.testing.assert_allclose(np.array(whole), wanted, rtol=0, atol=BOUND)
+
+
+SAMPLE = {
+    "as version 6 saves it": Case(length="model_max_length"),
+    "a default prompt, as version 5 saves it": Case(
+        prompts={"query": "query: ", "other": "A b"}, default_prompt="query", version="5.0"
+    ),
+    "lower case of a cased tokenizer": Case(backbone="cased", lower_case=True, version="2.2"),
+    "a cased tokenizer": Case(backbone="cased", length="left"),
+    "a limit in the settings, and the folder of the Transformer": Case(length="both", version="0.4"),
+    "a limit among the arguments of the tokenizer": Case(length="tokenizer_args"),
+    "a limit of the processor": Case(length="processing"),
+    "a limit beyond the positions": Case(length="beyond"),
+    "all poolings without the prompt, and other modules": Case(
+        poolings=("lasttoken", "cls", "max", "mean", "weightedmean", "mean_sqrt_len_tokens"),
+        include_prompt=False,
+        after=("Dense", "Dropout", "Normalize"),
+        width=8,
+        prompts={"query": "a query: ", "long": "word " * 40},
+        default_prompt="query",
+        length="model_max_length",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLE.values(), ids=SAMPLE.keys())
+def test_embeddings_are_those_of_the_library(case: Case, backbone: Backbone, tmp_path: Path) -> None:
+    check(case, backbone, tmp_path)
+
+
+def test_a_decoder_that_pools_its_last_token_embeds(backbone: Backbone, tmp_path: Path) -> None:
+    case = Case("qwen3", ("lasttoken",), prompts={"query": "Instruct: find\nQuery: "}, length="model_max_length")
+    check(case, backbone, tmp_path)
+    assert Bundle.open(tmp_path / "bundle").manifest.task == "embed"
+
+
+def test_a_window_shorter_than_the_texts_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", "mistral", num_hidden_layers=1)  # a window of 8 tokens
+    edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>")  # noqa: S106
+    source = make(Case(poolings=("lasttoken",), length="max_seq_length"), checkpoint, tmp_path / "source")
+    with pytest.raises(SourceError, match="texts of up to 15 tokens, and a sliding window of 8"):
+        export(str(source), tmp_path / "bundle", check=False)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("pooling", ["lasttoken", "weightedmean"])
+def test_decoders_embed_as_in_the_library(family: str, pooling: str, tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", family, num_hidden_layers=1)
+    edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>", padding_side="left")  # noqa: S106
+    source = make(Case(poolings=(pooling,), length="max_seq_length"), checkpoint, tmp_path / "source")
+    edit(source / BERT, max_seq_length=8)  # as long as Mistral's window here
+    export(str(source), tmp_path / "bundle")
+    found = [result.embedding for result in run(tmp_path / "bundle", TEXTS, truncate=True)]
+    np.testing.assert_allclose(np.array(found), expected(source, None), rtol=0, atol=BOUND)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(200))
+def test_200_folders_give_the_embeddings_of_the_library(seed: int, backbone: Backbone, tmp_path: Path) -> None:
+    check(random_case(seed, BACKBONES), backbone, tmp_path)
+
+
+def test_the_model_without_its_head_counts_whatever_the_configuration_lists(
+    make_checkpoint: Callable[..., Path], backbone: Backbone, tmp_path: Path
+) -> None:
+    """The library opens it by `AutoModel`; a bundle that fills blanks or generates text would be another model."""
+    source = make(Case(), backbone("bert"), tmp_path / "source")
+    headed = make_checkpoint("BertForMaskedLM", num_hidden_layers=1, max_position_embeddings=150)
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(headed / name, source / name)
+    export(str(source), tmp_path / "bundle", check=False)
+    found = [result.embedding for result in run(tmp_path / "bundle", TEXTS, truncate=True)]
+    np.testing.assert_allclose(np.array(found), expected(source, None), rtol=0, atol=BOUND)
+
+
+@pytest.fixture(scope="module")
+def folder(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of every module. Not to be changed."""
+    case = Case(after=("LayerNorm", "Dense", "Normalize"), prompts={"query": "query: "})
+    return make(case, backbone("bert"), tmp_path_factory.mktemp("every") / "source")
+
+
+def module(number: int, **changes: Any) -> Callable[[Path], None]:
+    """A change of one module of modules.json."""
+
+    def change(source: Path) -> None:
+        modules = read(source / "modules.json")
+        modules[number] |= changes
+        write(source / "modules.json", modules)
+
+    return change
+
+
+def setting(file: str, **changes: Any) -> Callable[[Path], None]:
+    """A change of the settings in a file."""
+    return lambda source: edit(source / file, **changes)
+
+
+BERT, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another first module": (module(0, type="sentence_transformers.models.StaticEmbedding"), "StaticEmbedding"),
+    "a module of others": (module(2, type="custom_code.Normalize"), "the module custom_code.Normalize is not"),
+    "a recurrent module": (module(2, type="sentence_transformers.models.LSTM"), "the module LSTM is not supported"),
+    "word weights": (module(1, type="sentence_transformers.models.WordWeights"), "the module WordWeights is not"),
+    "two poolings": (module(2, type="sentence_transformers.models.Pooling", path="1_Pooling"), "expected one Pooling"),
+    "two modules of one name": (module(2, name="1"), "two modules are named '1'"),
+    "a path that leaves": (module(1, path="../1_Pooling"), "stays inside"),
+    "an unknown pooling": (setting("1_Pooling/config.json", pooling_mode="median"), "pooling median is not supported"),
+    "an unknown key of pooling": (setting("1_Pooling/config.json", attention=True), "the setting 'attention'"),
+    "an activation of others": (setting("3_Dense/config.json", activation_function="my.Swish"), "my.Swish is not"),
+    "another input of Dense": (
+        setting("3_Dense/config.json", module_input_name="token_embeddings"),
+        "token_embeddings",
+    ),
+    "another width of Dense": (setting("3_Dense/config.json", out_features=23), "expected {'linear.weight': [23, 32]"),
+    "no weights of Dense": (lambda source: (source / "3_Dense" / "model.safetensors").unlink(), "save it again"),
+    "a limit of queries": (setting(BERT, query_length=32), "query_length '32' is not supported"),
+    "messages": (setting(BERT, modality_config={"message": {}}), "modality_config"),
+    "another task": (setting(BERT, transformer_task="fill-mask"), "transformer_task 'fill-mask' is not supported"),
+    "another tokenizer": (setting(BERT, tokenizer_name_or_path="other"), "tokenizer_name_or_path 'other'"),
+    "arguments of the model": (setting(BERT, model_args={"num_hidden_layers": 1}), "model_kwargs 'num_hidden_layers'"),
+    "arguments of the processor": (setting(BERT, processing_kwargs={"text": {"add_special_tokens": False}}), "process"),
+    "an unknown setting": (setting(BERT, reverse=True), "the setting 'reverse' is not supported"),
+    "no room for a token": (setting(BERT, max_seq_length=2), "expected room for a token"),
+    "a length that is none": (setting(BERT, max_seq_length=0), "sentence_bert_config.json: max_seq_length is 0"),
+    "a kind of model": (setting(WHOLE, model_type="SparseEncoder"), "model_type SparseEncoder is not supported"),
+    "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
+    "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),
+    "a width that is none": (setting(WHOLE, truncate_dim=0), "truncate_dim is 0"),
+    "an unknown architecture": (setting("config.json", model_type="t5"), "model_type t5 is not supported in a"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_setting_that_is_not_applied_is_refused_by_name(
+    change: Callable[[Path], None], said: str, folder: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(folder, tmp_path / "source"))
+    change(source)
+    with pytest.raises(SourceError) as refused:
+        export(str(source), tmp_path / "bundle", check=False)
+    assert said in str(refused.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_similarity_is_the_one_that_the_model_names(backbone: Backbone, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    source = make(Case(after=()), backbone("bert"), tmp_path / "source")
+    for function in ("cosine", "dot", "euclidean", "manhattan"):
+        edit(source / WHOLE, similarity_fn_name=function)
+        model = SentenceTransformer(str(source), device="cpu")
+        wanted = model.similarity(model.encode(TEXTS), model.encode(TEXTS)).numpy()
+        export(str(source), tmp_path / function, check=False)
+        found = similarity(tmp_path / function, TEXTS, truncate=True)
+        assert found.function == function
+        np.testing.assert_allclose(found.similarity, wanted, atol=1e-3)  # the library's float32 of distances near 0
