@@ -89,7 +89,7 @@ def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
 
 
 def find_sentence_family(config: Mapping[str, Any], where: str) -> Family:
-    """The family of the Transformer of a sentence-transformers folder, whatever head its config.json lists.
+    """The family of the Transformer of a sentence-transformers folder, for any head that its config.json lists.
 
     Raises `SourceError` listing what is supported.
     """

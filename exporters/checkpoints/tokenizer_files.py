@@ -69,12 +69,12 @@ def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequenc
 
 
 def _read(checkpoint: Checkpoint) -> Any:
-    tokenizer = _read_as_it_is(checkpoint)
+    tokenizer = _read_file(checkpoint)
     tokenizer.no_truncation()
     return tokenizer
 
 
-def _read_as_it_is(checkpoint: Checkpoint) -> Any:
+def _read_file(checkpoint: Checkpoint) -> Any:
     path = checkpoint.folder / TOKENIZER
     if path.is_file():
         from tokenizers import Tokenizer

@@ -146,9 +146,9 @@ READERS = {"Pooling": _pooling, "Dense": _dense, "LayerNorm": _layer_norm, "Norm
 
 def check_keys(config: Mapping[str, Any], where: Path, *known: str) -> None:
     """Raise `SourceError` for a setting that is not among the `known` ones."""
-    if strange := sorted(set(config) - set(known)):
+    if unknown := sorted(set(config) - set(known)):
         raise SourceError(
-            f"{where}: the setting {strange[0][:60]!r} is not supported, expected {', '.join(known)}. "
+            f"{where}: the setting {unknown[0][:60]!r} is not supported, expected {', '.join(known)}. "
             "Remove it if it has no effect."
         )
 

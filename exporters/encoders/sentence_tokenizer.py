@@ -32,6 +32,7 @@ WITHOUT_EFFECT = (
     "clean_up_tokenization_spaces", "local_files_only",
 )  # fmt: skip
 TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
+COUNT_PADDING = ("bert", "distilbert")  # families that number positions from the first column, padding or not
 EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
@@ -85,8 +86,8 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Path]:
 
 def _check_arguments(where: Path, key: str, settings: Mapping[str, Any], known: tuple[str, ...]) -> None:
     given = settings.get(key, {})
-    if not isinstance(given, dict) or (strange := sorted(set(given) - set(known))):
-        _refuse(where, key, strange[0] if isinstance(given, dict) else given, f"expected any of {', '.join(known)}")
+    if not isinstance(given, dict) or (unknown := sorted(set(given) - set(known))):
+        _refuse(where, key, unknown[0] if isinstance(given, dict) else given, f"expected any of {', '.join(known)}")
 
 
 def _refuse(where: Path, key: str, value: object, fix: str) -> None:
@@ -106,6 +107,10 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     if settings.get("max_seq_length") is not None:
         options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))
     tokenizer = _load(checkpoint, options)
+    if tokenizer.padding_side == "left" and described.family.model_type in COUNT_PADDING:
+        _refuse(
+            checkpoint.folder / "tokenizer_config.json", "padding_side", "left", "an embedding would depend on others"
+        )
     limit = _limit(tokenizer, "model_max_length" in options, checkpoint, settings, where)
     if described.window is not None and limit > described.window:
         raise SourceError(

@@ -45,7 +45,7 @@ def read_head(root: Path) -> SentenceHead | None:
     if (kind := settings.get("model_type", MODEL_TYPE)) != MODEL_TYPE:
         raise SourceError(
             f"{file}: model_type {str(kind)[:60]} is not supported, expected {MODEL_TYPE}. Remove {MODULES} from a "
-            "copy of the folder to export the encoder alone."
+            "copy of the folder to export its Transformer alone."
         )
     prompts = _prompts(settings, file)
     default = settings.get("default_prompt_name")

@@ -118,7 +118,7 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("case", SAMPLE.values(), ids=SAMPLE.keys())
-def test_embeddings_are_those_of_the_library(case: Case, backbone: Backbone, tmp_path: Path) -> None:
+def test_embeddings_equal_the_library(case: Case, backbone: Backbone, tmp_path: Path) -> None:
     check(case, backbone, tmp_path)
 
 
@@ -155,7 +155,7 @@ def test_200_folders_give_the_embeddings_of_the_library(seed: int, backbone: Bac
     check(random_case(seed, BACKBONES), backbone, tmp_path)
 
 
-def test_the_model_without_its_head_counts_whatever_the_configuration_lists(
+def test_the_model_without_its_head_counts_for_any_listed_head(
     make_checkpoint: Callable[..., Path], backbone: Backbone, tmp_path: Path
 ) -> None:
     """The library opens it by `AutoModel`; a bundle that fills blanks or generates text would be another model."""
@@ -218,6 +218,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "an unknown setting": (setting(BERT, reverse=True), "the setting 'reverse' is not supported"),
     "no room for a token": (setting(BERT, max_seq_length=2), "expected room for a token"),
     "a length that is none": (setting(BERT, max_seq_length=0), "sentence_bert_config.json: max_seq_length is 0"),
+    "padding that moves positions": (setting("tokenizer_config.json", padding_side="left"), "padding_side 'left' is"),
     "a kind of model": (setting(WHOLE, model_type="SparseEncoder"), "model_type SparseEncoder is not supported"),
     "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
     "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),
@@ -226,15 +227,15 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_setting_that_is_not_applied_is_refused_by_name(
-    change: Callable[[Path], None], said: str, folder: Path, tmp_path: Path
+    change: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(folder, tmp_path / "source"))
     change(source)
     with pytest.raises(SourceError) as refused:
         export(str(source), tmp_path / "bundle", check=False)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not (tmp_path / "bundle").exists()
 
 
