@@ -34,7 +34,7 @@ class EncoderDescription:
 def describe_encoder(checkpoint: Checkpoint) -> EncoderDescription:
     """Describe `checkpoint`. Raises `SourceError` if it is not supported.
 
-    In a sentence-transformers folder the model without a head counts, and not what config.json lists, as in the library.
+    In a sentence-transformers folder the model without a head counts, for any head that config.json lists.
     """
     config, where = checkpoint.config, str(checkpoint.folder)
     if head := read_head(checkpoint.root):
