@@ -94,10 +94,13 @@ def find_sentence_family(config: Mapping[str, Any], where: str) -> Family:
     Raises `SourceError` listing what is supported.
     """
     known = families() | {family.model_type: family for family in causal.FAMILIES}
-    family = known.get(str(config.get("model_type")))
+    model_type = str(config.get("model_type"))
+    family = known.get(model_type)
     if family is None:
+        if model_type not in _supported().values():
+            raise not_supported(config, where)
         raise SourceError(
-            f"{where}: model_type {str(config.get('model_type'))[:60]} is not supported in a sentence-transformers "
+            f"{where}: model_type {model_type} is not supported in a sentence-transformers "
             f"folder. Supported are: {', '.join(known)}."
         )
     for key, accepted in (("is_causal", True), ("use_bidirectional_attention", False)):
