@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def traced_once() -> Any:
         if key not in traced:
             traced[key] = trace(module, weights, axes, dtype)
         found = traced[key]
-        return tracing.Traced(found.model.clone(), found.layers)
+        return replace(found, model=found.model.clone())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "trace", remember)
