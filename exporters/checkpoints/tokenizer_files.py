@@ -39,6 +39,11 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int, tok
     _write(checkpoint, tokenizer, folder, BESIDE)
 
 
+def check_tokenizer(checkpoint: Checkpoint) -> None:
+    """Raise `SourceError` unless the checkpoint has a readable tokenizer, with words, that fits its vocabulary."""
+    _check_vocabulary(checkpoint, _read(checkpoint), integer(checkpoint.config, "vocab_size", 1))
+
+
 def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: int) -> None:
     """Write the tokenizer of a decoder, without padding and truncation, and copy the files next to it.
 

@@ -15,6 +15,7 @@ from typing import Any
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer, read_json
+from intaglio.exporters.checkpoints.tokenizer_files import check_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription
 from intaglio.exporters.encoders.sentence_modules import check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
@@ -132,6 +133,7 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
 
 
 def _load(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Any:
+    check_tokenizer(checkpoint)
     transformers = load("transformers")
     transformers.utils.logging.set_verbosity_error()
     try:
