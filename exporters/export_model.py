@@ -104,7 +104,7 @@ def export(
         with create(output, force) as draft:
             outputs = write(draft, bounds)
             assert draft.manifest is not None
-            remember(draft.manifest.source, checkpoint.folder)
+            remember(draft.manifest.source, checkpoint.root)
             notes += [*draft.notes, *left_out(checkpoint.folder)]
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None

@@ -60,7 +60,10 @@ def traced_once() -> Any:
 
     def remember(module: Any, weights: Any, axes: Any, dtype: Any) -> Any:
         poolings = module.head.stages[0].poolings
-        key = repr((module.model, module.head, poolings, module.head.width, module.input_names, axes, dtype))
+        weights_of = float(next(module.model.parameters()).sum())  # of one checkpoint or another
+        key = repr(
+            (weights_of, module.model, module.head, poolings, module.head.width, module.input_names, axes, dtype)
+        )
         if key not in traced:
             traced[key] = trace(module, weights, axes, dtype)
         found = traced[key]
