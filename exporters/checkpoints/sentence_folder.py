@@ -11,6 +11,7 @@ import msgspec
 
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.files import inside
+from intaglio.input_files import read_text
 
 MODULES = "modules.json"
 MAX_BYTES = 1 << 20  # of modules.json; real ones have a few hundred
@@ -42,8 +43,9 @@ def read_modules(root: Path) -> list[Module]:
     try:
         if (size := file.stat().st_size) > MAX_BYTES:
             raise SourceError(f"{file}: {size} bytes, expected at most {MAX_BYTES}. Download or copy the file again.")
-        modules = msgspec.json.decode(file.read_bytes(), type=list[Module])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = read_text(file, error=SourceError, fix="Download or copy it again.")
+        modules = msgspec.json.decode(text, type=list[Module])
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SourceError(f"{file}: damaged ({one_line(error)}). Download or copy the file again.") from error
     if not modules:
         raise SourceError(f"{file}: lists no modules, expected Transformer and Pooling. Download or copy it again.")
