@@ -33,7 +33,7 @@ FOREIGN = (
 # entry counts, and every verb in it must have the option.
 SEEN_BY = {
     "exporters": "export",
-    "exporters/checkpoints/hub.py": "validate",
+    "exporters/checkpoints/hub.py --against": "validate",
     "exporters/checkpoints/quantized.py --calibration": "compress",
     "exporters/source.py": "validate",
     "training": "train",
