@@ -81,7 +81,7 @@ class StreamedWeights:
         for position, buffer in enumerate(self._free):
             if buffer.untyped_storage().nbytes() >= 4 * elements:
                 whole = self._free.pop(position)
-                return whole.new_empty(0).set_(whole.untyped_storage(), 0, (elements,))
+                return torch.empty(0).set_(whole.untyped_storage(), 0, (elements,), (1,))
         self._free.clear()  # too small: one that fits all takes their place
         return torch.empty(elements, dtype=torch.float32)
 
@@ -99,7 +99,7 @@ def _read(source: MappedTensor, target: Tensor) -> None:
     """Read a tensor from its file into the flat float32 `target`, without mapping it."""
     elements, size = source.tensor.numel(), source.tensor.element_size()
     part = torch.empty(min(CHUNK, elements), dtype=source.tensor.dtype)
-    raw = memoryview(part.view(torch.uint8).numpy())
+    raw = part.view(torch.uint8).numpy().data
     with source.path.open("rb", buffering=0) as file:
         file.seek(source.offset)
         for start in range(0, elements, CHUNK):

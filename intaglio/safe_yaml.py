@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Return the text of a node. Two escapes that are the halves of one character become that character."""
         text: str = super().construct_scalar(node)
         try:

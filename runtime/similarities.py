@@ -68,7 +68,8 @@ def similarity(
 def _cosine(embeddings: Numbers) -> Numbers:
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
     directions = embeddings / np.maximum(lengths, np.finfo(np.float64).tiny)  # an embedding of zeros has similarity 0
-    return np.clip(directions @ directions.T, -1, 1)
+    cosines: Numbers = np.clip(directions @ directions.T, -1, 1)
+    return cosines
 
 
 def _dot(embeddings: Numbers) -> Numbers:

@@ -169,7 +169,7 @@ def _digest(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     """Shape and hash of a tensor's bytes."""
     torch = load("torch")
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return tuple(tensor.shape), hashlib.sha256(memoryview(flat.numpy())).hexdigest()
+    return tuple(tensor.shape), hashlib.sha256(flat.numpy().data).hexdigest()
 
 
 def _some(names: list[str]) -> str:

@@ -6,7 +6,7 @@ refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,13 @@ def _dropout(folder: Path) -> None:
 
 
 FEATURE_KEYS = ("module_input_name", "module_output_name")
-READERS = {"Pooling": _pooling, "Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize, "Dropout": _dropout}
+READERS: Mapping[str, Callable[[Path], SentenceModule | None]] = {
+    "Pooling": _pooling,
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _normalize,
+    "Dropout": _dropout,
+}
 
 
 def check_keys(config: Mapping[str, Any], where: Path, *known: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
@@ -91,7 +91,7 @@ def _check_arguments(where: Path, key: str, settings: Mapping[str, Any], known: 
         _refuse(where, key, unknown[0] if isinstance(given, dict) else given, f"expected any of {', '.join(known)}")
 
 
-def _refuse(where: Path, key: str, value: object, fix: str) -> None:
+def _refuse(where: Path, key: str, value: object, fix: str) -> NoReturn:
     raise SourceError(f"{where}: {key} {str(value)[:100]!r} is not supported, {fix}. Choose another model.")
 
 
@@ -169,7 +169,9 @@ def _lower_case(backend: Any) -> None:
     from tokenizers import normalizers
 
     given = backend.normalizer
-    parts = list(given) if isinstance(given, normalizers.Sequence) else [given] if given is not None else []
+    parts = [] if given is None else [given]
+    if isinstance(given, normalizers.Sequence):
+        parts = [given[index] for index in range(len(given))]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 

@@ -88,7 +88,8 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         speech = SpeechFlags(beam, language_model, language_model_weight, word_bonus, max_seconds, stream)
         return command(speech=speech, **others)
 
-    return with_flags
+    decorated: Callable[..., Any] = with_flags
+    return decorated
 
 
 def takes_recordings(bundle: Path) -> bool:
