@@ -1,8 +1,8 @@
 """What recipes measured: size and quality on named models, the source of docs/validation.md and of advice.
 
 `python benchmarks/verdicts.py` prints these rows; those of hama are of docs/integer-only.md, those of SmolLM2 of
-`intaglio validate` with the sentences that ship with intaglio. Other models differ, mostly larger ones for the better,
-so this says what is worth a try, and `validate` decides.
+docs/chat-model.md, by `intaglio validate` with the sentences that ship with intaglio. Other models differ, mostly
+larger ones for the better, so this says what is worth a try, and `validate` decides.
 """
 
 from __future__ import annotations
@@ -127,6 +127,9 @@ MEASUREMENTS = (
     _tokens("T5", "prune-rows", 0.96, False, 0.04298, 3.929, 0.967),
     _tokens("SmolLM2", "int8-absmax", 0.41, False, 0.003416, -0.07495, 0.9535),
     _tokens("SmolLM2", "rtn", 0.44, True, 0.0009865, 0.07907, 0.9819, "--bits 8 --group-size 32"),
+    _tokens("SmolLM2", "int8-weights", 0.41, False, 0.006381, 0.2202, 0.9442),
+    _tokens("SmolLM2", "gptq", 0.34, False, 0.1077, 10.48, 0.8079, "--group-size 32"),
+    _tokens("SmolLM2", "rtn", 0.32, False, 0.4024, 28.26, 0.6732),
     _speech("fold", 1.0, 0.0, 1.0),
     _speech("float16", 0.55, 0.0, 1.0),
     _speech("int8-weights", 0.35, 0.0055, 0.996),

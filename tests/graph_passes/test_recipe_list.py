@@ -50,6 +50,20 @@ def test_the_documentation_has_the_measurements() -> None:
     assert len(rows) == 45 and rows == ours
 
 
+def test_the_page_of_the_chat_model_has_its_measurements() -> None:
+    page = (DOCS / "chat-model.md").read_text()
+    rows = re.findall(
+        r"^\| `([\w-]+)([^`]*)`[^|]*\| \d+ MB \| ([\d.]+) \| ([+-][\d.]+) % \| .* \| (\w+) \|", page, re.M
+    )
+    ours = {(row.recipe, row.options): row for row in MEASUREMENTS if row.model == "SmolLM2"}
+    assert len(rows) == len(ours) == 5
+    for recipe, options, divergence, rise, verdict in rows:
+        row = ours[recipe, options.strip()]
+        assert row.passed == (verdict == "passed")
+        assert float(divergence) == pytest.approx(row.measures["kl_divergence"], rel=0.02)
+        assert float(rise) == pytest.approx(row.measures["perplexity_rise"], abs=0.051)
+
+
 def test_every_documented_recipe_exists_and_every_recipe_is_documented() -> None:
     page = (DOCS / "reference.md").read_text()
     table = page[page.index("\n## Recipes\n") : page.index("The quality of each is in")]
