@@ -68,12 +68,15 @@ def merged(messages: Sequence[Message]) -> list[Message]:
 
 
 def _leaves_out(render: Render, messages: Sequence[Message]) -> bool:
-    """Whether the prompt contains texts of the user, but not those of all system messages."""
+    """Whether the prompt contains texts of the user, but nothing of some system message.
+
+    The word that is looked for stands at both ends: a template may keep a part of a message, as for short prompts.
+    """
     marked, words = [], dict[str, bool]()  # a word in each message -> whether it is a system message
     for number, message in enumerate(messages):
         if message.content is not None and message.role in (*SYSTEM, "user"):
             words[word := f"qz{number}zq"] = message.role in SYSTEM
-            message = msgspec.structs.replace(message, content=f"{message.content} {word}")
+            message = msgspec.structs.replace(message, content=f"{word} {message.content} {word}")
         marked.append(message)
     try:
         text = render(marked)

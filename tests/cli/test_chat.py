@@ -173,4 +173,4 @@ def test_a_request_to_terminate_is_no_ctrl_c(terminal: Terminal) -> None:
     time.sleep(0.3)
     terminal.process.send_signal(signal.SIGTERM)
     terminal.until("intaglio: interrupted.")
-    assert terminal.close() == 2
+    assert terminal.close() == 128 + signal.SIGTERM

@@ -90,6 +90,11 @@ def test_a_template_without_system_messages_refuses_them_by_that_word(
     assert "\n" not in str(refused.value)
 
 
+def test_a_template_may_keep_a_part_of_a_system_message() -> None:
+    source = ALL.replace("m.content | trim", "m.content.split('. ') | first")
+    assert template(source).render([Message("system", "Plan. Use few calls."), USER]) == "<system>Plan<user>Hi"
+
+
 def test_another_reason_of_a_template_is_told_as_it_is() -> None:
     with pytest.raises(UsageError, match="rejects the messages: 'roles must alternate'"):
         template(STRICT).render([SYSTEM, MORE, USER, USER])
