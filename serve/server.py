@@ -18,6 +18,7 @@ from sse_starlette.sse import AppStatus
 
 from intaglio import async_run
 from intaglio.errors import UsageError, one_line
+from intaglio.input_files import read_bytes
 from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.serve.agent_description import AgentDescription, read_description
 from intaglio.serve.agent_opening import check_descriptions, open_agents
@@ -35,6 +36,7 @@ from intaglio.serve.uploads import Uploads
 from intaglio.temporary import scratch_directory
 from intaglio.verbosity import Verbosity, verbosity
 
+MAX_PEM = 1 << 20  # bytes of a certificate chain, or of a key
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 AFTER_GRACE = 5.0  # seconds for the errors of cancelled requests to be sent
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -121,6 +123,11 @@ def _checked_certificates(certificate: str | Path | None, key: str | Path | None
         return {}
     if certificate is None or key is None:
         raise UsageError("--tls-cert and --tls-key belong together, got one of them. Give both.")
+    for option, path in (("--tls-cert", certificate), ("--tls-key", key)):
+        try:
+            read_bytes(Path(path), MAX_PEM, pipes=False)  # OpenSSL would wait for a pipe, and read a device to its end
+        except OSError as error:
+            raise UsageError(f"{option} {path}: {error.strerror}. Give PEM files.") from error
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
