@@ -29,7 +29,7 @@ def refuse_file(path: Path) -> SourceError:
         fix = f"Convert its folder: intaglio convert {folder} -o CHECKPOINT, and export CHECKPOINT."
         return SourceError(f"source {path}: weights in a pickle, which can run code when it is read. {fix}")
     kind = PROGRAM if _is_program(path) else _kind([path.name])[0]
-    if kind is None and path.read_bytes()[:4] == b"GGUF":
+    if kind is None and _begins_with(path, b"GGUF"):
         kind = _kind(["x.gguf"])[0]
     if kind is None:
         return SourceError(
@@ -126,6 +126,11 @@ def _choose(source: str, inner: Sequence[str]) -> str:
     shown = ", ".join(inner[:SHOWN])
     more = "…" if inner[SHOWN:] else ""
     return f"It has {len(inner)} checkpoints ({shown}{more}). Give one of them: {source}/{inner[-1]}"
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
 
 
 def _is_program(path: Path) -> bool:

@@ -11,6 +11,7 @@ from foreign_checkpoints import BERT, FOREIGN, LLAMA, QUANTISED, WHOLE, Case, te
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.adapters import left_out
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.contents import refuse_file
 from intaglio.exporters.checkpoints.pickled import open_pickled
 from intaglio.exporters.checkpoints.quantized import METHODS
 from intaglio.graph_passes.recipes import RECIPES
@@ -95,3 +96,10 @@ def test_a_dangling_link_says_where_it_leads(tmp_path: Path) -> None:
     (folder / "model.safetensors").symlink_to("../../blobs/abc")
     with pytest.raises(SourceError, match=r"model\.safetensors: a link to \.\./\.\./blobs/abc, which is missing"):
         Checkpoint.open(str(folder))
+
+
+def test_a_large_file_of_an_unknown_kind_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "model.unknown"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse, and more than there is memory
+    assert "a file, not a directory" in str(refuse_file(path))
