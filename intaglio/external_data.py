@@ -84,12 +84,14 @@ def _locations(model: onnx.ModelProto) -> Iterator[onnx.StringStringEntryProto]:
 
 def linked_data(path: Path, locations: Sequence[str]) -> bool:
     """Whether a file of the external data of the model at `path` is a link, symbolic or hard."""
-    files = {location: path.parent / location for location in locations}
+    files = [path.parent / location for location in locations]
+    return symbolic_data(path, locations) or any(file.exists() and file.stat().st_nlink > 1 for file in files)
+
+
+def symbolic_data(path: Path, locations: Sequence[str]) -> bool:
+    """Whether a file of the external data of the model at `path` is behind a symbolic link."""
     real = path.parent.resolve()
-    return any(
-        file.resolve() != real / location or (file.exists() and file.stat().st_nlink > 1)
-        for location, file in files.items()
-    )
+    return any((path.parent / location).resolve() != real / location for location in locations)
 
 
 def link_data(path: Path, locations: Sequence[str], folder: Path) -> None:

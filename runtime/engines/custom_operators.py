@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import BundleError, EngineError
-from intaglio.external_data import external_data_files, link_data, linked_data
+from intaglio.external_data import external_data_files, link_data, symbolic_data
 from intaglio.files import copy_file
 from intaglio.model_file import load, outline, parse, save
 from intaglio.plugins import OPS, custom_operators
@@ -66,7 +66,7 @@ def _without_links(path: Path) -> Iterator[Path]:
         locations = external_data_files(outline(path))
     except BundleError as error:
         raise EngineError(str(error)) from error
-    if not linked_data(path, locations):
+    if not symbolic_data(path, locations):
         yield path
         return
     with scratch_directory("linked") as directory:

@@ -20,6 +20,7 @@ from intaglio.external_data import read_data
 from intaglio.files import inside_to_write
 from intaglio.model_file import load, parse, save
 from intaglio.runtime import open_engine
+from intaglio.runtime.engines.custom_operators import runnable
 
 WEIGHT = np.arange(5000, dtype=np.float32)
 
@@ -96,6 +97,16 @@ def test_bundle_of_links_opens_and_runs(layout: Callable[[Path, Path], None], mo
     assert Bundle.open(tmp_path / "linked").manifest == Bundle.open(tmp_path / "bundle").manifest
     with open_engine(tmp_path / "linked") as engine:
         np.testing.assert_array_equal(engine.run({"x": np.ones(1, np.float32)})["y"], WEIGHT + 1)
+
+
+@pytest.mark.parametrize(("layout", "copied"), [(into_one_folder, True), (by_hard_links, False)])
+def test_only_symbolic_links_cost_a_temporary_copy(
+    layout: Callable[[Path, Path], None], copied: bool, model: Path, tmp_path: Path
+) -> None:
+    layout(model.parent, tmp_path / "linked")
+    path = tmp_path / "linked" / model.name
+    with runnable(path, None, ()) as opened:
+        assert (opened != path) is copied
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
