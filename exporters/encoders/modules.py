@@ -73,13 +73,16 @@ class Head(nn.Module):
 
     def __init__(self, head: SentenceHead):
         super().__init__()
-        self.stages = nn.ModuleList([STAGES[type(module)](module) for module in head.modules])
+        # Named, as modules with numbers for names are taken for the blocks of the encoder.
+        stages = {f"stage{number}": STAGES[type(module)](module) for number, module in enumerate(head.modules)}
+        self.stages = nn.ModuleDict(stages)
         self.width = head.width
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None) -> Tensor:
         """`hidden` [batch, sequence, hidden], masks [batch, sequence] -> float32 [batch, width]."""
-        pooled: Tensor = self.stages[0](hidden, attention_mask, pooling_mask)
-        for stage in self.stages[1:]:
+        pooling, *later = self.stages.values()
+        pooled: Tensor = pooling(hidden, attention_mask, pooling_mask)
+        for stage in later:
             pooled = stage(pooled)
         return pooled[:, : self.width] if self.width is not None else pooled
 

@@ -68,6 +68,8 @@ def test_the_manifest_says_what_the_graph_takes(minilm_bundle: Path) -> None:
         "model.safetensors",
         "config.json",
         "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
         "1_Pooling/config.json",
     }
     assert manifest.truncation == 256
