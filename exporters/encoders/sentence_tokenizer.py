@@ -134,6 +134,7 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
 
 def _load(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Any:
     check_tokenizer(checkpoint)
+    load("torch")  # which some of the library's tokenizers need
     transformers = load("transformers")
     transformers.utils.logging.set_verbosity_error()
     try:

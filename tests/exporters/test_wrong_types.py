@@ -40,7 +40,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ends_are_token_ids_or_refused(gpt2: Path, key: str, value: Any, generation: bool) -> None:
     named, config = ({key: value}, {}) if generation else ({}, {key: value})
     (gpt2 / "generation_config.json").write_text(json.dumps(named))
-    checkpoint = Checkpoint(gpt2, config, (), "local", "", None)
+    checkpoint = Checkpoint(gpt2, gpt2, config, (), "local", "", None)
     try:
         decoder = with_ends(DECODER, checkpoint, config)
     except SourceError as error:

@@ -154,7 +154,7 @@ def test_a_bundle_that_was_set_aside_when_its_process_died_is_found(tiny_bundle_
 def test_a_checkpoint_that_was_set_aside_when_its_process_died_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
     header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     aside = files._aside(folder)
