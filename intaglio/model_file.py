@@ -7,6 +7,7 @@ largest single tensor. Above 1 GiB the weights go to `<name>.data` next to the f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,9 @@ TYPED_DATA = (
     "uint64_data",
 )  # all fields but raw_data
 ALIGNMENT = 4096  # of external tensors in their file: a page, so that they can be mapped into memory
+
+# what onnx_ir logs of a damaged graph is in our own message; without a handler it would go to standard error
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 
 
 def parse(path: Path) -> onnx.ModelProto:

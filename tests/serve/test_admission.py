@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import threading
@@ -16,9 +15,6 @@ import httpx2
 import openai
 import pytest
 from served import Served, served
-
-from intaglio.errors import UsageError
-from intaglio.serve.server import serve
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 ENDED = "vllm:request_success_total"  # cancelled ones have the reason "abort"
@@ -291,33 +287,6 @@ def test_wrong_options_are_one_line(intaglio: Any, tiny_decoder: Path, arguments
     assert code == 2
     assert said in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("pipe", "is a pipe, expected a regular file. Give PEM files."),
-        ("/dev/zero", "is a device, expected a regular file. Give PEM files."),
-        ("folder", "is a folder, expected a regular file. Give PEM files."),
-        ("missing", "No such file or directory. Give PEM files."),
-        ("garbage", "Give PEM files."),
-        ("large", "expected at most 1048576. Give PEM files."),
-    ],
-)
-def test_what_is_no_certificate_is_one_line_at_once(kind: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / kind
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind in ("garbage", "large"):
-        path.write_bytes(bytes(range(256)) * (8000 if kind == "large" else 1))
-    start = time.monotonic()
-    with pytest.raises(UsageError) as refused:
-        serve(["no-such-bundle"], tls_cert=path, tls_key=path)
-    assert time.monotonic() - start < 10
-    assert str(refused.value).startswith(f"--tls-cert {path}") and str(refused.value).endswith(said)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_port_in_use_is_reported_before_models_are_opened(intaglio: Any) -> None:
