@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:  # every command asks `is_left` at its end, few run a loop
+    import asyncio
 
 Result = TypeVar("Result")
 GRACE = 2.0  # seconds for tasks that were cancelled, and for threads
@@ -18,6 +19,9 @@ _left: list[object] = []  # tasks and threads that still run
 
 def run(main: Coroutine[Any, Any, Result], grace: float = GRACE) -> Result:
     """Do what `asyncio.run` does, but wait at most `grace` seconds for tasks, and for threads, that are left."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     threads = set(threading.enumerate())
     loop, executor = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
     loop.set_default_executor(executor)
@@ -40,6 +44,8 @@ def is_left() -> bool:
 
 
 def _end(loop: asyncio.AbstractEventLoop, grace: float) -> None:
+    import asyncio
+
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

@@ -93,6 +93,12 @@ def test_a_press_of_the_key_loads_nothing_heavy(folder: Path) -> None:
     assert statistics.median(ours) < 4 * statistics.median(base)
 
 
+def test_the_command_line_starts_without_libraries_that_few_commands_need() -> None:
+    code = "import sys, intaglio.cli; print([name for name in ('asyncio', 'msgspec', 'numpy') if name in sys.modules])"
+    started = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert started.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_can_be_read_by_it(shell: str, tmp_path: Path) -> None:
     program = [sys.executable, "-P", "-m", "intaglio", "completion", shell]
