@@ -104,7 +104,7 @@ def storage_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
                 raise
             assert isinstance(error.__cause__, Exception)
             error = error.__cause__  # said again of `path`, as users do not know temporary names
-        number = _storage_errno(error, path)
+        number = _storage_errno(error, path, partial)
         if number is None:
             raise
         room = ""
@@ -135,14 +135,25 @@ def full_errno(error: BaseException) -> int | None:
     return None
 
 
-def _storage_errno(error: Exception, path: Path) -> int | None:
+def _storage_errno(error: Exception, path: Path, partial: Path | None) -> int | None:
     """The number of the file system's error behind `error`, a key of `FIXES`; None if it is another error."""
     if (number := full_errno(error)) is not None:
         return number
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno if error.errno in FIXES else None
+        return error.errno if error.errno in FIXES and _is_of(error, path, partial) else None
     unclear = not isinstance(error, IntaglioError | MemoryError)  # NumPy and torch only say that writing failed
     return errno.ENOSPC if unclear and _free(path) < NEARLY_FULL else None
+
+
+def _is_of(error: OSError, path: Path, partial: Path | None) -> bool:
+    """Whether the error is about `path`, a folder that it is in, or what is written; not about a file that is read."""
+    if not isinstance(error.filename, str | Path):
+        return True
+    named, target = Path(error.filename).absolute(), path.absolute()
+    written = [target] if partial is None else [partial.absolute(), target]
+    if written[0].parent == target:  # the folder of a temporary directory has other files too
+        written = written[:1]
+    return target.is_relative_to(named) or any(named.is_relative_to(each) for each in written)
 
 
 def _directory(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intaglio.errors import StorageError, UsageError
+from intaglio.errors import StorageError, UsageError, storage_errors
 from intaglio.files import atomic_directory, atomic_file
 
 ROOM = 256 << 10  # bytes
@@ -71,3 +72,12 @@ def test_other_errors_on_a_disk_with_room_stay_what_they_are(disk: Path) -> None
         raise ValueError("ours")
     with pytest.raises(UsageError), atomic_directory(disk / "out"):
         raise UsageError("ours")
+
+
+def test_a_file_that_may_not_be_read_is_not_reported_as_one_that_cannot_be_written(tmp_path: Path) -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "source" / "model.safetensors"))
+    with pytest.raises(PermissionError, match="source"), atomic_directory(tmp_path / "output"):
+        raise denied
+    for name in (tmp_path / "output", tmp_path / "output" / "model.onnx", tmp_path):
+        with pytest.raises(StorageError, match=r"cannot write .*output"), storage_errors(tmp_path / "output"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(name))
