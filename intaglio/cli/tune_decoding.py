@@ -135,14 +135,7 @@ def tune_decoding_command(
         f"{number_of(result.texts, 'texts')}, {metric} against {result.reference}; calls and work per token",
         columns,
         rows,
-        may_drop=[
-            "operations per byte",
-            "operations per token",
-            "bytes per token",
-            "rejected",
-            "large calls",
-            "ms per text",
-        ],
+        may_drop=MAY_DROP,
     )
     command = f"intaglio generate {shlex.quote(str(bundle))} {result.options}"
     say(f"Fastest with a quality drop of at most {max_quality_drop:g} points: {command}")
