@@ -6,9 +6,10 @@ creates tensors only.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 MAX_CONFIG = 4 << 20  # bytes; real ones have 10 kB, or some MB with a large vocabulary
 MAX_MEMBERS = 10_000
+MAX_VALUES = 1 << 21  # of the configuration; the largest file holds about as many
 MAX_RATIO = 32  # of the files' size to the archive's; weights hardly shrink when they are compressed
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's reference to another value, ${model.sample_rate}
 FIX = "Download or copy the archive again."
@@ -72,16 +74,24 @@ def _config(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> di
         raise SourceError(f"{path}: {CONFIG} is not YAML ({one_line(error, 200)}). {FIX}") from error
     if not isinstance(config, dict):
         raise SourceError(f"{path}: {CONFIG} holds no options. {FIX}")
-    resolved: dict[str, Any] = _resolved(config, config)
+    try:
+        resolved: dict[str, Any] = _resolved(config, config, itertools.count())
+    except (RecursionError, ValueError) as error:
+        raise SourceError(f"{path}: {CONFIG} refers to itself ({one_line(error, 200)}). {FIX}") from error
     return resolved
 
 
-def _resolved(value: Any, config: Mapping[str, Any], depth: int = 0) -> Any:
-    """`value` with each string that is one reference replaced by what it refers to, if that is in the file."""
+def _resolved(value: Any, config: Mapping[str, Any], counter: Iterator[int], depth: int = 0) -> Any:
+    """`value` with each string that is one reference replaced by what it refers to, if that is in the file.
+
+    `counter` counts the values: references to lists of references multiply them.
+    """
+    if next(counter) > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values with what is referred to")
     if isinstance(value, dict):
-        return {key: _resolved(each, config, depth) for key, each in value.items()}
+        return {key: _resolved(each, config, counter, depth) for key, each in value.items()}
     if isinstance(value, list):
-        return [_resolved(each, config, depth) for each in value]
+        return [_resolved(each, config, counter, depth) for each in value]
     match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if match is None or depth > 8:
         return value
@@ -89,7 +99,7 @@ def _resolved(value: Any, config: Mapping[str, Any], depth: int = 0) -> Any:
     names = match[1].split(".")
     for name in names[1:] if names[0] == "model" and "model" not in config else names:
         found = found.get(name) if isinstance(found, dict) else None
-    return value if found is None else _resolved(found, config, depth + 1)
+    return value if found is None else _resolved(found, config, counter, depth + 1)
 
 
 def _copy(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:

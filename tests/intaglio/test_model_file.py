@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +136,14 @@ def test_external_data_beyond_its_file_is_refused(key: str, value: str, tmp_path
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(BundleError, match="not a readable ONNX file"):
         model_file.load(tmp_path / "m.onnx")
+
+
+def test_what_the_library_says_of_a_damaged_graph_stays_off_standard_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that configures no logging
+    node = onnx.helper.make_node("Identity", ["nowhere"], ["y"])
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [output])), tmp_path / "m.onnx")
+    model_file.load(tmp_path / "m.onnx")
+    assert capfd.readouterr().err == ""

@@ -188,6 +188,8 @@ def test_code_in_the_weights_is_not_run(tmp_path: Path) -> None:
         ({CONFIG: b"a: &x [1]\nb: *x", WEIGHTS: b""}, "aliases"),
         ({CONFIG: b"\xff\xfe\xfd", WEIGHTS: b""}, "not YAML"),
         ({CONFIG: b"- 1", WEIGHTS: b""}, "no options"),
+        ({CONFIG: b"a: [" + b'"${a}",' * 40 + b"]", WEIGHTS: b""}, "refers to itself"),
+        ({CONFIG: b"a: " + b"[" * 150 + b'"${a}"' + b"]" * 150, WEIGHTS: b""}, "refers to itself"),
         ({CONFIG: b"a: 1", WEIGHTS: b"x"}, "cannot be read"),
         ({f"../{CONFIG}": b"a: ${a}", f"/etc/{WEIGHTS}": b"x"}, "cannot be read"),
     ],
