@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,8 @@ from intaglio.extras import load
 from intaglio.plugins.logit_mask import BITS
 from intaglio.runtime.generation.constraint import Booleans, LogitConstraint, Octets
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
+from intaglio.runtime.generation.json_schema.document import UnsupportedError
+from intaglio.runtime.generation.json_schema.writer import schema_rules
 from intaglio.runtime.tokenizer import check_unicode
 
 if TYPE_CHECKING:
@@ -22,10 +25,9 @@ if TYPE_CHECKING:
 # Whitespace between the tokens of JSON: a space, or a line feed and an indentation. If it were not bounded, weak models
 # would write spaces without end.
 WHITESPACE = r"[ ]|\n(\t{0,8}| {0,16})"
-# Each character of a string has one spelling, so that no key stands twice in an object, once with an escape.
-ESCAPES = 'nrbtf\\"'
 MAX_CHARACTERS = 1 << 17  # of a grammar; one with 5000 properties, twice as long, compiles for 3 s
 MAX_DEPTH = 64  # of the objects and arrays of a schema
+HINT = re.compile(r" Enable '\w+' option.*")  # in the library's messages, for its own interface
 SHOWN = 300  # characters of the library's messages
 MASKS = 64  # masks that a constraint remembers: those of the drafts that are reviewed next
 
@@ -56,7 +58,9 @@ class Grammar:
     def from_json_schema(cls, schema: Mapping[str, Any] | bool | str, tokenizer: Tokenizer) -> Grammar:
         """JSON that validates against `schema`, an object or its text; properties are in the order of the schema.
 
-        Raises `UsageError` for keywords that cannot be enforced, such as `uniqueItems`, and for remote references.
+        Keys and strings are written in the one spelling that JSON has for each character, so that no key stands twice
+        in an object, once with an escape. Raises `UsageError` with the place of a keyword that cannot be enforced, such
+        as `uniqueItems` of any strings, and of a reference to another document.
         """
         kind = "JSON schema"
         if isinstance(schema, str):
@@ -68,14 +72,17 @@ class Grammar:
             raise UsageError(f"the {kind} is a {type(schema).__name__}, expected an object. Fix it.")
         if _depth(schema) > MAX_DEPTH:
             raise UsageError(f"the {kind} is nested more than {MAX_DEPTH} deep. Use $ref for its inner parts.")
-        text = _of_size(json.dumps(schema), kind)
-        library: Any = load("llguidance")
-        options = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
         try:
-            grammar = library.LLMatcher.grammar_from_json_schema(text, overrides=options)
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+            text.encode()
         except ValueError as error:  # NaN, half of a surrogate pair
             raise UsageError(f"the {kind} is not valid JSON: {one_line(error, 200)}. Fix it.") from error
-        return cls(grammar, tokenizer, kind)
+        load("llguidance")
+        try:
+            start, rules = schema_rules(_of_size(text, kind), whitespace=WHITESPACE)
+        except UnsupportedError as error:
+            raise UsageError(f"the {kind} cannot be used: at {error}") from error
+        return cls(f"start: {start}\n{rules}\n%ignore /{WHITESPACE}/\n", tokenizer, kind)
 
     @classmethod
     def json_object(cls, tokenizer: Tokenizer) -> Grammar:
@@ -295,6 +302,6 @@ def _cause(message: str, with_place: bool) -> str:
         return "it matches no text that ends"
     cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if cause is None:
-        return one_line(ValueError(lines[0]), SHOWN).rstrip(".")
+        return one_line(ValueError(HINT.sub("", lines[0])), SHOWN).rstrip(".")
     place = lines[0].partition("invalid regex ")[0] if with_place and "invalid regex " in lines[0] else ""
     return one_line(ValueError(f"{place}invalid regular expression: {cause}"), SHOWN).rstrip(".")

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from intaglio.runtime.generation.grammar import ESCAPES
+from intaglio.errors import UsageError, one_line
 from intaglio.runtime.generation.grammar_tokenizer import grammar_tokenizer
+from intaglio.runtime.generation.json_schema.document import UnsupportedError
+from intaglio.runtime.generation.json_schema.writer import schema_rules
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.generation.tool_calls.tools import Tool, ToolChoice
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # The spaces that `tojson` writes into prompts. Models of little confidence would write others without end.
-SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "json_allowed_escapes": ESCAPES}
+COMMA, COLON = ", ", ": "
 
 
 def tool_grammar(style: ToolCallFormat, choice: ToolChoice, tokenizer: Tokenizer) -> str:
@@ -82,12 +84,23 @@ def _calls(style: ToolCallFormat, choice: ToolChoice, special: Mapping[str, int]
     rules = [f"calls: {' '.join(filter(None, parts))}", f"call: {' | '.join(names)}"]
     for name, tool in zip(names, choice.tools, strict=True):
         head = f'{{"name": {json.dumps(tool.name)}, {json.dumps(style.arguments)}: '
-        rules.append(f'{name}: {json.dumps(head)} %json {_schema(tool)} "}}"')
+        arguments, others = _arguments(tool, f"{name}_")
+        rules += [f'{name}: {json.dumps(head)} {arguments} "}}"', others]
     return rules
 
 
-def _schema(tool: Tool) -> str:
-    return json.dumps({**tool.parameters, "x-guidance": SPACES})
+def _arguments(tool: Tool, prefix: str) -> tuple[str, str]:
+    """Return the rule of a tool's arguments, and all rules that it needs."""
+    try:
+        schema = json.dumps(tool.parameters, ensure_ascii=False, allow_nan=False)
+        schema.encode()
+        return schema_rules(schema, COMMA, COLON, prefix=prefix)
+    except ValueError as error:  # NaN, half of a surrogate pair
+        raise UsageError(
+            f"tool {tool.name!r}: parameters are not valid JSON: {one_line(error, 200)}. Fix it."
+        ) from error
+    except UnsupportedError as error:
+        raise UsageError(f"tool {tool.name!r}: parameters at {error}") from error
 
 
 def _literals(text: str, special: Mapping[str, int]) -> str:

@@ -1,0 +1,153 @@
+"""Rules and terminals of a grammar, in llguidance's variant of Lark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+MAX_RULES = 50_000
+
+
+class Call(NamedTuple):
+    """A rule that is referred to."""
+
+    name: str
+
+
+class Alternative(NamedTuple):
+    """One way to write a rule."""
+
+    text: str
+    calls: frozenset[str]  # the rules that it needs
+
+
+EMPTY = Alternative('""', frozenset())
+
+
+def literal(text: str) -> str:
+    """Return a string of the grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def sequence(*parts: str | Call | Alternative) -> Alternative:
+    """Return what is written one part after another; a string is text of the grammar."""
+    calls: set[str] = set()
+    texts = []
+    for part in parts:
+        if isinstance(part, Call):
+            calls.add(part.name)
+            texts.append(part.name)
+        elif isinstance(part, Alternative):
+            calls |= part.calls
+            texts.append(part.text)
+        else:
+            texts.append(part)
+    return Alternative(" ".join(filter(None, texts)), frozenset(calls))
+
+
+class Rules:
+    """The rules so far."""
+
+    def __init__(self, comma: str = ",", colon: str = ":", whitespace: str | None = None, prefix: str = "v"):
+        """`comma`, `colon`: what separates items, and keys from values; `prefix`: of the names of rules.
+
+        `whitespace`: regular expression of what may stand between all of them; None: nothing.
+        """
+        self.comma, self.colon = literal(comma), literal(colon)
+        self._whitespace = whitespace
+        self._parametric: set[str] = set()
+        self._prefix = prefix
+        self._rules: dict[str, Sequence[Alternative]] = {}
+        self._names: dict[tuple[Alternative, ...], str] = {}
+        self._terminals: dict[str, str] = {}
+
+    def reserve(self) -> str:
+        """Return the name of a rule that is defined later."""
+        name = f"{self._prefix}{len(self._rules)}"
+        self._rules[name] = ()
+        return name
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many rules."""
+        return len(self._rules) > MAX_RULES
+
+    def define(self, name: str, alternatives: Iterable[Alternative]) -> None:
+        """Say how a rule is written."""
+        self._rules[name] = tuple(dict.fromkeys(alternatives))
+
+    def define_parametric(self, name: str, alternatives: Iterable[Alternative]) -> None:
+        """Say how a rule with a parameter is written."""
+        self._parametric.add(name)
+        self.define(name, alternatives)
+
+    def json(self, schema: Mapping[str, Any]) -> Alternative:
+        """Return values of a schema that the library writes itself."""
+        skipped = (
+            {"whitespace_flexible": False} if self._whitespace is None else {"whitespace_pattern": self._whitespace}
+        )
+        return sequence(f"%json {json.dumps({**schema, 'x-guidance': skipped})}")
+
+    def rule(self, alternatives: Iterable[Alternative]) -> Call:
+        """Return the rule of some alternatives; the same one for the same."""
+        found = tuple(dict.fromkeys(alternatives))
+        if found not in self._names:
+            self._names[found] = self.reserve()
+            self.define(self._names[found], found)
+        return Call(self._names[found])
+
+    def terminal(self, expression: str) -> str:
+        """Return the name of the terminal of an expression."""
+        return self._terminals.setdefault(expression, f"{self._prefix.upper()}T{len(self._terminals)}")
+
+    def optional(self, alternative: Alternative, most: int | None) -> Call:
+        """Return a rule for an alternative from 0 to `most` times."""
+        if most is None:
+            return self.rule([EMPTY, Alternative(f"({alternative.text})+", alternative.calls)])
+        if most < 1:
+            return self.rule([EMPTY])
+        return self.rule([EMPTY, Alternative(f"({alternative.text}){{1,{most}}}", alternative.calls)])
+
+    def text(self, start: Call) -> str | None:
+        """Return the grammar's text, without rules whose texts never end; None if `start` is one of them."""
+        ends = self._ending()
+        if start.name not in ends:
+            return None
+        lines = []
+        for name in self._reached(start.name, ends):
+            kept = [each.text for each in self._rules[name] if each.calls <= ends]
+            lines.append(f"{name}{'::_' if name in self._parametric else ''}: {' | '.join(kept)}")
+        return "\n".join([*lines, *(f"{name}: {text}" for text, name in self._terminals.items())])
+
+    def _ending(self) -> set[str]:
+        """Return the rules that have a text."""
+        waiting: dict[str, list[tuple[str, set[str]]]] = {}
+        ends: set[str] = set()
+        new = []
+        for name, alternatives in self._rules.items():
+            for each in alternatives:
+                left = set(each.calls)
+                for call in each.calls:
+                    waiting.setdefault(call, []).append((name, left))
+                if not left:
+                    new.append(name)
+        while new:
+            name = new.pop()
+            if name in ends:
+                continue
+            ends.add(name)
+            for other, left in waiting.get(name, ()):
+                left.discard(name)
+                if not left:
+                    new.append(other)
+        return ends
+
+    def _reached(self, start: str, ends: set[str]) -> list[str]:
+        """Return the rules that `start` leads to, in the order of their names."""
+        reached, new = {start}, [start]
+        while new:
+            calls = {call for each in self._rules[new.pop()] if each.calls <= ends for call in each.calls}
+            new += calls - reached
+            reached |= calls
+        return [name for name in self._rules if name in reached]
