@@ -173,9 +173,7 @@ def test_invalid_tools_and_choices_are_refused(
         tool_calling("", tokenizer, tools, choice)
 
 
-def test_a_schema_that_cannot_be_held_to_is_refused(tokenizer: Tokenizer) -> None:
-    odd = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
-    calling = tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
-    assert calling.grammar is not None
-    with pytest.raises(UsageError, match="uniqueItems"):
-        Grammar.from_lark(calling.grammar, tokenizer)
+def test_a_schema_that_cannot_be_held_to_is_refused_with_its_tool_and_place(tokenizer: Tokenizer) -> None:
+    odd = {"type": "object", "properties": {"x": {"type": "string", "pattern": "a(?=b)"}}}
+    with pytest.raises(UsageError, match=r"^tool 'x': parameters at #/properties/x: pattern 'a\(\?=b\)': look-around"):
+        tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
