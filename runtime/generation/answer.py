@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.json_schema.relax import ArgumentCheck
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling
 from intaglio.runtime.generation.tool_calls.parser import (
@@ -31,12 +32,16 @@ class Answer:
     """One text, split into content and tool calls as it arrives."""
 
     parser: ToolCallParser | None  # None: all of the text is content
+    checks: Mapping[str, ArgumentCheck] = field(default_factory=dict)  # of the arguments of a finished call, by tool
     content: str = ""
     calls: list[Call] = field(default_factory=list)
     result: Generated | None = None  # after the end of the text
 
     def take(self, part: Part) -> Sequence[ToolEvent]:
-        """Add the next part of the text; return what is certain now."""
+        """Add the next part of the text; return what is certain now.
+
+        Raises `EngineError` for a finished call whose arguments are not of the schema of its tool.
+        """
         self.result = part.result
         events: list[ToolEvent] = []
         if self.parser is not None:
@@ -52,6 +57,8 @@ class Answer:
                 self.calls.append(Call(event.id, event.name))
             elif isinstance(event, ArgumentsPiece):
                 self.calls[event.index].arguments += event.text
+            elif (check := self.checks.get(self.calls[event.index].name)) is not None:
+                check(self.calls[event.index].arguments)
         return events
 
     @property
@@ -74,4 +81,4 @@ def finish_reason(result: Generated) -> str:
 
 def answers_for(count: int, calling: ToolCalling | None) -> list[Answer]:
     """Empty answers for as many texts."""
-    return [Answer(calling.parser() if calling is not None else None) for _ in range(count)]
+    return [Answer(calling.parser(), calling.checks) if calling is not None else Answer(None) for _ in range(count)]

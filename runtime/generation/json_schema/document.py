@@ -40,9 +40,13 @@ EXPECTED = {
 class UnsupportedError(UsageError):
     """A keyword of a schema that a grammar cannot enforce, or that is not valid."""
 
-    def __init__(self, path: str, cause: str):
-        """`path`: the JSON pointer of the schema, such as #/properties/name."""
+    def __init__(self, path: str, cause: str, keyword: str | None = None):
+        """`path`: the JSON pointer of the schema, such as #/properties/name.
+
+        `keyword`: what the schema there may do without, if the finished value is checked.
+        """
         super().__init__(f"{path}: {cause}")
+        self.path, self.keyword = path, keyword
 
 
 class Place(NamedTuple):
@@ -85,7 +89,7 @@ class Document:
             if keyword == "$dynamicRef" and len(self._dynamic.get(fragment, ())) > 1:
                 raise UnsupportedError(place.path, f"{keyword}: several schemas have $dynamicAnchor {fragment!r:.80}.")
         else:
-            found = _at(resource, fragment)
+            found = at_pointer(resource, fragment)
         if not isinstance(found, Mapping | bool):
             raise UnsupportedError(place.path, f"{keyword} {reference!r:.80}: there is no schema. Fix it.")
         if isinstance(found, Mapping) and id(found) not in self._places:  # in a keyword that has no schemas
@@ -160,7 +164,7 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _at(value: Any, pointer: str) -> Any:
+def at_pointer(value: Any, pointer: str) -> Any:
     """Return what a JSON pointer leads to; None for nothing."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

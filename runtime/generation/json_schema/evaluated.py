@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from intaglio.runtime.generation.json_schema.containers import Arrays, Members, Objects
-from intaglio.runtime.generation.json_schema.document import Schema, UnsupportedError
+from intaglio.runtime.generation.json_schema.document import Document, Schema, UnsupportedError
 from intaglio.runtime.generation.json_schema.nodes import ANYTHING, Known, Node, all_of, any_of
 from intaglio.runtime.generation.json_schema.values import ANY, Values, absent, present
-
-if TYPE_CHECKING:
-    from intaglio.runtime.generation.json_schema.expand import Expander
 
 MOST = 64  # combinations of options
 MOST_TOGETHER = 3  # options of anyOf, of which several may be taken
 MAX_DEPTH = 16
+
+
+class Reader(Protocol):
+    """What reads the schemas of a document."""
+
+    document: Document
+
+    def leaf(self, schema: Schema) -> Node:
+        """Return the node of a schema."""
+
+    def one_of(self, schema: Mapping[str, Any]) -> list[Node]:
+        """Return the nodes of the options of oneOf."""
+
+    def conditional(self, schema: Mapping[str, Any]) -> list[Node]:
+        """Return the nodes of both cases of if, then and else."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +55,18 @@ class Evaluated:
         )
 
 
-def closures(expander: Expander, schema: Mapping[str, Any], path: str) -> Node:
+def closures(reader: Reader, schema: Mapping[str, Any], path: str) -> Node:
     """Return the values whose unevaluated properties and items are of the schemas that these keywords have."""
     beside = {key: value for key, value in schema.items() if not key.startswith("unevaluated")}
     found = []
-    for each in _Search(expander, path).cases(beside, schema, MAX_DEPTH):
+    for each in _Search(reader, path).cases(beside, schema, MAX_DEPTH):
         arrays, objects = Arrays(), Objects()
         if not each.items:
-            arrays = Arrays((ANYTHING,) * each.count, expander.leaf(schema.get("unevaluatedItems", True)))
+            arrays = Arrays((ANYTHING,) * each.count, reader.leaf(schema.get("unevaluatedItems", True)))
         if not each.properties:
             names = tuple((name, ANYTHING) for name in dict.fromkeys(each.names))
             patterns = tuple((pattern, ANYTHING) for pattern in dict.fromkeys(each.patterns))
-            rest = expander.leaf(schema.get("unevaluatedProperties", True))
+            rest = reader.leaf(schema.get("unevaluatedProperties", True))
             objects = Objects((Members(names, patterns, rest),))
         closed = Values(ANY.null, ANY.booleans, ANY.numbers, ANY.texts, (arrays,), (objects,))
         found.append(all_of(*each.nodes, Known(closed)))
@@ -62,8 +74,8 @@ def closures(expander: Expander, schema: Mapping[str, Any], path: str) -> Node:
 
 
 class _Search:
-    def __init__(self, expander: Expander, path: str):
-        self._expander, self._path = expander, path
+    def __init__(self, reader: Reader, path: str):
+        self._reader, self._path = reader, path
 
     def cases(self, schema: Schema, place: Schema, depth: int) -> list[Evaluated]:
         """Return the cases of a schema. `place`: itself, as the document has it."""
@@ -80,22 +92,22 @@ class _Search:
         return [Evaluated(nodes).and_also(each) for each in self.cases(schema, schema, depth - 1)]
 
     def _options(self, schema: Mapping[str, Any], place: Schema, depth: int) -> Iterator[list[Evaluated]]:
-        expander = self._expander
+        reader = self._reader
         assert isinstance(place, Mapping)
         for keyword in ("$ref", "$dynamicRef"):
             if keyword in schema:
-                yield self._inner(expander.document.resolve(place, keyword), depth)
+                yield self._inner(reader.document.resolve(place, keyword), depth)
         for each in schema.get("allOf", ()):
             yield self._inner(each, depth)
         if "anyOf" in schema:
-            options = [self._inner(each, depth, expander.leaf(each)) for each in schema["anyOf"]]
+            options = [self._inner(each, depth, reader.leaf(each)) for each in schema["anyOf"]]
             yield _several(options)
         if "oneOf" in schema:
-            nodes = expander.one_of(schema)
+            nodes = reader.one_of(schema)
             options = [self._inner(each, depth, node) for each, node in zip(schema["oneOf"], nodes, strict=True)]
             yield [each for option in options for each in option]
         if "if" in schema:
-            yes, no = expander.conditional(schema)
+            yes, no = reader.conditional(schema)
             then = [
                 one.and_also(other)
                 for one in self._inner(schema["if"], depth, yes)

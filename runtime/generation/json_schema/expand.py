@@ -169,7 +169,7 @@ class Expander:
             Values(
                 True,
                 ANY.booleans,
-                (_numbers(schema),),
+                (_numbers(schema, path),),
                 (self._texts(schema, path),),
                 (self._arrays(schema, path),),
                 (self._objects(schema, path),),
@@ -266,7 +266,7 @@ class Expander:
         )
 
 
-def _numbers(schema: Mapping[str, Any]) -> Numbers:
+def _numbers(schema: Mapping[str, Any], path: str) -> Numbers:
     found = Numbers()
     if "minimum" in schema:
         found = found.both(Numbers(low=exact(schema["minimum"])))
@@ -277,7 +277,7 @@ def _numbers(schema: Mapping[str, Any]) -> Numbers:
     if "exclusiveMaximum" in schema:
         found = found.both(Numbers(high=exact(schema["exclusiveMaximum"]), high_open=True))
     if "multipleOf" in schema:
-        found = found.both(Numbers(factors=frozenset([exact(schema["multipleOf"])])))
+        found = found.both(Numbers(factors=frozenset([exact(schema["multipleOf"])]), place=path))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -35,6 +35,7 @@ class Numbers:
     whole: bool | None = None  # whole numbers only, others only, or both
     factors: frozenset[Fraction] = frozenset()
     values: frozenset[Fraction] | None = None  # one of these
+    place: str = field(default="#", compare=False)  # of the schema with the factors, for messages
 
     def both(self, other: Numbers) -> Numbers:
         """Return the numbers that are in both sets."""
@@ -47,7 +48,8 @@ class Numbers:
         whole = other.whole if self.whole is None else self.whole
         if None not in (self.whole, other.whole) and self.whole != other.whole:
             low, high = Fraction(1), Fraction(0)
-        return Numbers(low, high, low_open, high_open, whole, self.factors | other.factors)
+        place = self.place if self.factors else other.place
+        return Numbers(low, high, low_open, high_open, whole, self.factors | other.factors, None, place)
 
     @property
     def empty(self) -> bool:

@@ -110,7 +110,8 @@ class ArrayRules:
         """Arrays without equal items: each of the values, which are listed, at most once, in any order."""
         values = self._listed()
         if values is None or self._arrays.prefix or self._arrays.contains:
-            raise UnsupportedError(path, f"uniqueItems: items of more than {MAX_UNIQUE} values. List them with enum.")
+            cause = f"uniqueItems: items of more than {MAX_UNIQUE} values. List them with enum."
+            raise UnsupportedError(path, cause, "uniqueItems")
         least, most = self._arrays.least, min(len(values), self._most if self._most is not None else len(values))
         if least > most:
             return []

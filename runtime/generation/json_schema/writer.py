@@ -99,5 +99,6 @@ class _Writer:
             return self._rules.json(schema)
         if numbers.factors:
             factors = " and ".join(str(float(each)) for each in numbers.factors)
-            raise UnsupportedError(where, f"multipleOf {factors}: validators round its multiples. Use whole numbers.")
+            cause = f"multipleOf {factors}: validators round its multiples. Use whole numbers."
+            raise UnsupportedError(numbers.place, cause, "multipleOf")
         raise UnsupportedError(where, f"bounds of more than {DIGITS} digits that are excluded. Round them.")

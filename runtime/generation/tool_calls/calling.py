@@ -12,13 +12,14 @@ parser = calling.parser()
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from intaglio.runtime.generation.json_schema.relax import ArgumentCheck
 from intaglio.runtime.generation.tool_calls.formats import format_of
 from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
-from intaglio.runtime.generation.tool_calls.tool_grammar import tool_grammar
+from intaglio.runtime.generation.tool_calls.tool_grammar import relaxed_tool, tool_grammar
 from intaglio.runtime.generation.tool_calls.tools import Choice, ToolChoice, read_choice, read_tools
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class ToolCalling:
     prompt_tools: Sequence[Mapping[str, Any]]  # for `ChatPrompt`
     grammar: str | None  # Lark text of the output; None without tools: any text
     keep_special: frozenset[int]  # special tokens that the parser reads, for `GenerationRequest`
+    checks: Mapping[str, ArgumentCheck] = field(default_factory=dict)  # of what the grammar leaves out, by tool
 
     def parser(self) -> ToolCallParser | None:
         """Return a parser of the text; None where it has no calls, and all of it is content."""
@@ -56,12 +58,27 @@ def tool_calling(
     """
     style, read = format_of(template_source), read_tools(tools)
     chosen = read_choice(choice, read, parallel)
+    written, checks = _relaxed(chosen)
     added = tokenizer.get_added_tokens_decoder().items()
     markers = {token for token, each in added if each.special and each.content in style.markers}
     return ToolCalling(
         style=style,
         choice=chosen,
         prompt_tools=tuple(tools),
-        grammar=tool_grammar(style, chosen, tokenizer) if tools else None,
+        grammar=tool_grammar(style, written, tokenizer) if tools else None,
         keep_special=frozenset(markers if chosen.mode != "none" else ()),
+        checks=checks,
     )
+
+
+def _relaxed(choice: ToolChoice) -> tuple[ToolChoice, dict[str, ArgumentCheck]]:
+    """Return the choice with the parameters that the grammar enforces, and the checks of the others by tool."""
+    if choice.mode == "none":
+        return choice, {}
+    tools, checks = [], {}
+    for number, tool in enumerate(choice.tools):
+        found = relaxed_tool(tool, number)
+        tools.append(tool._replace(parameters=found.schema))
+        if found.left_out:
+            checks[tool.name] = ArgumentCheck(tool.name, tool.parameters, found.left_out)
+    return choice._replace(tools=tools), checks

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from intaglio.errors import UsageError, one_line
+from intaglio.errors import UsageError
 from intaglio.runtime.generation.grammar_tokenizer import grammar_tokenizer
 from intaglio.runtime.generation.json_schema.document import UnsupportedError
+from intaglio.runtime.generation.json_schema.relax import Relaxed, relaxed
 from intaglio.runtime.generation.json_schema.writer import schema_rules
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.generation.tool_calls.tools import Tool, ToolChoice
@@ -82,23 +83,38 @@ def _calls(style: ToolCallFormat, choice: ToolChoice, special: Mapping[str, int]
     more = f"({_literals(style.between, special)} call)*" if style.between and choice.most_calls != 1 else ""
     parts = [_literals(style.before, special), "call", more, _literals(style.after, special)]
     rules = [f"calls: {' '.join(filter(None, parts))}", f"call: {' | '.join(names)}"]
-    for name, tool in zip(names, choice.tools, strict=True):
+    for number, (name, tool) in enumerate(zip(names, choice.tools, strict=True)):
         head = f'{{"name": {json.dumps(tool.name)}, {json.dumps(style.arguments)}: '
-        arguments, others = _arguments(tool, f"{name}_")
+        arguments, others = _arguments(tool, number)
         rules += [f'{name}: {json.dumps(head)} {arguments} "}}"', others]
     return rules
 
 
-def _arguments(tool: Tool, prefix: str) -> tuple[str, str]:
-    """Return the rule of a tool's arguments, and all rules that it needs."""
+def relaxed_tool(tool: Tool, number: int) -> Relaxed:
+    """Return the parameters of the tool with this number, without what its grammar leaves to a check."""
+    if not _is_json(tool):
+        return Relaxed(tool.parameters, ())  # the grammar will say so
+    return relaxed(tool.parameters, lambda schema: _schema_rules(schema, number))
+
+
+def _schema_rules(schema: str, number: int) -> tuple[str, str]:
+    return schema_rules(schema, COMMA, COLON, prefix=f"call_{number}_")
+
+
+def _is_json(tool: Tool) -> bool:
     try:
-        schema = json.dumps(tool.parameters, ensure_ascii=False, allow_nan=False)
-        schema.encode()
-        return schema_rules(schema, COMMA, COLON, prefix=prefix)
-    except ValueError as error:  # NaN, half of a surrogate pair
-        raise UsageError(
-            f"tool {tool.name!r}: parameters are not valid JSON: {one_line(error, 200)}. Fix it."
-        ) from error
+        json.dumps(tool.parameters, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:  # NaN, half of a surrogate pair
+        return False
+    return True
+
+
+def _arguments(tool: Tool, number: int) -> tuple[str, str]:
+    """Return the rule of a tool's arguments, and all rules that it needs."""
+    if not _is_json(tool):
+        raise UsageError(f"tool {tool.name!r}: parameters are not valid JSON, such as NaN. Fix them.")
+    try:
+        return _schema_rules(json.dumps(tool.parameters, ensure_ascii=False), number)
     except UnsupportedError as error:
         raise UsageError(f"tool {tool.name!r}: parameters at {error}") from error
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from intaglio.errors import UsageError
+from intaglio.errors import EngineError, UsageError
+from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.calling import tool_calling
 from intaglio.runtime.generation.tool_calls.formats import FORMATS, format_of
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
@@ -177,3 +179,46 @@ def test_a_schema_that_cannot_be_held_to_is_refused_with_its_tool_and_place(toke
     odd = {"type": "object", "properties": {"x": {"type": "string", "pattern": "a(?=b)"}}}
     with pytest.raises(UsageError, match=r"^tool 'x': parameters at #/properties/x: pattern 'a\(\?=b\)': look-around"):
         tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
+
+
+UNIQUE = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}, "required": ["x"]}
+CENTS = {"type": "object", "properties": {"x": {"type": "number", "multipleOf": 0.01}}, "required": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad", "keyword"),
+    [
+        (UNIQUE, '{"x": [1, true]}', '{"x": [{"a": 1}, {"a": 1.0}]}', "uniqueItems at #/properties/x"),
+        (CENTS, '{"x": 0.29}', '{"x": 0.295}', "multipleOf at #/properties/x"),
+    ],
+)
+def test_a_keyword_that_no_grammar_enforces_is_checked_in_the_finished_call(
+    parameters: dict[str, Any], good: str, bad: str, keyword: str, tokenizer: Tokenizer
+) -> None:
+    tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+    calling = tool_calling("", tokenizer, [tool, NOW], "required")
+    for arguments in (good, bad):
+        text = written(calling.style, ("x", arguments))
+        assert allowed(calling.grammar, tokenizer, text)
+        (answer,) = answers_for(1, calling)
+        if arguments == good:
+            answer.take(Part(0, text, (), None))
+        else:
+            with pytest.raises(EngineError, match=f"tool 'x' with arguments that break {keyword}"):
+                answer.take(Part(0, text, (), None))
+
+
+HARMLESS = [
+    {"type": "array", "uniqueItems": False, "minItems": 0},
+    {"type": "string", "maxLength": 3.0, "format": "nonsense", "contentMediaType": "text/html"},
+    {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "readOnly": True, "x-order": 1},
+    {"type": "integer", "title": "T", "examples": [1], "default": None, "deprecated": True, "$comment": "c"},
+]
+
+
+@pytest.mark.parametrize("schema", HARMLESS)
+def test_harmless_keywords_of_a_tool_are_taken(schema: dict[str, Any], tokenizer: Tokenizer) -> None:
+    parameters = {"type": "object", "properties": {"x": schema}}
+    tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+    calling = tool_calling("", tokenizer, [tool])
+    assert allowed(calling.grammar, tokenizer, written(calling.style, ("x", "{}"))) and not calling.checks
