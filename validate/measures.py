@@ -5,7 +5,7 @@
     labels          fraction of texts with the same label, or the difference of a regression's scores
     distributions   over the vocabulary: KL divergence, fraction of equal top-1 tokens, and for a decoder the rise of
                     its perplexity on the text
-    transcripts     of a speech recogniser: share of tokens that are heard differently, and of equal frames
+    transcripts     of a speech recogniser: share of tokens that are recognised differently, and of equal frames
 
 Their bounds are in `intaglio.bounds.QUALITY`.
 """
@@ -37,7 +37,7 @@ LABELS = {
     "kl_divergence": "KL divergence, nats a token",
     "perplexity_rise": "rise of the perplexity, %",
     "same_top": "share of equal most likely tokens",
-    "token_errors": "tokens heard differently, share",
+    "token_errors": "tokens recognised differently, share",
     "wer_rise": "rise of the word error rate, points",
     "cer_rise": "rise of the character error rate, points",
     "wer": "word error rate, %",

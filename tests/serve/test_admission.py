@@ -16,6 +16,8 @@ import openai
 import pytest
 from served import Served, served
 
+import intaglio as package
+
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 ENDED = "vllm:request_success_total"  # cancelled ones have the reason "abort"
 
@@ -276,7 +278,8 @@ def test_a_killed_server_breaks_the_connection_and_leaves_the_bundle_whole(chat_
         (["{bundle}", "--tls-cert", "nothing.pem"], "--tls-cert and --tls-key belong together"),
         (["{bundle}", "--tls-cert", "nothing.pem", "--tls-key", "nothing.pem"], "Give PEM files"),
         (["{bundle}", "--rows", 0], "rows 0: expected at least 1"),
-        (["{bundle}", "--api-key-file", "/dev/null"], "has no key"),
+        (["{bundle}", "--api-key-file", "/dev/null"], "is a device"),
+        (["{bundle}", "--api-key-file", str(Path(package.__file__).with_name("py.typed"))], "has no key"),
         (["a={bundle}", "b={bundle}", "--draft", "{bundle}"], "--draft needs exactly one decoder, got 2"),
         (["no-such-bundle"], "no-such-bundle"),
     ],

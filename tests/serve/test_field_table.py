@@ -39,7 +39,7 @@ TABLE: dict[type[msgspec.Struct], dict[str, str]] = {
         "used": f"{CONVERSATION} input instructions max_output_tokens text",
         "returned": "metadata user prompt_cache_key safety_identifier",
     },
-    EmbeddingsRequest: {"used": "model input encoding_format dimensions", "unused": "user"},
+    EmbeddingsRequest: {"used": "model input encoding_format dimensions prompt_name", "unused": "user"},
     ClassificationRequest: {"used": "model input", "unused": "user"},
 }
 CLIENTS: dict[type[msgspec.Struct], Any] = {

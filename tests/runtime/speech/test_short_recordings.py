@@ -42,8 +42,8 @@ def test_recordings_of_a_few_samples_are_compared(recogniser: Path, tmp_path: Pa
     for data in (tmp_path / "1.wav", tmp_path / "list.tsv"):
         result = intaglio.validate(recogniser, against="reference", data=data, report=tmp_path / "report")
         assert result.passed
-    heard = intaglio.validate(recogniser, against="onnxruntime", wer=tmp_path / "list.tsv", report=tmp_path / "report")
-    assert heard.word_errors is not None
+    heard = intaglio.validate(recogniser, wer=tmp_path / "list.tsv", report=tmp_path / "report")
+    assert heard.recordings == 2
 
 
 @pytest.mark.parametrize("frame_samples", [1, 28, 320, 640, 40_000])
