@@ -225,11 +225,12 @@ class Expander:
         pattern = schema.get("pattern")
         if pattern is not None:
             _check_pattern(pattern, path)
+        format_name = schema.get("format")
         return Texts(
             int(schema.get("minLength", 0)),
             int(schema["maxLength"]) if "maxLength" in schema else None,
             patterns=frozenset([pattern] if pattern is not None else []),
-            formats=frozenset({schema.get("format")} & FORMATS.keys()),
+            formats=frozenset([format_name] if isinstance(format_name, str) and format_name in FORMATS else []),
         )
 
     def _arrays(self, schema: Mapping[str, Any], path: str) -> Arrays:

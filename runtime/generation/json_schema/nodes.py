@@ -80,4 +80,6 @@ def negate(node: Node) -> Node:
     """Return the values that are not in a node."""
     if isinstance(node, Not):
         return node.node
-    return {ANYTHING: NOTHING, NOTHING: ANYTHING}.get(node, Not(node))
+    if node in (ANYTHING, NOTHING):
+        return NOTHING if node == ANYTHING else ANYTHING
+    return Not(node)

@@ -136,7 +136,9 @@ class ArrayRules:
     def _listed(self) -> list[Constant] | None:
         """Return the values of the items, if they are few."""
         values = self._expander.expand(self._arrays.rest)
-        if any(each.values is None for each in (*values.numbers, *values.texts)) or values.arrays or values.objects:
+        endless = any(numbers.values is None for numbers in values.numbers)
+        endless = endless or any(texts.values is None for texts in values.texts)
+        if endless or values.arrays or values.objects:
             return None
         found: list[Constant] = [constant(None)] if values.null else []
         found += [constant(each) for each in sorted(values.booleans)]
