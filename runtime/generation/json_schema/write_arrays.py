@@ -51,7 +51,8 @@ class ArrayRules:
             comma = self._rules.comma if place else ""
             going = sequence(comma, self._item(place), *([after] if after else []))
             after = self._rules.rule([going] if place < least else [EMPTY, going])
-        return [sequence('"["', *([after] if after else []), '"]"')]
+        opening, closing = self._rules.array
+        return [sequence(opening, *([after] if after else []), closing)]
 
     def _tail(self, least: int, most: int | None, after: bool) -> Call:
         """Return the rule for items without a place of their own; `after`: whether others stand before them."""
@@ -81,7 +82,8 @@ class ArrayRules:
         states = {(place, count): self._rules.reserve() for place in range(places + 1) for count in range(counts + 1)}
         for (place, count), name in states.items():
             self._rules.define(name, self._state(place, count, places, counts, contained, states))
-        return [sequence('"["', Call(states[0, 0]), '"]"')]
+        opening, closing = self._rules.array
+        return [sequence(opening, Call(states[0, 0]), closing)]
 
     def _state(
         self,
@@ -131,7 +133,8 @@ class ArrayRules:
             for bit, item in enumerate(items)
         ]
         started = self._rules.rule([*([] if least else [EMPTY]), *first])
-        return [sequence('"["', started, '"]"')]
+        opening, closing = self._rules.array
+        return [sequence(opening, started, closing)]
 
     def _listed(self) -> list[Constant] | None:
         """Return the values of the items, if they are few."""
