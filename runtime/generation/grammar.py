@@ -82,7 +82,7 @@ class Grammar:
             start, rules = schema_rules(_of_size(text, kind), whitespace=WHITESPACE)
         except UnsupportedError as error:
             raise UsageError(f"the {kind} cannot be used: at {error}") from error
-        return cls(f"start: {start}\n{rules}\n", tokenizer, kind)
+        return cls(f"start: {start}\n{rules}\n%ignore /{WHITESPACE}/\n", tokenizer, kind)
 
     @classmethod
     def json_object(cls, tokenizer: Tokenizer) -> Grammar:

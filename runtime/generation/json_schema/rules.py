@@ -54,24 +54,13 @@ class Rules:
 
         `whitespace`: regular expression of what may stand between all of them; None: nothing.
         """
+        self.comma, self.colon = literal(comma), literal(colon)
         self._whitespace = whitespace
         self._parametric: set[str] = set()
         self._prefix = prefix
         self._rules: dict[str, Sequence[Alternative]] = {}
         self._names: dict[tuple[Alternative, ...], str] = {}
         self._terminals: dict[str, str] = {}
-        between = f"({whitespace})?" if whitespace is not None else ""
-        before = {",": between, ":": between, "]": between, "}": between}
-        after = {",": between, ":": between, "[": between, "{": between}
-
-        def punctuation(sign: str, text: str) -> str:
-            if whitespace is None:
-                return literal(text)
-            return self.terminal(f"/{before.get(sign, '')}\\{sign}{after.get(sign, '')}/")
-
-        self.comma, self.colon = punctuation(",", comma), punctuation(":", colon)
-        self.array = punctuation("[", "["), punctuation("]", "]")
-        self.object = punctuation("{", "{"), punctuation("}", "}")
 
     def reserve(self) -> str:
         """Return the name of a rule that is defined later."""

@@ -51,8 +51,7 @@ class ArrayRules:
             comma = self._rules.comma if place else ""
             going = sequence(comma, self._item(place), *([after] if after else []))
             after = self._rules.rule([going] if place < least else [EMPTY, going])
-        opening, closing = self._rules.array
-        return [sequence(opening, *([after] if after else []), closing)]
+        return [sequence('"["', *([after] if after else []), '"]"')]
 
     def _tail(self, least: int, most: int | None, after: bool) -> Call:
         """Return the rule for items without a place of their own; `after`: whether others stand before them."""
@@ -82,8 +81,7 @@ class ArrayRules:
         states = {(place, count): self._rules.reserve() for place in range(places + 1) for count in range(counts + 1)}
         for (place, count), name in states.items():
             self._rules.define(name, self._state(place, count, places, counts, contained, states))
-        opening, closing = self._rules.array
-        return [sequence(opening, Call(states[0, 0]), closing)]
+        return [sequence('"["', Call(states[0, 0]), '"]"')]
 
     def _state(
         self,
@@ -133,8 +131,7 @@ class ArrayRules:
             for bit, item in enumerate(items)
         ]
         started = self._rules.rule([*([] if least else [EMPTY]), *first])
-        opening, closing = self._rules.array
-        return [sequence(opening, started, closing)]
+        return [sequence('"["', started, '"]"')]
 
     def _listed(self) -> list[Constant] | None:
         """Return the values of the items, if they are few."""

@@ -103,8 +103,7 @@ class ObjectRules:
             for count in range(min(place, self._top) + 1):
                 for after in {count > 0, place > 0 and self._top == 0}:
                     self._rest[place, count, after] = self._rules.rule(self._rest_of(place, count, after))
-        opening, closing = self._rules.object
-        return [sequence(opening, self._rest[0, 0, False], closing)]
+        return [sequence('"{"', self._rest[0, 0, False], '"}"')]
 
     def _rest_of(self, place: int, count: int, after: bool) -> list[Alternative]:
         """Return what may follow when `count` entries before `place` were written; `after`: whether there were any."""
