@@ -15,7 +15,7 @@ from intaglio.plugins.logit_mask import BITS
 from intaglio.runtime.generation.constraint import Booleans, LogitConstraint, Octets
 from intaglio.runtime.generation.grammar_tokenizer import GrammarTokenizer, grammar_tokenizer
 from intaglio.runtime.generation.json_schema.document import UnsupportedError
-from intaglio.runtime.generation.json_schema.writer import schema_rules
+from intaglio.runtime.generation.json_schema.writer import schema_grammar
 from intaglio.runtime.tokenizer import check_unicode
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class Grammar:
             raise UsageError(f"the {kind} is not valid JSON: {one_line(error, 200)}. Fix it.") from error
         load("llguidance")
         try:
-            start, rules = schema_rules(_of_size(text, kind), whitespace=WHITESPACE)
+            grammar = schema_grammar(_of_size(text, kind), WHITESPACE)
         except UnsupportedError as error:
             raise UsageError(f"the {kind} cannot be used: at {error}") from error
-        return cls(f"start: {start}\n{rules}\n%ignore /{WHITESPACE}/\n", tokenizer, kind)
+        return cls(grammar, tokenizer, kind)
 
     @classmethod
     def json_object(cls, tokenizer: Tokenizer) -> Grammar:

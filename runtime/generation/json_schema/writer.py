@@ -35,6 +35,13 @@ def schema_rules(
     return start.name, text
 
 
+def schema_grammar(schema: str, whitespace: str) -> str:
+    """Return the grammar of a schema's values, with `whitespace` or none between their parts; see `schema_rules`."""
+    start, rules = schema_rules(schema, whitespace=whitespace)
+    # Without the option, whitespace may be repeated without end.
+    return f'%llguidance {{"ignore_once": true}}\nstart: {start}\n{rules}\n%ignore /{whitespace}/\n'
+
+
 def write_schema(schema: Schema, rules: Rules) -> Call:
     """Add the rules of a schema; return the one of its values.
 

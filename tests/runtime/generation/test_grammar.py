@@ -192,6 +192,19 @@ def test_a_key_with_an_escape_is_no_other_key(schema: dict[str, Any], text: str)
     assert not matches(Grammar.from_lark(call, TOKENIZER), written)
 
 
+@pytest.mark.parametrize("value", ["3", "6"])
+def test_whitespace_between_the_parts_of_a_document_is_bounded(value: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}, "required": ["a"]}
+    grammar = Grammar.from_json_schema(schema, TOKENIZER)
+    for once in ("", " ", "\n", "\n  ", "\n\t"):
+        assert matches(grammar, f'{{{once}"a"{once}:{once}{value}{once}}}')
+    for twice in ("  ", "\n\n", " \n", "\n \n", "\n" + 17 * " "):
+        for parts in (("{", '"a":', "}"), ('{"a"', ":", "}"), ('{"a":', "", "}")):
+            head, middle, tail = parts
+            assert not matches(grammar, f"{head}{twice}{middle}{value}{tail}"), (head, twice)
+        assert not matches(grammar, f'{{"a":{value}{twice}}}')
+
+
 def matches(grammar: Grammar, text: str) -> bool:
     return GrammarConstraint(grammar, {END}).count_allowed([], [*ids(text), END]) == len(ids(text)) + 1
 

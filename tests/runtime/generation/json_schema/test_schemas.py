@@ -20,7 +20,7 @@ from real_schemas import HAND_WRITTEN, generated
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.grammar import WHITESPACE
-from intaglio.runtime.generation.json_schema.writer import schema_rules
+from intaglio.runtime.generation.json_schema.writer import schema_grammar
 
 BYTES = llguidance.LLTokenizer("byte")
 SUITE = [json.loads(line) for line in (Path(__file__).parent / "suite.jsonl").read_text("utf-8").splitlines()]
@@ -34,8 +34,7 @@ PREFERRED = b'"}],:0123456789abcxy{[tfn-.\\'
 
 @cache
 def matcher(schema: str) -> llguidance.LLMatcher:
-    start, rules = schema_rules(schema, whitespace=WHITESPACE)
-    made = llguidance.LLMatcher(BYTES, f"start: {start}\n{rules}\n%ignore /{WHITESPACE}/\n", log_level=0)
+    made = llguidance.LLMatcher(BYTES, schema_grammar(schema, WHITESPACE), log_level=0)
     assert not made.is_error(), made.get_error()
     return made
 
