@@ -14,8 +14,6 @@ LONGER = {
     "plugins/integer_math.py": "the integer arithmetic of all operators, one function for each operation",
     "plugins/function_body.py": "one method for each operation of the reference",
     "runtime/generation/grammar.py": "what a grammar is, and one function for each form that it is given in",
-    "runtime/generation/json_schema/expand.py": "one function for each keyword of JSON Schema",
-    "runtime/generation/json_schema/numbers.py": "sets of numbers, one method for each operation on them",
     **dict.fromkeys(
         [
             "benchmarks/agent_speed.py",

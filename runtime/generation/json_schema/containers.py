@@ -83,6 +83,10 @@ class Members:
             nodes.append(self.rest)
         return all_of(*nodes)
 
+    def unsure(self, name: str) -> bool:
+        """Whether validators may not agree on the patterns that a key matches."""
+        return any(found_in(pattern, name) is None for pattern, _ in self.patterns)
+
     def own(self, name: str) -> list[Node]:
         """Return the node of the property `name`, if there is one."""
         return [self._by_name[name]] if name in self._by_name else []

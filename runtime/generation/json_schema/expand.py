@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -14,6 +13,14 @@ from intaglio.runtime.generation.json_schema.containers import Arrays, Contained
 from intaglio.runtime.generation.json_schema.document import TYPES, Document, Schema, UnsupportedError
 from intaglio.runtime.generation.json_schema.evaluated import closures
 from intaglio.runtime.generation.json_schema.formats import FORMATS
+from intaglio.runtime.generation.json_schema.keywords import (
+    check_pattern,
+    constants,
+    dependent_names,
+    dependent_schemas,
+    numbers_of,
+    values_of,
+)
 from intaglio.runtime.generation.json_schema.nodes import (
     ANYTHING,
     NOTHING,
@@ -26,11 +33,8 @@ from intaglio.runtime.generation.json_schema.nodes import (
     Not,
     all_of,
     any_of,
-    constant,
     negate,
 )
-from intaglio.runtime.generation.json_schema.numbers import Numbers, exact
-from intaglio.runtime.generation.json_schema.patterns import PatternError, expressions
 from intaglio.runtime.generation.json_schema.texts import Texts
 from intaglio.runtime.generation.json_schema.values import (
     ANY,
@@ -52,16 +56,24 @@ class CircularError(Exception):
 
 
 class Expander:
-    """Expands the schemas of one document; each combination of schemas once."""
+    """Expands the schemas of one document; each combination of schemas once.
 
-    def __init__(self, document: Document):
+    The sets are those that every validator takes; formats are enforced. `loose` expands to those that some validator
+    may take, with formats as annotations: what is in none of these is certainly not valid, and may be taken to be
+    disjoint, or be complemented.
+    """
+
+    def __init__(self, document: Document, origin: Expander | None = None):
+        """`origin`: the expander that this one is the loose one of."""
         self.document = document
-        self._schemas: list[Mapping[str, Any]] = []
-        self._numbers: dict[int, int] = {}  # id of a schema -> its number
+        self._schemas: list[Mapping[str, Any]] = origin._schemas if origin else []
+        self._numbers: dict[int, int] = origin._numbers if origin else {}  # id of a schema -> its number
         self._known: dict[Node, Values] = {}
         self._possible: dict[Node, bool] = {}
         self._open: set[Node] = set()
-        self._end = time.thread_time() + MAX_SECONDS
+        self._end: float = origin._end if origin else time.thread_time() + MAX_SECONDS
+        self._strict = origin is None
+        self.loose: Expander = self if origin else Expander(document, self)
 
     def check_time(self) -> None:
         """Raise `UnsupportedError` if all of this takes too long."""
@@ -97,7 +109,8 @@ class Expander:
         if node not in self._possible:
             self._possible[node] = True  # of a node that contains itself
             try:
-                self._possible[node] = self._any(self.expand(node))
+                values = self.expand(node)
+                self._possible[node] = self._any(values) or not (self._strict or values.exact)
             except CircularError:
                 del self._possible[node]
                 return True
@@ -105,7 +118,10 @@ class Expander:
 
     def admits(self, node: Node, name: str) -> bool:
         """Whether a node has this string."""
-        return any(each.admits(name) for each in self.expand(node).texts)
+        values = self.expand(node)
+        if self._strict:
+            return any(each.admits(name) for each in values.texts)
+        return not values.exact or any(each.may_admit(name) for each in values.texts)
 
     def _any(self, values: Values) -> bool:
         scalars = values.null or values.booleans or values.numbers or values.texts
@@ -128,6 +144,8 @@ class Expander:
         """Return the node of the value of a key; `NOTHING` if the key is not allowed."""
         if not all(self.admits(each, name) for each in objects.names):
             return NOTHING
+        if not self._strict and any(each.unsure(name) for each in objects.members):
+            return ANYTHING
         node = objects.node(name)
         return node if self.possible(node) else NOTHING
 
@@ -135,13 +153,13 @@ class Expander:
         if isinstance(node, Known):
             return node.values  # type: ignore[no-any-return]
         if isinstance(node, Constant):
-            return _constant(json.loads(node.text))
+            return values_of(json.loads(node.text))
         if isinstance(node, AllOf):
             return reduce(self._both, node.nodes, ANY)
         if isinstance(node, AnyOf):
             return reduce(Values.joined, map(self.expand, node.nodes), NONE)
         if isinstance(node, Not):
-            inner = self.expand(node.node)
+            inner = self.loose.expand(node.node)
             if not inner.exact:
                 raise UnsupportedError(self._path(node.node), "not, or oneOf of options that overlap: too complex here")
             return inner.complement()
@@ -169,18 +187,16 @@ class Expander:
             Values(
                 True,
                 ANY.booleans,
-                (_numbers(schema, path),),
+                (numbers_of(schema, path),),
                 (self._texts(schema, path),),
                 (self._arrays(schema, path),),
                 (self._objects(schema, path),),
             )
         )
-        if schema.get("format") in FORMATS:
-            values = inexact(values)  # an annotation, by the standard
         if "const" in schema:
-            values = values.both(_constant(schema["const"]))
+            values = values.both(values_of(schema["const"]))
         if "enum" in schema:
-            values = values.both(_constants(schema["enum"]))
+            values = values.both(constants(schema["enum"]))
         for node in self._in_place(schema):
             values = self._both(values, node)
         if schema.keys() & {"unevaluatedProperties", "unevaluatedItems"}:
@@ -199,9 +215,9 @@ class Expander:
             nodes.append(negate(self.leaf(schema["not"])))
         if "if" in schema and schema.keys() & {"then", "else"}:
             nodes.append(any_of(self.conditional(schema)))
-        for name, each in (schema.get("dependentSchemas", {}) | _schemas(schema)).items():
+        for name, each in (schema.get("dependentSchemas", {}) | dependent_schemas(schema)).items():
             nodes.append(any_of([absent(name), all_of(present(name), self.leaf(each))]))
-        for name, needed in (schema.get("dependentRequired", {}) | _names(schema)).items():
+        for name, needed in (schema.get("dependentRequired", {}) | dependent_names(schema)).items():
             nodes.append(any_of([absent(name), present(name, *needed)]))
         return nodes
 
@@ -211,7 +227,7 @@ class Expander:
         found = []
         for number, option in enumerate(options):
             others = [other for place, other in enumerate(options) if place != number]
-            overlapping = [other for other in others if self.possible(all_of(option, other))]
+            overlapping = [other for other in others if self.loose.possible(all_of(option, other))]
             found.append(all_of(option, *map(negate, overlapping)))
         return found
 
@@ -224,13 +240,14 @@ class Expander:
     def _texts(self, schema: Mapping[str, Any], path: str) -> Texts:
         pattern = schema.get("pattern")
         if pattern is not None:
-            _check_pattern(pattern, path)
+            check_pattern(pattern, path)
         format_name = schema.get("format")
+        format_name = format_name if isinstance(format_name, str) else ""
         return Texts(
             int(schema.get("minLength", 0)),
             int(schema["maxLength"]) if "maxLength" in schema else None,
             patterns=frozenset([pattern] if pattern is not None else []),
-            formats=frozenset([format_name] if isinstance(format_name, str) and format_name in FORMATS else []),
+            formats=frozenset([format_name] if self._strict and format_name in FORMATS else []),
         )
 
     def _arrays(self, schema: Mapping[str, Any], path: str) -> Arrays:
@@ -252,7 +269,7 @@ class Expander:
 
     def _objects(self, schema: Mapping[str, Any], path: str) -> Objects:
         for pattern in schema.get("patternProperties", ()):
-            _check_pattern(pattern, path)
+            check_pattern(pattern, path)
         properties = tuple((name, self.leaf(each)) for name, each in schema.get("properties", {}).items())
         patterns = tuple((name, self.leaf(each)) for name, each in schema.get("patternProperties", {}).items())
         rest = self.leaf(schema.get("additionalProperties", True))
@@ -265,62 +282,3 @@ class Expander:
             int(schema.get("minProperties", 0)),
             int(schema["maxProperties"]) if "maxProperties" in schema else None,
         )
-
-
-def _numbers(schema: Mapping[str, Any], path: str) -> Numbers:
-    found = Numbers()
-    if "minimum" in schema:
-        found = found.both(Numbers(low=exact(schema["minimum"])))
-    if "exclusiveMinimum" in schema:
-        found = found.both(Numbers(low=exact(schema["exclusiveMinimum"]), low_open=True))
-    if "maximum" in schema:
-        found = found.both(Numbers(high=exact(schema["maximum"])))
-    if "exclusiveMaximum" in schema:
-        found = found.both(Numbers(high=exact(schema["exclusiveMaximum"]), high_open=True))
-    if "multipleOf" in schema:
-        found = found.both(Numbers(factors=frozenset([exact(schema["multipleOf"])]), place=path))
-    return found
-
-
-def _check_pattern(pattern: str, path: str) -> None:
-    try:
-        expressions(pattern, strict=True)
-    except PatternError as error:
-        raise UnsupportedError(path, f"pattern {pattern!r:.80}: {error}. Simplify it.") from error
-
-
-def _constant(value: Any) -> Values:
-    if value is None:
-        return Values(null=True)
-    if isinstance(value, bool):
-        return Values(booleans=frozenset([value]))
-    if isinstance(value, int | float):
-        return Values(numbers=(Numbers(values=frozenset([exact(value)])),))
-    if isinstance(value, str):
-        return Values(texts=(Texts(values=frozenset([value])),))
-    if isinstance(value, list):
-        return Values(arrays=(Arrays(tuple(map(constant, value)), NOTHING, len(value), len(value)),))
-    properties = tuple((name, constant(each)) for name, each in value.items())
-    return Values(objects=(Objects((Members(properties, (), NOTHING),), tuple(value)),))
-
-
-def _constants(values: list[Any]) -> Values:
-    """Return a set of values; strings, and numbers, in one set each."""
-    texts = frozenset(each for each in values if isinstance(each, str))
-    numbers: frozenset[Fraction] = frozenset(
-        exact(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)
-    )
-    rest = [each for each in values if isinstance(each, bool | None | list | Mapping)]
-    return reduce(
-        Values.joined,
-        map(_constant, rest),
-        Values(numbers=(Numbers(values=numbers),) if numbers else (), texts=(Texts(values=texts),) if texts else ()),
-    )
-
-
-def _schemas(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: each for name, each in schema.get("dependencies", {}).items() if not isinstance(each, list)}
-
-
-def _names(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: each for name, each in schema.get("dependencies", {}).items() if isinstance(each, list)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from intaglio.extras import load
 from intaglio.runtime.generation.json_schema.formats import FORMATS
-from intaglio.runtime.generation.json_schema.patterns import CHARACTER, expressions, quoted
+from intaglio.runtime.generation.json_schema.patterns import CHARACTER, PatternError, expressions, quoted
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Texts:
     patterns: frozenset[str] = frozenset()  # each is found in it
     without: frozenset[str] = frozenset()  # none is found in it
     formats: frozenset[str] = frozenset()
+    unsure: bool = False  # whether values were left out that some validators take
 
     def both(self, other: Texts) -> Texts:
         """Return the strings that are in both sets."""
@@ -40,12 +41,14 @@ class Texts:
         if not given:
             return found
         shared = frozenset.intersection(*given)
-        return Texts(values=frozenset(each for each in shared if found.admits(each)))
+        kept = frozenset(each for each in shared if found.admits(each))
+        unsure = self.unsure or other.unsure or any(map(found.may_admit, shared - kept))
+        return Texts(values=kept, unsure=unsure)
 
     @property
     def empty(self) -> bool:
         """Whether there is certainly no such string."""
-        return self.values == frozenset() or (self.most is not None and self.most < self.least)
+        return (self.values == frozenset() and not self.unsure) or (self.most is not None and self.most < self.least)
 
     def admits(self, text: str) -> bool:
         """Whether `text` is one of them."""
@@ -57,8 +60,19 @@ class Texts:
             return True
         return _matches(Texts(patterns=self.patterns, without=self.without, formats=self.formats).expression(), text)
 
+    def may_admit(self, text: str) -> bool:
+        """Whether `text` is one of them for some validator; formats are annotations."""
+        if self.values is not None and text not in self.values:
+            return self.unsure
+        if text in self.excluded or len(text) < self.least or (self.most is not None and len(text) > self.most):
+            return False
+        missing = any(found_in(each, text) is False for each in self.patterns)
+        return not missing and not any(found_in(each, text) for each in self.without)
+
     def negated(self) -> tuple[list[Texts], bool]:
         """Return sets of all other strings, and whether they are all of them."""
+        if self.unsure:
+            return [], False
         if self.values is not None:
             return [Texts(excluded=self.values)], True
         others = [Texts(patterns=frozenset([each])) for each in self.without]
@@ -97,10 +111,13 @@ def alternatives(values: frozenset[str]) -> str:
 
 
 def found_in(pattern: str, text: str) -> bool | None:
-    """Whether a pattern is found in a text; None where validators do not agree. Raises `PatternError`."""
+    """Whether a pattern is found in a text; None where validators may not agree. Raises `PatternError`."""
     if _matches(Texts(patterns=frozenset([pattern])).expression(), text):
         return True
-    (loose,) = expressions(pattern, strict=False).all_of
+    try:
+        (loose,) = expressions(pattern, strict=False).all_of
+    except PatternError:  # with look-ahead
+        return None
     return None if _matches(f'/"{loose}"/', text) else False
 
 

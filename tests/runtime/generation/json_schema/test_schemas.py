@@ -134,6 +134,42 @@ def test_nothing_of_the_test_suite_is_accepted_that_its_validator_refuses() -> N
     assert reported("JSON-Schema-Test-Suite", of_suite(walks=0)) <= MOST_REFUSED
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"oneOf": [{"enum": ["a"]}, {"enum": ["a"], "format": "uuid"}]}, '"a"'),
+        ({"not": {"enum": ["a"], "format": "uuid"}}, '"a"'),
+        ({"oneOf": [{"enum": ["é"]}, {"enum": ["é"], "pattern": r"^\w$"}]}, '"é"'),
+        ({"not": {"enum": ["é"], "pattern": r"^\w$"}}, '"é"'),
+        ({"oneOf": [{"required": ["é"]}, {"required": ["é"], "propertyNames": {"pattern": r"^\w$"}}]}, '{"é":1}'),
+        (
+            {"oneOf": [{"required": ["é"]}, {"required": ["é"], "patternProperties": {r"^\W$": False}}]},
+            '{"é":1}',
+        ),
+        ({"enum": [0.29], "multipleOf": 0.01, "not": {"const": 1}}, "0.29"),
+        ({"oneOf": [{"const": 0.29}, {"const": 0.29, "multipleOf": 0.01}]}, "0.29"),
+    ],
+)
+def test_what_validators_read_in_two_ways_is_accepted_only_where_both_accept_it(schema: Any, text: str) -> None:
+    try:
+        accepted = accepts(schema, text)
+    except UsageError:
+        return
+    assert not accepted or all(map(Draft202012Validator(schema).is_valid, readings(text)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"oneOf": [{"type": "string", "format": "date"}, {"type": "integer"}]}, '"2024-02-29"'),
+        ({"not": {"type": "string", "format": "date"}}, "5"),
+        ({"if": {"properties": {"a": {"format": "date"}}}, "then": {"required": ["b"]}, "type": "object"}, '{"b":1}'),
+    ],
+)
+def test_a_format_leaves_options_that_differ_by_type(schema: Any, text: str) -> None:
+    assert accepts(schema, text)
+
+
 @pytest.mark.parametrize("number", range(0, len(OWN), 6))
 def test_texts_of_a_schema_validate_with_the_first_and_the_last_of_equal_keys(number: int) -> None:
     assert not outcome(OWN[number], [], 3).wrong
