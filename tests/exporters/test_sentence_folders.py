@@ -59,7 +59,7 @@ def traced_once() -> Any:
     trace = tracing.trace
 
     def remember(module: Any, weights: Any, axes: Any, dtype: Any) -> Any:
-        poolings = module.head.stages[0].poolings
+        poolings = module.head.stages["stage0"].poolings
         weights_of = float(next(module.model.parameters()).sum())  # of one checkpoint or another
         key = repr(
             (weights_of, module.model, module.head, poolings, module.head.width, module.input_names, axes, dtype)
