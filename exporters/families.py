@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from intaglio.exporters.encoders import bert, camembert, causal, distilbert, rob
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.speech import conformer, squeezeformer
 from intaglio.exporters.speech.family import SpeechFamily
+from intaglio.nearest import nearest
 
 ENCODERS = (
     bert.FAMILY,
@@ -181,9 +181,10 @@ def _nearest(architecture: str, model_type: str, config: Mapping[str, Any]) -> s
     if llama.FAMILY.architecture in names and LLAMA_KEYS & config.keys():
         names = [llama.FAMILY.architecture]
     if not names:
-        (like,) = difflib.get_close_matches(model_type, supported.values(), 1, cutoff=0)
+        like = nearest(model_type, supported.values(), cutoff=0)
         names = [name for name, family in supported.items() if family == like]
-    (name,) = difflib.get_close_matches(architecture, names, 1, cutoff=0)
+    name = nearest(architecture, names, cutoff=0)
+    assert name is not None  # there are names, and any similarity counts
     return f"The nearest supported one is {name} ({supported[name]})."
 
 

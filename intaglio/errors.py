@@ -141,7 +141,7 @@ def _storage_errno(error: Exception, path: Path, partial: Path | None) -> int | 
         return number
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in FIXES and _is_of(error, path, partial) else None
-    unclear = not isinstance(error, IntaglioError | MemoryError)  # NumPy and torch only say that writing failed
+    unclear = isinstance(error, OSError | RuntimeError)  # of NumPy and torch, which only say that writing failed
     return errno.ENOSPC if unclear and _free(path) < NEARLY_FULL else None
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 CUTOFF = 0.6  # least similarity of two names, of difflib's 0 to 1: its default
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The most similar of `known`, by letters in any case; None if none is similar."""
+def nearest(name: str, known: Iterable[str], cutoff: float = CUTOFF) -> str | None:
+    """The most similar of `known`, by letters in any case; None if the similarity of none reaches `cutoff`."""
     from difflib import get_close_matches
 
     folded = {each.casefold(): each for each in known}
-    found = get_close_matches(name.casefold(), folded, 1, CUTOFF)
+    found = get_close_matches(name.casefold(), folded, 1, cutoff)
     return folded[found[0]] if found else None
 
 

@@ -144,7 +144,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
-        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({error}). Copy it again.") from error
+        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({one_line(error)}). Copy it again.") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

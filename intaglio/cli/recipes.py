@@ -33,10 +33,11 @@ def recipes_command(name: str | None, as_json: bool) -> None:
     from intaglio.graph_passes.measured import MODELS
     from intaglio.graph_passes.recipe_list import recipes
 
-    found = recipes(name).recipes
+    listed = recipes(name)
     if as_json:
-        print_json(recipes(name))
+        print_json(listed)
         return
+    found = listed.recipes
     if name is not None:
         _show(found[0])
     else:

@@ -13,6 +13,7 @@ PLAIN = re.compile(
 )
 UNCERTAIN = re.compile(r"[\s.…<\[*_`#>\"'“„«(-]*(?:r?e?-?p?l?a?n?|re-?plan.*)$", re.IGNORECASE)  # may be no answer
 TAIL = re.compile(r"(?:[\s*_`\"'“”„»]|<[^<>\n]{0,48}>?)*$")  # what may be left out at the end, or begin reasoning
+MOST_HELD = 1024  # characters at the end that are held back; a longer row of marks is part of the answer
 
 
 class AnswerStream:
@@ -69,7 +70,9 @@ class AnswerReader:
             self._text = self._text.lstrip()
             if UNCERTAIN.match(self._text):
                 return ""
-        certain = len(self._text) - len(TAIL.search(self._text)[0])  # type: ignore[index]  # it matches at the end
+        tail = TAIL.search(self._text, max(0, len(self._text) - MOST_HELD))
+        assert tail is not None  # it matches at the end
+        certain = tail.start()
         piece, self._text = self._text[:certain], self._text[certain:]
         self._returned = self._returned or bool(piece)
         return piece

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -32,7 +33,7 @@ PROMPT = "A text to go on with"
 ODD_NUMBERS = [0, -1, 1, 2, 3, 7, 255, 2**31 - 1, 2**31, -(2**31), 2**62, 10**12, -(10**12), 2**63 - 1]
 ODD_VALUES: list[Any] = [
     *ODD_NUMBERS, None, True, 1.5, -0.0, 1e308, "", "x", "\0", "../..", "x" * 5000, [], {}, [[]], [None], {"": {}},
-    2**70,
+    2**70, "\ud800",
 ]  # fmt: skip
 NESTED = "[" * 100_000 + "]" * 100_000  # deeper than any parser goes
 YAML_SNIPPETS = [
@@ -63,6 +64,7 @@ DECODER = [GENERATE, CHAT, INSPECT, CANONICAL, RTN, BUILD, PERPLEXITY]
 ENCODER = [RUN, CUT, INSPECT, CANONICAL, BUILD, AGAINST]
 CLASSIFIER = [RUN, CUT, INSPECT]
 EXPORT = ["export {0} -o {1}/out --no-check", "export {0} -o {1}/out --no-check --dtype float16"]
+FEATURES = [*EXPORT, "export {0} -o {1}/out --no-check --features"]
 SCENARIOS = [
     Scenario("decoder", "bundle.json", DECODER),
     Scenario("decoder", "model.onnx", DECODER),
@@ -99,6 +101,11 @@ SCENARIOS = [
     Scenario("llama-checkpoint", "config.json", EXPORT),
     Scenario("encoder-checkpoint", "config.json", EXPORT),
     Scenario("both-checkpoint", "config.json", EXPORT),
+    Scenario("speech-checkpoint", "config.json", FEATURES),
+    Scenario("speech-checkpoint", "vocabulary.json", FEATURES),
+    Scenario("speech-checkpoint", "model.safetensors", FEATURES),
+    Scenario("speech-files", "recogniser.nemo", ["convert {0}/recogniser.nemo -o {1}/out"]),
+    Scenario("speech-files", "recogniser.hama", ["convert {0}/recogniser.hama -o {1}/out"]),
 ]  # fmt: skip
 
 
@@ -112,7 +119,7 @@ def damage(path: Path, chance: random.Random) -> None:
     """Change a file in one to three places, mostly by what its format calls for, sometimes any byte."""
     by_suffix: dict[str, Callable[[bytes, random.Random], bytes]] = {
         ".json": _json, ".jsonl": _json_lines, ".onnx": _onnx, ".yaml": _yaml, ".npz": _npz,
-        ".safetensors": _safetensors, ".sensitivity": _safetensors,
+        ".safetensors": _safetensors, ".sensitivity": _safetensors, ".nemo": _nemo, ".hama": _hama,
     }  # fmt: skip
     for _ in range(chance.choice([1, 1, 2, 3])):
         data = path.read_bytes()
@@ -140,6 +147,9 @@ def _json(data: bytes, chance: random.Random) -> bytes:
     else:
         _odd(document, chance)
     changed = json.dumps(document)
+    if chance.random() < 0.05 and (keys := list(re.finditer(r'"\w+": ', changed))):
+        key = chance.choice(keys)
+        changed = f"{changed[: key.start()]}{key[0]}{json.dumps(chance.choice(ODD_VALUES))}, {changed[key.start() :]}"
     if changed.endswith("}") and len(document) and chance.random() < 0.02:
         changed = f'{changed[:-1]}, "nested": {NESTED}}}'
     return changed.encode()
@@ -209,6 +219,51 @@ def _safetensors(data: bytes, chance: random.Random) -> bytes:
     header = _json(data[8 : 8 + length], chance)
     stated = len(header) if chance.random() < 0.9 else chance.choice([0, 2**40, 2**63])
     return stated.to_bytes(8, "little") + header + data[8 + length :]
+
+
+def _nemo(data: bytes, chance: random.Random) -> bytes:
+    """Change the configuration of an archive, or the pickle of its weights."""
+    import io
+    import tarfile
+
+    out = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as new:
+        for member in old:
+            file = old.extractfile(member)
+            content = file.read() if file else b""
+            if member.name.endswith(".yaml") and chance.random() < 0.6:
+                content = _yaml(content, chance)
+            elif member.name.endswith(".ckpt") and chance.random() < 0.4:
+                content = _pickle_of(content, chance)
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _pickle_of(data: bytes, chance: random.Random) -> bytes:
+    """Change the pickle in a file of torch: a length, a name, or any byte."""
+    import io
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("data.pkl"):
+                names = [b"weight", b"FloatStorage", b"_rebuild_tensor_v2", b"cpu", b"encoder"]
+                change = chance.choice(names)
+                if chance.random() < 0.5:
+                    content = content.replace(change, chance.choice([b"x" * len(change), change[::-1]]), 1)
+                else:
+                    content = _bytes(content, chance)
+            new.writestr(name, content)
+    return out.getvalue()
+
+
+def _hama(data: bytes, chance: random.Random) -> bytes:
+    """Change the table at the beginning, which says where tensors lie and how long they are."""
+    table = 1 << 14
+    return _bytes(data[:table], chance) + data[table:]
 
 
 def _onnx(data: bytes, chance: random.Random) -> bytes:
@@ -290,6 +345,7 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
     shutil.copytree(encoder, folder / "encoder")
     shutil.copytree(int8, folder / "int8")
     write_variants(folder, encoder_checkpoint, CHAT)
+    write_speech(folder)
     files = folder / "files"
     files.mkdir()
     (files / "text.txt").write_text("Some text, of a few words, and a line. It goes on, and on.\n" * 40)
@@ -326,6 +382,20 @@ def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> Non
     Bundle.open(folder / "templated").add_files({"chat_template.jinja": template.encode()})
     shutil.copytree(folder / "encoder", folder / "built")
     build(folder / "built", "ort-cpu")
+
+
+def write_speech(folder: Path) -> None:
+    """A recogniser as a checkpoint, as an archive of NeMo, and as a container of hama."""
+    from importlib import resources
+
+    from tiny_speech import save_recogniser
+
+    save_recogniser(folder / "speech-checkpoint")
+    files = folder / "speech-files"
+    files.mkdir()
+    archive = Path(__file__).parents[1] / "exporters" / "speech" / "nemo" / "squeezeformer.nemo"
+    shutil.copy(archive, files / "recogniser.nemo")
+    shutil.copy(str(resources.files("hama").joinpath("assets", "asr_waveform.hama")), files / "recogniser.hama")
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -428,7 +498,7 @@ def import_everything() -> None:
     import tokenizers
     import transformers
 
-    for name in ("cli.compress", "cli.generate", "cli.inspect", "cli.run", "cli.validate", "cli.build", "cli.export"):
+    for name in ("cli.compress", "cli.generate", "cli.inspect", "cli.run", "cli.validate", "cli.build", "cli.export", "cli.convert"):
         importlib.import_module(f"intaglio.{name}")
     for name in ("graph_passes", "exporters", "exporters.source", "runtime", "validate"):
         importlib.import_module(f"intaglio.{name}")
