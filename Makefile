@@ -1,5 +1,6 @@
 # make quickstart   the main job on a real model, in a virtual environment made here
 # make test         lint, types, tests; the environment is made if it is missing
+# make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan (`make test` does some of them)
 # make benchmarks   every benchmark, each printing a ratio against a peer
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test lint types tests proofs sanitize benchmarks kernels language-models clean
+.PHONY: quickstart test test-changed lint types tests proofs sanitize benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -43,6 +44,9 @@ types: $(VENV)/dev
 # Reordered by their number of tests, the files with the longest ones would come last, to one process alone.
 tests: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-changed: $(VENV)/dev kernels
+	files=$$($(BIN)/python tests/support/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
 
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof

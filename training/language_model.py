@@ -144,7 +144,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
-        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({one_line(error)}). Copy it again.") from error
+        reason = one_line(error)
+        raise SourceError(f"{folder / TOKENIZER}: not a readable tokenizer ({reason}). Copy it again.") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -31,9 +31,9 @@ class Import:
     at_top: bool  # not in a function, nor for type checkers alone
 
 
-def imports_of(source: str) -> Iterator[Import]:
-    """Every import in a module's source, `import_module` of a written-out name among them."""
-    yield from _imports(ast.parse(source), at_top=True)
+def imports_of(source: str | ast.AST) -> Iterator[Import]:
+    """Every import in a module's source, or in a part of its tree, `import_module` of a literal name among them."""
+    yield from _imports(ast.parse(source) if isinstance(source, str) else source, at_top=True)
 
 
 def computed_imports(source: str) -> list[int]:

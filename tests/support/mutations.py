@@ -498,7 +498,16 @@ def import_everything() -> None:
     import tokenizers
     import transformers
 
-    for name in ("cli.compress", "cli.generate", "cli.inspect", "cli.run", "cli.validate", "cli.build", "cli.export", "cli.convert"):
+    for name in (
+        "cli.compress",
+        "cli.generate",
+        "cli.inspect",
+        "cli.run",
+        "cli.validate",
+        "cli.build",
+        "cli.export",
+        "cli.convert",
+    ):
         importlib.import_module(f"intaglio.{name}")
     for name in ("graph_passes", "exporters", "exporters.source", "runtime", "validate"):
         importlib.import_module(f"intaglio.{name}")
