@@ -1,10 +1,13 @@
 """Intaglio exports a transformer checkpoint to a compressed, validated engine, and runs it.
 
-Every verb of the command line is a function here, with the same name and options:
+What users hold in their hands is here. A verb of the command line is a function with the same name and options:
 
     intaglio.export("./all-MiniLM-L6-v2", "minilm")
     intaglio.validate("minilm").passed
     [result.embedding for result in intaglio.run("minilm", ["A sentence to embed."])]
+
+Beside them are the classes that they return, those that stay open (`TextGenerator`, `SpeechRecognizer`, `open_agent`),
+and the errors. The verbs of `intaglio train` are functions of `intaglio.training`; `serve` and `chat` are programs.
 
 This package holds the code that all stages share; the stages are `intaglio.exporters`, `intaglio.graph_passes`,
 `intaglio.plugins`, `intaglio.runtime`, `intaglio.training` and `intaglio.validate`. Importing any of them stays light:
@@ -18,26 +21,105 @@ from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
-    from intaglio.compression import compress
+    from intaglio.bundle import Bundle, Manifest
+    from intaglio.compression import Compressed, compress
+    from intaglio.errors import (
+        BuildError,
+        BundleError,
+        BusyError,
+        ContextLengthError,
+        EngineError,
+        GraphError,
+        IntaglioError,
+        MissingExtraError,
+        SourceError,
+        StorageError,
+        UsageError,
+    )
     from intaglio.exporters.convert_checkpoint import convert
-    from intaglio.exporters.export_model import export
-    from intaglio.graph_passes.recipe_list import recipes
-    from intaglio.inspection import inspect
-    from intaglio.plugins.kernel_generator.tune import tune
-    from intaglio.runtime.agents.answer import agent
+    from intaglio.exporters.converted import Converted
+    from intaglio.exporters.export_model import Exported, export
+    from intaglio.graph_passes.recipe_list import ListedRecipes, recipes
+    from intaglio.inspection import Inspected, inspect
+    from intaglio.plugins.kernel_generator.tune import Tuning, tune
+    from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
+    from intaglio.runtime.agents.answer import agent, answer, open_agent
+    from intaglio.runtime.agents.open_tools import open_tools
+    from intaglio.runtime.agents.run_report import AgentRun
+    from intaglio.runtime.agents.tool import Tool, ToolError
+    from intaglio.runtime.agents.tool_from_function import tool
     from intaglio.runtime.engines.build import build
+    from intaglio.runtime.engines.build_request import Built
+    from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
-    from intaglio.runtime.generation.generate import generate
+    from intaglio.runtime.generation.generate import TextGenerator, generate
+    from intaglio.runtime.generation.generated import Generated
+    from intaglio.runtime.generation.grammar import Grammar
+    from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
+    from intaglio.runtime.generation.request import GenerationRequest
     from intaglio.runtime.run_bundle import run
-    from intaglio.training.sensitivity import sensitivity
+    from intaglio.runtime.run_texts import Ran
+    from intaglio.runtime.similarities import Similarity, similarity
+    from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
+    from intaglio.runtime.speech.run_recordings import Transcribed
+    from intaglio.runtime.speech.transcript import Transcript
+    from intaglio.training.sensitivity import Sensitivity, sensitivity
     from intaglio.validate.bench.bench import bench
-    from intaglio.validate.roofline import roofline
-    from intaglio.validate.tune_decoding import tune_decoding
+    from intaglio.validate.bench.results import Bench
+    from intaglio.validate.results import Validated
+    from intaglio.validate.roofline import Roofline, roofline
+    from intaglio.validate.tune_decoding import TunedDecoding, tune_decoding
     from intaglio.validate.validate_bundle import validate
 
 __all__ = [
+    "Agent",
+    "AgentLimits",
+    "AgentResult",
+    "AgentRun",
+    "Bench",
+    "BuildError",
+    "Built",
+    "Bundle",
+    "BundleError",
+    "BusyError",
+    "Compressed",
+    "ContextLengthError",
+    "Converted",
+    "Engine",
+    "EngineError",
+    "Exported",
+    "FunctionCall",
+    "Generated",
+    "GenerationRequest",
+    "Grammar",
+    "GraphError",
+    "Inspected",
+    "IntaglioError",
+    "ListedRecipes",
+    "Manifest",
+    "Message",
+    "MissingExtraError",
+    "Ran",
+    "Roofline",
+    "Sensitivity",
+    "Similarity",
+    "SourceError",
+    "SpeechOptions",
+    "SpeechRecognizer",
+    "StorageError",
+    "TextGenerator",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "Transcribed",
+    "Transcript",
+    "TunedDecoding",
+    "Tuning",
+    "UsageError",
+    "Validated",
     "__version__",
     "agent",
+    "answer",
     "bench",
     "build",
     "compress",
@@ -45,34 +127,66 @@ __all__ = [
     "export",
     "generate",
     "inspect",
+    "open_agent",
     "open_engine",
+    "open_tools",
     "recipes",
     "roofline",
     "run",
     "sensitivity",
+    "similarity",
+    "tool",
     "tune",
     "tune_decoding",
     "validate",
 ]
 
-# Function -> the module that has it.
+# Name -> the module that has it, as above.
 _MODULES = {
-    "agent": "intaglio.runtime.agents.answer",
-    "bench": "intaglio.validate.bench.bench",
-    "build": "intaglio.runtime",
-    "compress": "intaglio.compression",
-    "convert": "intaglio.exporters",
-    "export": "intaglio.exporters",
-    "generate": "intaglio.runtime",
-    "inspect": "intaglio.inspection",
-    "open_engine": "intaglio.runtime",
-    "recipes": "intaglio.graph_passes.recipe_list",
-    "roofline": "intaglio.validate.roofline",
-    "run": "intaglio.runtime",
-    "sensitivity": "intaglio.training",
-    "tune": "intaglio.plugins.kernel_generator.tune",
-    "tune_decoding": "intaglio.validate.tune_decoding",
-    "validate": "intaglio.validate",
+    name: module
+    for module, names in {
+        "intaglio.bundle": "Bundle Manifest",
+        "intaglio.compression": "Compressed compress",
+        "intaglio.errors": (
+            "BuildError BundleError BusyError ContextLengthError EngineError GraphError IntaglioError "
+            "MissingExtraError SourceError StorageError UsageError "
+        ),
+        "intaglio.exporters.convert_checkpoint": "convert",
+        "intaglio.exporters.converted": "Converted",
+        "intaglio.exporters.export_model": "Exported export",
+        "intaglio.graph_passes.recipe_list": "ListedRecipes recipes",
+        "intaglio.inspection": "Inspected inspect",
+        "intaglio.plugins.kernel_generator.tune": "Tuning tune",
+        "intaglio.runtime.agents.agent": "Agent AgentLimits AgentResult",
+        "intaglio.runtime.agents.answer": "agent answer open_agent",
+        "intaglio.runtime.agents.open_tools": "open_tools",
+        "intaglio.runtime.agents.run_report": "AgentRun",
+        "intaglio.runtime.agents.tool": "Tool ToolError",
+        "intaglio.runtime.agents.tool_from_function": "tool",
+        "intaglio.runtime.engines.build": "build",
+        "intaglio.runtime.engines.build_request": "Built",
+        "intaglio.runtime.engines.engine": "Engine",
+        "intaglio.runtime.engines.opening": "open_engine",
+        "intaglio.runtime.generation.generate": "TextGenerator generate",
+        "intaglio.runtime.generation.generated": "Generated",
+        "intaglio.runtime.generation.grammar": "Grammar",
+        "intaglio.runtime.generation.message": "FunctionCall Message ToolCall",
+        "intaglio.runtime.generation.request": "GenerationRequest",
+        "intaglio.runtime.run_bundle": "run",
+        "intaglio.runtime.run_texts": "Ran",
+        "intaglio.runtime.similarities": "Similarity similarity",
+        "intaglio.runtime.speech.recognizer": "SpeechOptions SpeechRecognizer",
+        "intaglio.runtime.speech.run_recordings": "Transcribed",
+        "intaglio.runtime.speech.transcript": "Transcript",
+        "intaglio.training.sensitivity": "Sensitivity sensitivity",
+        "intaglio.validate.bench.bench": "bench",
+        "intaglio.validate.bench.results": "Bench",
+        "intaglio.validate.results": "Validated",
+        "intaglio.validate.roofline": "Roofline roofline",
+        "intaglio.validate.tune_decoding": "TunedDecoding tune_decoding",
+        "intaglio.validate.validate_bundle": "validate",
+    }.items()
+    for name in names.split()
 }
 
 # In a checkout the stages are next to this folder. Python started there finds this folder before the installed

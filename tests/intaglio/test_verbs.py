@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import intaglio
-from intaglio import training
+from intaglio import errors, training
 from intaglio.cli import VERBS, cli
 from intaglio.runtime.agents.answer import open_agent
 from intaglio.runtime.generation.generate import TextGenerator
@@ -167,21 +167,27 @@ def test_every_excuse_is_an_option_that_exists() -> None:
     assert {excuse for excuse in COMMAND_LINE_ONLY if not excuse.startswith("*")} <= existing
 
 
-def test_every_verb_is_listed_for_editors_and_type_checkers() -> None:
+def test_names_for_editors_and_type_checkers_equal_those_at_run_time() -> None:
     tree = ast.parse(Path(intaglio.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     assert ast.unparse(guarded.test) == "TYPE_CHECKING"
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
-    said = {alias.name: node.module for node in imports for alias in node.names}
-    verbs = set(intaglio.__all__) - {"__version__"}
-    assert set(said) == verbs
-    functions = VERBS.keys() - NO_FUNCTION - {"train"}
-    assert verbs == {name.replace("-", "_") for name in functions} | {"open_engine"}
-    assert verbs <= set(dir(intaglio))
-    for name, module in said.items():
-        function = getattr(sys.modules.get(str(module)) or __import__(str(module), fromlist=[name]), name)
-        assert inspect.signature(getattr(intaglio, name)) == inspect.signature(function)
-        assert callable(getattr(intaglio, name))
+    listed = {alias.name: str(node.module) for node in imports for alias in node.names}
+    assert listed == intaglio._MODULES
+    assert set(listed) == set(intaglio.__all__) - {"__version__"}
+    assert set(listed) <= set(dir(intaglio))
+    for name, module in listed.items():
+        found = getattr(sys.modules.get(module) or __import__(module, fromlist=[name]), name)
+        assert getattr(intaglio, name) is found or name == "validate"  # the package of this name is callable
+
+
+def test_every_verb_is_a_function_and_every_error_is_at_the_top() -> None:
+    functions = {name.replace("-", "_") for name in VERBS.keys() - NO_FUNCTION - {"train"}}
+    assert functions <= set(intaglio.__all__)
+    assert all(callable(getattr(intaglio, name)) for name in functions)
+    assert inspect.signature(intaglio.validate) == inspect.signature(intaglio.validate.validate)  # type: ignore[attr-defined]
+    defined = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
+    assert defined <= set(intaglio.__all__)
 
 
 def test_a_name_that_is_no_verb_is_an_attribute_error() -> None:
