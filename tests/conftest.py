@@ -23,6 +23,7 @@ from speech_bundles import export_recogniser
 from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
+from traced_once import trace_once
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -53,6 +54,12 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let torch trace equal modules once. Proofs trace each."""
+    if item.config.getoption("-m") != "proof":
+        trace_once()
 
 
 def _pin_worker() -> None:

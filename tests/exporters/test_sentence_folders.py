@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +47,6 @@ def backbone(make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.Temp
         return made[name]
 
     return get
-
-
-@pytest.fixture(scope="module", autouse=True)
-def traced_once() -> Any:
-    """Equal graphs are traced once: folders differ in settings of which most do not reach the graph."""
-    from intaglio.exporters.encoders import trace as tracing
-
-    traced: dict[str, Any] = {}
-    trace = tracing.trace
-
-    def remember(module: Any, weights: Any, axes: Any, dtype: Any) -> Any:
-        poolings = module.head.stages["stage0"].poolings
-        weights_of = float(next(module.model.parameters()).sum())  # of one checkpoint or another
-        key = repr(
-            (weights_of, module.model, module.head, poolings, module.head.width, module.input_names, axes, dtype)
-        )
-        if key not in traced:
-            traced[key] = trace(module, weights, axes, dtype)
-        found = traced[key]
-        return replace(found, model=found.model.clone())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tracing, "trace", remember)
-        yield
 
 
 def expected(folder: Path, prompt_name: str | None) -> np.ndarray[Any, Any]:
