@@ -2,7 +2,7 @@
 # make test         lint, types, tests; the environment is made if it is missing
 # make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
-# make sanitize     the CPU library's tests with AddressSanitizer and UBSan (`make test` does some of them)
+# make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make language-models   train the pair of language models in examples/language_models again (minutes)
@@ -41,9 +41,10 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	cd build/__editable__.* && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 
+# Many tests wait for a program or a time limit: three workers keep two processors busy.
 # Reordered by their number of tests, the files with the longest ones would come last, to one process alone.
 tests: $(VENV)/dev kernels
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-changed: $(VENV)/dev kernels
 	files=$$($(BIN)/python tests/support/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files

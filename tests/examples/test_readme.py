@@ -24,6 +24,7 @@ def session() -> list[tuple[str, str]]:
     return [(command[2:], printed) for command, printed in zip(lines[::2], lines[1::2], strict=True)]
 
 
+@pytest.mark.proof  # test_documentation checks the commands and options of every page without running them
 def test_the_session_is_what_the_commands_print(minilm: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     commands, expected = zip(*session(), strict=True)

@@ -279,7 +279,14 @@ def test_a_disk_that_is_full_in_the_middle_of_the_weights(source: Path, refused:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.proof),
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.proof),
+    ],
+)
 def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -36,7 +36,7 @@ def swept(folder: Path, hidden: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and any(n in path.read_bytes() for n in names)]
 
 
-@pytest.mark.parametrize("given", ["absolute", "relative"])
+@pytest.mark.parametrize("given", [pytest.param("absolute", marks=pytest.mark.proof), "relative"])
 def test_no_file_of_a_bundle_has_a_path_of_the_machine(
     given: str, tiny_checkpoint: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from intaglio.plugins.ort import build
 
 HERE = Path(__file__).parent
 TESTS = ("test_hostile_nodes.py", "test_int_attention.py")
+# Its library compiles for a minute, and `make sanitize` runs all the tests that these are some of.
+pytestmark = pytest.mark.proof
 REPORT = ("AddressSanitizer", "runtime error")
 
 
