@@ -27,7 +27,7 @@ async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> 
 async def whole(stream: GenerationStream, formatter: Formatter, observation: Observation) -> msgspec.Struct:
     """Run until all texts are finished; return the response. Raises `ApiError`."""
     for state in stream.states:
-        state.put_off_text()  # nobody reads the pieces
+        state.defer_detokenization()  # nobody reads the pieces
     async with stream:
         try:
             while events := await stream.next():

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.prompt_reader import Prompt
+from intaglio.runtime.generation.prompt_encoder import Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
 from intaglio.serve.errors import invalid, unsupported

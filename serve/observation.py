@@ -42,7 +42,7 @@ class Observation:
     def take(self, part: Part, stream: GenerationStream) -> None:
         """Count a part of a text."""
         now, choice = time.perf_counter(), part.choice
-        written = stream.states[choice].written
+        written = stream.states[choice].generated
         before = self._counted.get(choice, 0)
         if written > before:
             last = self._last.get(choice)

@@ -126,8 +126,8 @@ def _open_decoder(
         **chosen,  # type: ignore[arg-type]
     )
     if options.max_sequence_tokens is not None:
-        generator.narrow(options.max_sequence_tokens, generator.vocabulary)
-    generator.narrow_source(options.max_sequence_tokens or SOURCE_TOKENS)
+        generator.cap_limits(options.max_sequence_tokens, generator.vocabulary)
+    generator.cap_source_limit(options.max_sequence_tokens or SOURCE_TOKENS)
     return DecoderModel(name, bundle, DecoderWorker(generator))
 
 

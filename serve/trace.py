@@ -119,7 +119,7 @@ class SchedulerTrace:
         self._name("thread_name", THREADS["large"], "target model")
         self._name("thread_name", THREADS["small"], "draft model")
 
-    def begun(self, state: RequestState) -> None:
+    def admitted(self, state: RequestState) -> None:
         """See `Observer`."""
         now, number = time.perf_counter(), self._count()
         arrived = now - state.result().queued_seconds
@@ -143,7 +143,7 @@ class SchedulerTrace:
         self._waiting = made.waiting
         self._load(made.began)
 
-    def ended(self, event: Finished | Failed) -> None:
+    def finished(self, event: Finished | Failed) -> None:
         """See `Observer`."""
         state, now = event.state, time.perf_counter()
         result = event.result if isinstance(event, Finished) else state.result()

@@ -107,7 +107,7 @@ def align(
             teacher, max_new_tokens=max_new_tokens, batch=batch_size, target=target, threads=threads
         )
     with generator:
-        generator.narrow(_positions(network, generator.limit), network.config.vocab_size)
+        generator.cap_limits(_positions(network, generator.limit), network.config.vocab_size)
         began = time.monotonic()
         written = write_texts(generator, prompts)
         seconds_writing = time.monotonic() - began

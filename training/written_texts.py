@@ -23,5 +23,5 @@ def write_texts(generator: TextGenerator, prompts: Sequence[str]) -> list[Writte
     Raises `UsageError`, before generating, for a prompt that is longer than the models' limit.
     """
     generator.check(prompts)
-    runs = track(generator.write_each(prompts), "the large model is writing", total=len(prompts))
+    runs = track(generator.generate_many(prompts), "the large model is writing", total=len(prompts))
     return [WrittenText(run.state.source, (*run.state.start, *run.state.tokens), len(run.state.tokens)) for run in runs]

@@ -224,7 +224,7 @@ def _measure(
 def _begin(session: DecoderSession, text: Text) -> None:
     """Reset `session` to the source of the text, if it has one, and no tokens."""
     if isinstance(session, EncoderDecoderSession) and text.source is not None:
-        session.read([text.source])
+        session.encode([text.source])
     else:
         session.rollback(0)
 

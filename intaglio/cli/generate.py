@@ -23,7 +23,7 @@ from intaglio.input_files import read_text
 if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.generation.generated import Generated
-    from intaglio.runtime.generation.prompt_reader import Prompt
+    from intaglio.runtime.generation.prompt_encoder import Prompt
     from intaglio.runtime.generation.text_run import TextRun
 
 Item = TypeVar("Item")
@@ -137,7 +137,7 @@ def _write(
     ends the texts in progress.
     """
     if len(prompts) > 1 and generator.batch > 1:
-        runs = generator.write_each(prompts)
+        runs = generator.generate_many(prompts)
         for number, run in enumerate(chain(_until_interrupted(runs), runs.begun)):
             if number and plain:
                 click.echo()

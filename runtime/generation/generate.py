@@ -15,7 +15,7 @@ from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.draft_model import check_draft
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
+from intaglio.runtime.generation.prompt_encoder import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.generation.scheduler_options import SchedulerOptions
@@ -40,7 +40,7 @@ def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any
     `UsageError` for invalid prompts and options.
     """
     with TextGenerator(bundle, **options) as generator:
-        for run in generator.write_each([prompts] if isinstance(prompts, str) else prompts):
+        for run in generator.generate_many([prompts] if isinstance(prompts, str) else prompts):
             yield run.result()
 
 
@@ -126,11 +126,11 @@ class TextGenerator(Closing):
                 self._draft = opened.enter_context(open_session(smaller, target, batch, few))
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
-            unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)  # it asks for a batch
+            unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
             self.scheduler = Scheduler(self._bundle, self._model, self._draft, scheduling or unbounded)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
-                self.narrow(self._draft.limit, self._draft.vocabulary)
+                self.cap_limits(self._draft.limit, self._draft.vocabulary)
                 self._draft.vocabulary = self._model.vocabulary
             self.scheduler.prepare(self.method)
             self._grammar = grammar_of(self.tokenizer, schema, grammar, regex)
@@ -162,35 +162,35 @@ class TextGenerator(Closing):
 
     @property
     def draft_source(self) -> Literal["draft model", "early exit", "model", "text"] | None:
-        """What drafts tokens: a smaller model, the model's early exit, the model itself, or the text so far."""
+        """The source of draft tokens: a smaller model, the model's early exit, the model itself, or the text so far."""
         if self._draft is not None:
             return "early exit" if isinstance(self._draft, EarlyExitSession) else "draft model"
         if isinstance(self.method, DraftTree) or (isinstance(self.method, Auto) and self._model.decoder.draft_kind):
             return "model"
         return "text" if isinstance(self.method, Auto | NGram) else None
 
-    def narrow(self, limit: int, vocabulary: int) -> None:
-        """Restrict further texts to `limit` tokens and to token ids below `vocabulary`, the limits of a smaller model.
+    def cap_limits(self, limit: int, vocabulary: int) -> None:
+        """Cap further texts at `limit` tokens and at token ids below `vocabulary`, the limits of a smaller model.
 
         Models that share a tokenizer may pad its vocabulary to different sizes.
         """
         self.scheduler.limit = min(self.limit, limit)
         self._model.vocabulary = min(self._model.vocabulary, vocabulary)
 
-    def narrow_source(self, limit: int) -> None:
-        """Restrict further prompts of an encoder-decoder to `limit` tokens; of a decoder, `narrow` does."""
+    def cap_source_limit(self, limit: int) -> None:
+        """Cap further prompts of an encoder-decoder at `limit` tokens; for a decoder, see `cap_limits`."""
         if self.scheduler.source_limit is not None:
             self.scheduler.source_limit = min(self.scheduler.source_limit, limit)
 
     def write(self, prompt: Prompt) -> TextRun:
-        """Start the text after `prompt`: iterate over its pieces, or take it `whole`. It ends the previous text.
+        """Start the text after `prompt`: iterate over its pieces, or take it `whole`. It stops the previous text.
 
         Raises `UsageError` for a prompt that is empty or longer than the models' maximum.
         """
         return self.write_batch([prompt]).texts[0]
 
     def write_batch(self, prompts: Sequence[Prompt]) -> BatchRun:
-        """Start the texts after `prompts`, at most `batch` of them, in one batch. It ends the previous texts.
+        """Start the texts after `prompts`, at most `batch` of them, in one batch. It stops the previous texts.
 
         Raises `UsageError` as `write` does.
         """
@@ -199,23 +199,23 @@ class TextGenerator(Closing):
                 f"{len(prompts)} prompts at a time: expected 1 to {self.batch}. Open it with a larger batch."
             )
         encoded = [self.checked(prompt) for prompt in prompts]
-        self._end_others()
+        self._stop_previous()
         states = [self.scheduler.submit(self._request(prompt)) for prompt in encoded]
         self._writing = BatchRun(self.scheduler, states)
         return self._writing
 
-    def write_each(self, prompts: Iterable[Prompt]) -> RequestsRun:
+    def generate_many(self, prompts: Iterable[Prompt]) -> RequestsRun:
         """Generate the texts after `prompts`, `batch` at a time, and return each finished text, in order.
 
-        It ends the previous texts. A prompt is taken from `prompts` when a row of the batch is free for it. Raises
+        It stops the previous texts. A prompt is taken from `prompts` when a row of the batch is free for it. Raises
         `UsageError` as `write` does.
         """
-        self._end_others()
+        self._stop_previous()
         requests = (self._request(self.checked(prompt)) for prompt in prompts)
         self._writing = RequestsRun(self.scheduler, requests, self.batch)
         return self._writing
 
-    def _end_others(self) -> None:
+    def _stop_previous(self) -> None:
         if self._writing is not None:
             self._writing.end()
 
@@ -238,15 +238,15 @@ class TextGenerator(Closing):
             reuse_prefix=self.reuse_prefix,
         )
 
-    def check(self, prompts: Iterable[Prompt], called: Callable[[int], str] | None = None) -> None:
-        """Raise `UsageError` for the first invalid prompt; `called` returns the name of a prompt, given its number."""
+    def check(self, prompts: Iterable[Prompt], name_of: Callable[[int], str] | None = None) -> None:
+        """Raise `UsageError` for the first invalid prompt; `name_of` returns the name of a prompt, given its number."""
         for number, prompt in enumerate(prompts, 1):
             try:
                 self.encode(prompt)
             except UsageError as error:
-                if called is None:
+                if name_of is None:
                     raise
-                raise UsageError(f"{called(number)}: {error}") from error
+                raise UsageError(f"{name_of(number)}: {error}") from error
 
     @property
     def template(self) -> ChatTemplate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from intaglio.runtime.generation.logprobs import TokenLogprobs
-from intaglio.runtime.strategies import Calls, Seconds, Tokens, Written
+from intaglio.runtime.strategies import Calls, Emitted, Seconds, Tokens
 
 
 class Generated(msgspec.Struct):
@@ -14,20 +14,20 @@ class Generated(msgspec.Struct):
     prompt: str  # as the model read it; for a conversation, the output of the chat template
     text: str  # without the prompt, special tokens, and the stop string
     tokens: list[int]  # all chosen tokens, including the end token
-    trace: list[Written]  # the author of each token, in order, with the rejected drafts in between
-    tokens_per_second: float  # without the tokens of the large model's first pass, which read the prompt
+    trace: list[Emitted]  # the author of each token, in order, with the rejected drafts in between
+    tokens_per_second: float  # without the tokens of the target model's first pass, which prefilled the prompt
     strategy: str
     calls: Calls
     processed: Tokens
     seconds_in: Seconds
     accepted: int
     rolled_back: int  # rejected draft tokens; of a draft tree, all tokens outside the accepted path
-    acceptance: float | None  # acceptance rate: accepted fraction of the reviewed drafts; None without drafts
+    acceptance: float | None  # acceptance rate: accepted fraction of the draft tokens; None without drafts
     blocks: float | None  # mean number of blocks run per token; None for strategies that skip none
     origins: int  # positions after which a self-drafting model computed drafts, in all passes
     stopped: str  # "eos", "stop" (string), "length" (max_new_tokens), "capacity" (of the model), "interrupted"
     prompt_tokens: int
-    reused_tokens: int  # prompt tokens that the large model did not read because a cache held them already
+    reused_tokens: int  # prompt tokens that the target model did not prefill, because a cache held them already
     queued_seconds: float  # from the request until it got a row of the batch
     prompt_seconds: float  # from then until the first tokens
     seconds: float  # from then until the last token

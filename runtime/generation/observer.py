@@ -1,4 +1,4 @@
-"""What a scheduler reports to an observer of its work, such as a trace."""
+"""The reports of a scheduler to an observer, such as a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Pass(NamedTuple):
     """One forward pass."""
 
     model: Author  # "large" or "small", the draft model
-    kind: Kind  # "prefill": of prompts, of which nothing is chosen yet
+    kind: Kind  # "prefill": of prompts, no token is chosen yet
     began: float  # seconds, of `time.perf_counter`
     seconds: float
     rows: int
@@ -24,13 +24,13 @@ class Pass(NamedTuple):
 
 
 class Observer(Protocol):
-    """Called on the thread that calls `Scheduler.step`; what it raises is raised there."""
+    """Called on the thread that calls `Scheduler.step`; its exceptions are raised there."""
 
-    def begun(self, state: RequestState) -> None:
+    def admitted(self, state: RequestState) -> None:
         """A request got a row."""
 
     def passed(self, made: Pass) -> None:
         """A forward pass was run."""
 
-    def ended(self, event: Finished | Failed) -> None:
+    def finished(self, event: Finished | Failed) -> None:
         """A request ended; it may never have had a row."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt
+from intaglio.runtime.generation.prompt_encoder import EncodedPrompt, Prompt
 from intaglio.runtime.generation.sampling import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy
 
@@ -31,7 +31,7 @@ class GenerationRequest:
     end_tokens: frozenset[int] = frozenset()  # additional tokens that end this text
     constraint: LogitConstraint | None = None
     priority: int = 0  # requests of higher priority start first
-    reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: read all of it
+    reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: prefill all of it
     keep_special: frozenset[int] = frozenset()  # special tokens to show in the text, such as markers of tool calls
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 

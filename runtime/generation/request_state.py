@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.logprobs import LogprobRecorder, TokenLogprobs
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt
+from intaglio.runtime.generation.prompt_encoder import EncodedPrompt
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampler
 from intaglio.runtime.generation.text_stream import TextStream
 from intaglio.runtime.sessions.decoder import Logits
-from intaglio.runtime.strategies import CachedModel, Forward, GeneratedSequence, ReadSource, Strategy, Written
+from intaglio.runtime.strategies import CachedModel, Emitted, EncodeSource, Forward, GeneratedSequence, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS, Counts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Steps = Generator[Forward | ReadSource | Written, Logits, None]
+Steps = Generator[Forward | EncodeSource | Emitted, Logits, None]
 
 
 class RequestState:
@@ -33,8 +33,8 @@ class RequestState:
         self.source: Sequence[int] = () if start is None else prompt.tokens
         self.start: Sequence[int] = prompt.tokens if start is None else (start,)  # the tokens before the text
         self.counts = Counts()
-        self.reused = 0  # tokens of the prompt that the large model did not read
-        self.forward: Forward | ReadSource | None = None  # what the request waits for, once it has a row
+        self.reused = 0  # tokens of the prompt that the target model did not prefill
+        self.forward: Forward | EncodeSource | None = None  # what the request waits for, once it has a row
         self.sequence: GeneratedSequence | None = None  # once it has a row
         self.served = 0  # number of the last pass that it took part in
         self.error: Exception | None = None  # why it failed
@@ -45,19 +45,19 @@ class RequestState:
         self._pieces: list[str] = []
         self._recorder = None if request.logprobs is None else LogprobRecorder(request.logprobs)
         self._logprobs: list[TokenLogprobs] = []
-        self._trace: list[Written] = []
-        self._put_off = False  # whether tokens are decoded only at the end
+        self._trace: list[Emitted] = []
+        self._deferred = False  # whether tokens are decoded only at the end
         self._stopped = "interrupted"
         self._ends: frozenset[int] = frozenset()
         self._room = 0
         self._submitted = time.perf_counter()
         self._begun = self._first = self._last = 0.0  # seconds: in a row, after the first pass, after the last
-        self._first_calls, self._at_first = 0, 0  # the large model's first pass with output tokens, and their number
+        self._first_calls, self._at_first = 0, 0  # the target model's first pass with output tokens, and their number
 
-    def begin(
-        self, large: CachedModel, draft: CachedModel | None, limit: int, ends: frozenset[int]
+    def admit(
+        self, target: CachedModel, draft: CachedModel | None, limit: int, ends: frozenset[int]
     ) -> GeneratedSequence:
-        """Take a row and return the sequence that a strategy writes, of at most `limit` tokens with the prompt."""
+        """Start in a row; return the sequence to generate, of at most `limit` tokens with the prompt."""
         self._begun = self._first = self._last = time.perf_counter()
         self._ends = (frozenset() if self.request.ignore_eos else ends) | self.request.end_tokens
         self._room = min(self.request.max_new_tokens, limit - len(self.start))
@@ -67,7 +67,7 @@ class RequestState:
             room=self._room,
             ends=self._ends,
             sampler=Sampler(request.sampling, request.seed, request.constraint, start),
-            large=large,
+            target=target,
             source=self.source,
             draft=draft,
             counts=self.counts,
@@ -75,8 +75,8 @@ class RequestState:
         )
         return self.sequence
 
-    def write(self, strategy: Strategy, chunk: int) -> None:
-        """Let `strategy` write the text; prompts of more than `chunk` tokens are prefilled before it starts."""
+    def decode_with(self, strategy: Strategy, chunk: int) -> None:
+        """Generate with `strategy`; prompts of more than `chunk` tokens are prefilled before it starts."""
         assert self.sequence is not None, "it has a row"
         self._steps = _steps(self.sequence, strategy, chunk)
 
@@ -92,32 +92,32 @@ class RequestState:
         if self._recorder is not None and isinstance(self.forward, Forward) and logits is not None:
             self._recorder.answered(self.forward, logits, sequence.tokens)
         self.forward = None
-        given = next(self._steps) if logits is None else self._steps.send(logits)
-        while isinstance(given, Written):
-            if given.rolled_back:
+        yielded = next(self._steps) if logits is None else self._steps.send(logits)
+        while isinstance(yielded, Emitted):
+            if yielded.rolled_back:
                 sequence.counts.rolled_back += 1
             else:
-                sequence.tokens.append(given.token)
+                sequence.tokens.append(yielded.token)
                 sequence.room -= 1
-                sequence.counts.accepted += given.by == "small"
-            text, logprobs = self._take(given)
+                sequence.counts.accepted += yielded.by == "small"
+            text, logprobs = self._emit(yielded)
             if text or logprobs:
                 pieces.append((text, logprobs))
             if self.ended:
                 return pieces
-            given = self._steps.send(NO_LOGITS)
-        self.forward = given
+            yielded = self._steps.send(NO_LOGITS)
+        self.forward = yielded
         return pieces
 
-    def _take(self, written: Written) -> tuple[str, TokenLogprobs | None]:
+    def _emit(self, emitted: Emitted) -> tuple[str, TokenLogprobs | None]:
         """Process a token of the strategy, end the text if it is complete, and return its new final characters."""
         assert self.sequence is not None, "it was started"
-        self._trace.append(written)
-        if written.rolled_back:
+        self._trace.append(emitted)
+        if emitted.rolled_back:
             return "", None
         logprobs = None
         if self._recorder is not None:
-            logprobs = self._recorder.record(written.token, self._stream.characters)
+            logprobs = self._recorder.record(emitted.token, self._stream.characters)
             self._logprobs.append(logprobs)
         self._last = time.perf_counter()
         calls = self.counts.calls.large
@@ -127,13 +127,13 @@ class RequestState:
             self._at_first += 1
             self._first = self._last
         piece = ""
-        if written.token in self._ends:
+        if emitted.token in self._ends:
             self._stopped = "eos"
         else:
-            if self._put_off:
-                self._stream.put_off(written.token)
+            if self._deferred:
+                self._stream.defer(emitted.token)
             else:
-                piece = self._stream.push(written.token)
+                piece = self._stream.push(emitted.token)
             if self._stream.stopped is not None:
                 self._stopped = "stop"
             elif self.sequence.sampler.finished(self.sequence.tokens):
@@ -147,37 +147,37 @@ class RequestState:
         self._pieces.append(piece)
         return piece, logprobs
 
-    def put_off_text(self) -> None:
-        """Decode the tokens only at the end, as nobody reads the pieces.
+    def defer_detokenization(self) -> None:
+        """Decode the tokens only at the end: no pieces are streamed.
 
-        It is not possible with stop strings, nor with log-probabilities, which have text offsets.
+        Has no effect with stop strings, and with log-probabilities, which have text offsets.
         """
-        self._put_off = not self.request.stop and self._recorder is None
+        self._deferred = not self.request.stop and self._recorder is None
 
     def close(self) -> None:
-        """End the text as far as it is written."""
+        """Stop; keep the partial output."""
         self.ended = True
         self.forward = None
         if self._steps is not None:
             self._steps.close()
 
     @property
-    def written(self) -> int:
-        """Number of tokens written so far."""
+    def generated(self) -> int:
+        """Number of tokens generated so far."""
         return len(self.sequence.tokens) - len(self.start) if self.sequence is not None else 0
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens written so far."""
+        """The tokens generated so far."""
         return self.sequence.tokens[len(self.start) :] if self.sequence is not None else []
 
     def result(self) -> Generated:
         """Return the text so far with its statistics; for an unfinished text, including held-back characters."""
         rest = self._stream.branch().finish()
-        total, reading = self._last - self._begun, self._first - self._begun
+        total, prefill = self._last - self._begun, self._first - self._begun
         counts, tokens = self.counts, self.tokens
         later = len(tokens) - self._at_first
-        counted, seconds = (later, total - reading) if later else (len(tokens), total)
+        counted, seconds = (later, total - prefill) if later else (len(tokens), total)
         drafted = counts.accepted + counts.rolled_back
         return Generated(
             prompt=self.prompt.text,
@@ -198,7 +198,7 @@ class RequestState:
             prompt_tokens=len(self.prompt.tokens),
             reused_tokens=self.reused,
             queued_seconds=(self._begun or time.perf_counter()) - self._submitted,
-            prompt_seconds=reading,
+            prompt_seconds=prefill,
             seconds=total,
             logprobs=None if self._recorder is None else list(self._logprobs),
             stop_string=self._stream.stopped,
@@ -206,14 +206,14 @@ class RequestState:
 
 
 def _steps(sequence: GeneratedSequence, strategy: Strategy, chunk: int) -> Steps:
-    """Prefill as every strategy needs it, then run the strategy.
+    """Prefill, then run the strategy.
 
-    The large model reads a long prompt: a draft model that shares its cache would overwrite the drafts of other rows if
-    it read the prompt in several passes.
+    The target model prefills a long prompt: a draft model that shares its cache would overwrite the drafts of other
+    rows if it prefilled in several passes.
     """
     if sequence.source:
-        for model in filter(None, (sequence.large, sequence.draft)):
-            yield ReadSource(model)
+        for model in filter(None, (sequence.target, sequence.draft)):
+            yield EncodeSource(model)
     if len(sequence.tokens) > chunk:
-        yield sequence.large.follow(sequence.tokens[:-1], 0)
+        yield sequence.target.forward(sequence.tokens[:-1], 0)
     yield from strategy.write(sequence)

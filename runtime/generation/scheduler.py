@@ -1,7 +1,7 @@
-"""The scheduler: runs many requests at a time in the rows of one batch, each with the text that it has alone.
+"""The scheduler: runs many requests at a time in the rows of one batch, each with the same text as alone.
 
 Requests enter and leave rows between forward passes (continuous batching); long prompts are prefilled in chunks, and
-the other rows continue between them. A prefix that one row has read is copied to rows whose prompt begins with it.
+the other rows continue between them. A shared prefix is copied from the row that holds it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import fields
 from intaglio.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.events import Event, Failed, Finished, Piece
+from intaglio.runtime.generation.forward_passes import Chunk, chunk_of, run_batch, select_batch
 from intaglio.runtime.generation.observer import Kind, Observer, Pass
-from intaglio.runtime.generation.passes import Part, part_of, run, that_fit
-from intaglio.runtime.generation.prompt_reader import EncodedPrompt, Prompt, PromptLimit, PromptReader
+from intaglio.runtime.generation.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, PromptLimit
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.rows import Row, Rows, is_reading
+from intaglio.runtime.generation.row_assignment import Row, Rows, is_prefilling
 from intaglio.runtime.generation.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.waiting import WaitingRequests
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
-from intaglio.runtime.strategies import CachedModel, Forward, ReadSource, Strategy
+from intaglio.runtime.strategies import CachedModel, EncodeSource, Forward, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
 
 
@@ -41,25 +41,25 @@ class Scheduler:
     def __init__(
         self,
         bundle: Bundle,
-        large: DecoderSession,
+        target: DecoderSession,
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
     ):
-        """`large` runs `bundle`, `draft` a smaller model with the same tokens and rows. The caller closes both."""
+        """`target` runs `bundle`, `draft` a smaller model with the same tokens and rows. The caller closes both."""
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
-        self.prompts = PromptReader(bundle)
-        self.limit = min(session.limit for session in (large, draft) if session)  # tokens of a prompt and its text
+        self.prompts = PromptEncoder(bundle)
+        self.limit = min(session.limit for session in (target, draft) if session)  # tokens of a prompt and its text
         self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
-        self._large, self._draft, self._chunk = large, draft, options.chunk
-        self._start = large.encoder.decoder_start_token_id if isinstance(large, EncoderDecoderSession) else None
-        sources = [each.source_limit for each in (large, draft) if isinstance(each, EncoderDecoderSession)]
-        self.source_limit = min(sources, default=None)  # tokens that an encoder reads; None: there is no encoder
+        self._target, self._draft, self._chunk_size = target, draft, options.chunk
+        self._start = target.encoder.decoder_start_token_id if isinstance(target, EncoderDecoderSession) else None
+        sources = [each.source_limit for each in (target, draft) if isinstance(each, EncoderDecoderSession)]
+        self.source_limit = min(sources, default=None)  # maximum tokens of an encoder's input; None: no encoder
         self._waiting = WaitingRequests(options.max_waiting, options.max_waiting_tokens)
-        self._rows = Rows(large, draft)
+        self._rows = Rows(target, draft)
         self._running: list[tuple[Row, RequestState]] = []  # in the order in which they started
         self._prepared: dict[tuple[object, ...], Strategy] = {}
-        self._passes, self._read_last = 0, False  # and whether a prompt was read since the last decode step
+        self._passes, self._prefilled_last = 0, False  # and whether the last pass, but for drafts, was a prefill
         self._events: list[Event] = []
         self.observer: Observer | None = None
 
@@ -84,12 +84,12 @@ class Scheduler:
         Raises `BusyError` if the queue is full.
         """
         try:
-            request.sampling.check_vocabulary(self._large.vocabulary)
+            request.sampling.check_vocabulary(self._target.vocabulary)
             prompt = self.encode(request.prompt)
         except IntaglioError as error:
             state = RequestState(request, EncodedPrompt("", []), self.prompts.tokenizer, self._start)
             state.error = error
-            self._waiting.end(state)
+            self._waiting.abort(state)
             return state
         state = RequestState(request, prompt, self.prompts.tokenizer, self._start)
         self._waiting.add(state)
@@ -100,8 +100,8 @@ class Scheduler:
         return self.prompts.encode(prompt, PromptLimit.of(self.limit, self.source_limit))
 
     def cancel(self, state: RequestState) -> None:
-        """End a request before the next pass and keep its text so far; its row is free for that pass."""
-        self._waiting.end(state)
+        """Abort a request before the next pass and keep its partial output; its row is free for that pass."""
+        self._waiting.abort(state)
 
     @property
     def idle(self) -> bool:
@@ -111,8 +111,8 @@ class Scheduler:
     def load(self) -> Load:
         """Return the current load; may be called from any thread."""
         rows = [row for row, _ in self._running]
-        tokens = sum(self._large.lengths[row.number] for row in rows)
-        return Load(len(rows), len(self._waiting), tokens, self._large.batch * self.limit)
+        tokens = sum(self._target.lengths[row.number] for row in rows)
+        return Load(len(rows), len(self._waiting), tokens, self._target.batch * self.limit)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is work for a step, at most `timeout` seconds; return whether there is."""
@@ -123,133 +123,133 @@ class Scheduler:
         self._waiting.wake()
 
     def step(self) -> list[Event]:
-        """Start and end requests, run at most one forward pass, and return the events.
+        """Admit and finish requests, run at most one forward pass, and return the events.
 
         An error of one request ends that request only; an error of an engine ends all running requests.
         """
         self._events = []
         try:
             if self._waiting:
-                self._end_and_begin()
-            self._pass()
+                self._admit()
+            self._schedule()
         except Exception as error:  # of an engine, whose caches are in an unknown state now
             known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
             known.__cause__ = error.__cause__ if known is error else error
-            self._end_all(known)
+            self._finish_all(known)
         except BaseException:  # an interrupt, at any point
-            self._end_all(None)
+            self._finish_all(None)
             raise
         return self._events
 
     def close(self) -> None:
         """End all requests, including those that wait."""
-        self._end_all(None)
+        self._finish_all(None)
         while state := self._waiting.take(lambda _: True):
             state.close()
 
-    def _end_and_begin(self) -> None:
-        """End the cancelled and invalid requests, and start as many others as there are free rows."""
-        for state in self._waiting.ending():
-            self._end(state)
-        while (first := self._waiting.take(self._may_begin)) is not None:
-            self._begin(first)
+    def _admit(self) -> None:
+        """Finish the cancelled and invalid requests, and admit waiting ones to the free rows."""
+        for state in self._waiting.take_aborted():
+            self._finish(state)
+        while (first := self._waiting.take(self._may_admit)) is not None:
+            self._start_request(first)
 
-    def _may_begin(self, state: RequestState) -> bool:
+    def _may_admit(self, state: RequestState) -> bool:
         """Whether there is a free row; a strategy that measures the models waits until all others have finished."""
         if self._running and state.request.strategy.measures and _key(state.request.strategy) not in self._prepared:
             return False
-        return len(self._running) < self._large.batch
+        return len(self._running) < self._target.batch
 
-    def _begin(self, state: RequestState) -> None:
+    def _start_request(self, state: RequestState) -> None:
         try:
             strategy = self.prepare(state.request.strategy)
         except Exception as error:
             state.error = error
-            self._end(state)
+            self._finish(state)
             return
-        row = self._rows.take(state)
+        row = self._rows.assign(state)
         self._running.append((row, state))
         drafts = self._draft is not None and strategy.needs_draft is not False
-        large = CachedModel(self._large, row.number, "large")
+        target = CachedModel(self._target, row.number, "large")
         draft = CachedModel(self._draft, row.number, "small") if self._draft is not None and drafts else None
-        state.begin(large, draft, self.limit, self._ends)
-        state.write(strategy, self._chunk)
+        state.admit(target, draft, self.limit, self._ends)
+        state.decode_with(strategy, self._chunk_size)
         if self.observer is not None:
-            self.observer.begun(state)
-        self._go_on(state, None)
+            self.observer.admitted(state)
+        self._resume(state, None)
 
-    def _pass(self) -> None:
-        """Run one pass: rows that draft come first, so that as many as possible share a pass of the large model.
+    def _schedule(self) -> None:
+        """Choose and run one pass: rows that draft first, so that as many as possible share a pass of the target model.
 
         Then prefill and decode steps alternate. The order also protects the drafts of an early exit, which are in the
-        large model's cache behind the tokens that it has read.
+        target model's cache behind the tokens that it has processed.
         """
-        reading: list[tuple[Row, RequestState]] = []
-        parts: list[Part] = []
+        prefilling: list[tuple[Row, RequestState]] = []
+        chunks: list[Chunk] = []
         for row, state in self._running:
             forward = state.forward
-            if isinstance(forward, ReadSource) or (forward is not None and is_reading(state)):
-                reading.append((row, state))
+            if isinstance(forward, EncodeSource) or (forward is not None and is_prefilling(state)):
+                prefilling.append((row, state))
             elif forward is not None:
-                parts.append(part_of(state, forward, self._chunk))
-        if len(parts) > 1:
-            parts.sort(key=_last_served)
-        drafting = [part for part in parts if part.forward.model.author == "small"] if self._draft is not None else []
-        if reading and not drafting and not (self._read_last and parts):
-            self._read_last = True
-            self._read(reading)
-        elif parts:
-            self._read_last = self._read_last and bool(drafting)
-            self._run(that_fit(drafting or parts), "decode")
+                chunks.append(chunk_of(state, forward, self._chunk_size))
+        if len(chunks) > 1:
+            chunks.sort(key=_last_served)
+        drafting = [each for each in chunks if self._draft is not None and each.forward.model.author == "small"]
+        if prefilling and not drafting and not (self._prefilled_last and chunks):
+            self._prefilled_last = True
+            self._prefill(prefilling)
+        elif chunks:
+            self._prefilled_last = self._prefilled_last and bool(drafting)
+            self._run_batch(select_batch(drafting or chunks), "decode")
 
-    def _read(self, reading: Sequence[tuple[Row, RequestState]]) -> None:
-        """Read a chunk of a prompt, or of several short prompts together, or let an encoder read a source."""
-        row, state = reading[0]
-        if isinstance(state.forward, ReadSource):
-            self._read_source(row, state, state.forward.model)
+    def _prefill(self, prefilling: Sequence[tuple[Row, RequestState]]) -> None:
+        """Prefill a chunk of a prompt, or several short prompts together, or encode a source."""
+        row, state = prefilling[0]
+        if isinstance(state.forward, EncodeSource):
+            self._encode_source(row, state, state.forward.model)
             return
-        parts: list[Part] = []
-        for place, (row, state) in enumerate(reading):
+        chunks: list[Chunk] = []
+        for place, (row, state) in enumerate(prefilling):
             forward = state.forward
             if not isinstance(forward, Forward):
                 continue
             session = forward.model.session
-            if parts and session is not parts[0].forward.model.session:
+            if chunks and session is not chunks[0].forward.model.session:
                 continue
-            if self._rows.is_read_before(row, session, [earlier for earlier, _ in reading[:place]]):
+            if self._rows.awaits_shared_prefix(row, session, [earlier for earlier, _ in prefilling[:place]]):
                 continue
             self._rows.copy_prefix(row, session)
-            part = part_of(state, forward, self._chunk)
-            if not part.tokens:  # all of it was copied
-                self._go_on(state, NO_LOGITS)
-            elif not parts or (len(parts) + 1) * max(len(each.tokens) for each in [*parts, part]) <= self._chunk:
-                parts.append(part)
-        if parts:
-            self._run(parts, "prefill")
+            chunk = chunk_of(state, forward, self._chunk_size)
+            if not chunk.tokens:  # all of it was copied
+                self._resume(state, NO_LOGITS)
+            elif not chunks or (len(chunks) + 1) * max(len(it.tokens) for it in [*chunks, chunk]) <= self._chunk_size:
+                chunks.append(chunk)
+        if chunks:
+            self._run_batch(chunks, "prefill")
 
-    def _read_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
+    def _encode_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
         session = model.session
         assert isinstance(session, EncoderDecoderSession), "only encoder-decoders have a source"
         before, began = session.seconds, time.perf_counter()
         try:
-            session.read_row(row.number, state.source)
+            session.encode_row(row.number, state.source)
         except IntaglioError as error:
             state.error = error
-            self._end(state)
+            self._finish(state)
             return
-        state.counts.read(model.author, session.seconds - before)
+        state.counts.encoded(model.author, session.seconds - before)
         self._observe(model, "prefill", began, [state.source])
-        self._go_on(state, NO_LOGITS)
+        self._resume(state, NO_LOGITS)
 
-    def _run(self, parts: Sequence[Part], kind: Kind) -> None:
-        """Run a pass and continue the requests that it answers."""
+    def _run_batch(self, chunks: Sequence[Chunk], kind: Kind) -> None:
+        """Run a pass and resume the requests that it answers."""
         self._passes += 1
-        model, began = parts[0].forward.model, time.perf_counter()
-        answers = run(model.session, parts, self._passes)
+        model, began = chunks[0].forward.model, time.perf_counter()
+        answers = run_batch(model.session, chunks, self._passes)
         if self.observer is not None:
-            self._observe(model, kind, began, [part.tokens for part in parts])
+            self._observe(model, kind, began, [chunk.tokens for chunk in chunks])
         for state, logits in answers:
-            self._go_on(state, logits)
+            self._resume(state, logits)
 
     def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Sequence[Sequence[int]]) -> None:
         """Report a pass over the tokens of `rows` that ends now."""
@@ -257,17 +257,17 @@ class Scheduler:
             seconds, tokens = time.perf_counter() - began, sum(map(len, rows))
             self.observer.passed(Pass(model.author, kind, began, seconds, len(rows), tokens, len(self._waiting)))
 
-    def _go_on(self, state: RequestState, logits: Logits | None) -> None:
-        """Run a request until it waits for the next pass, or ends."""
+    def _resume(self, state: RequestState, logits: Logits | None) -> None:
+        """Resume a request until it needs the next pass, or ends."""
         try:
             for text, logprobs in state.advance(logits):
                 self._events.append(Piece(state, text, logprobs))
         except Exception as error:  # of its strategy, or its constraint
             state.error = error
         if state.ended or state.error is not None:
-            self._end(state)
+            self._finish(state)
 
-    def _end(self, state: RequestState) -> None:
+    def _finish(self, state: RequestState) -> None:
         """Report the end of a request, once, and free its row if it has one."""
         if state.reported:
             return
@@ -281,18 +281,18 @@ class Scheduler:
         self._events.append(event)
         state.reported = True
         if self.observer is not None:
-            self.observer.ended(event)
+            self.observer.finished(event)
 
-    def _end_all(self, error: IntaglioError | None) -> None:
+    def _finish_all(self, error: IntaglioError | None) -> None:
         """End all running requests, and clear the caches."""
         for _, state in list(self._running):
             state.error = error
-            self._end(state)
-        self._rows.forget()
+            self._finish(state)
+        self._rows.clear()
 
 
-def _last_served(part: Part) -> int:
-    return part.state.served
+def _last_served(chunk: Chunk) -> int:
+    return chunk.state.served
 
 
 def _key(strategy: Strategy) -> tuple[object, ...]:

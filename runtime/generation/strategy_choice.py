@@ -24,14 +24,14 @@ def method_of(name: str, options: Mapping[str, object], drafting: str | None) ->
     if kind.needs_draft not in (None, drafting is not None):
         needed = "needs a draft model: add --draft BUNDLE or --early-exit"
         *others, last = with_draft()
-        others_said = f"choose --strategy {', '.join(others)} or {last}"
-        said = f"takes no {drafting}. Leave it out, or {others_said}" if drafting else needed
-        raise UsageError(f"strategy {name!r} {said}.")
+        others_advice = f"choose --strategy {', '.join(others)} or {last}"
+        reason = f"takes no {drafting}. Leave it out, or {others_advice}" if drafting else needed
+        raise UsageError(f"strategy {name!r} {reason}.")
     given = {option: value for option, value in options.items() if value is not None}
     known = [option.name for option in options_of(kind)]
-    if strange := [option for option in given if option not in known]:
+    if unknown := [option for option in given if option not in known]:
         taken = ", ".join(f"--{option.replace('_', '-')}" for option in known) or "none"
-        raise UsageError(f"strategy {name!r} takes no --{strange[0].replace('_', '-')}. Its options: {taken}.")
+        raise UsageError(f"strategy {name!r} takes no --{unknown[0].replace('_', '-')}. Its options: {taken}.")
     return kind(**given)
 
 

@@ -38,7 +38,7 @@ class BatchRun:
                         return
 
     def end(self) -> None:
-        """Let the texts stay as far as they are written: others are begun in their place."""
+        """Stop all texts; keep the partial output."""
         self._over = True
         for run in self.texts:
             self._scheduler.cancel(run.state)
@@ -46,7 +46,7 @@ class BatchRun:
     def whole(self) -> list[Generated]:
         """Run until all texts are finished, and return them."""
         for run in self.texts:
-            run.state.put_off_text()
+            run.state.defer_detokenization()
         for _ in self:
             pass
         return [run.result() for run in self.texts]
@@ -59,7 +59,7 @@ class TextRun:
     """
 
     def __init__(self, state: RequestState, batch: BatchRun | None = None):
-        """`batch`: the batch that writes it; None for a finished text."""
+        """`batch`: the batch that generates it; None for a finished text."""
         self.state = state
         self._batch = batch
         self._waiting: deque[str] = deque()  # pieces that arrived while another text of the batch was read
@@ -78,7 +78,7 @@ class TextRun:
 
     def whole(self) -> Generated:
         """Run until the text is finished, and return it."""
-        self.state.put_off_text()
+        self.state.defer_detokenization()
         for _ in self:
             pass
         return self.result()
@@ -119,16 +119,16 @@ class RequestsRun:
 
         A finished text is returned first, since the caller may compute the next request from it.
         """
-        given_first = bool(self.begun) and self.begun[0].state.ended
+        return_first = bool(self.begun) and self.begun[0].state.ended
         free = self._rows - sum(not run.state.ended for run in self.begun)
-        for request in islice(self._requests, 0 if given_first else free):
+        for request in islice(self._requests, 0 if return_first else free):
             state = self._scheduler.submit(request)
-            state.put_off_text()
+            state.defer_detokenization()
             self.begun.append(TextRun(state))
         return bool(self.begun)
 
     def end(self) -> None:
-        """Let the texts stay as far as they are written: others are begun in their place."""
+        """Stop all texts; keep the partial output."""
         self._over = True
         for run in self.begun:
             self._scheduler.cancel(run.state)

@@ -43,7 +43,7 @@ class TextStream:
         self._window = list(prompt[-CONTEXT:])  # tokens that influence how the next ones decode
         self._decoded = self._decode()  # the part of the window's text that was processed
         self._held = ""  # decoded, but may be the beginning of a stop string
-        self._unread: list[int] = []  # tokens to decode in `finish`
+        self._deferred: list[int] = []  # tokens to decode in `finish`
 
     def push(self, token: int) -> str:
         """Add the next token; return the new final text, which may be empty."""
@@ -58,26 +58,26 @@ class TextStream:
             self._decoded = self._decode()
         return self._certain(new)
 
-    def put_off(self, token: int) -> None:
-        """Add the next token and decode it in `finish`; stop strings are not searched before."""
-        self._unread.append(token)
+    def defer(self, token: int) -> None:
+        """Add the next token; it is decoded in `finish`, without a search for stop strings before."""
+        self._deferred.append(token)
 
     def branch(self) -> TextStream:
         """Return an independent stream that continues from here."""
         other = copy(self)
         other._window = list(self._window)
-        other._unread = list(self._unread)
+        other._deferred = list(self._deferred)
         return other
 
     def finish(self) -> str:
-        """Return the rest of the text after the last token: held-back text, and a partial character as it is."""
-        self._window += self._unread
-        self._unread.clear()
-        whole = self._decode()
-        new, self._decoded = whole[len(self._decoded) :], whole
-        text = self._certain(new) + self._held
+        """Return the rest of the text after the last token: held-back text, and a partial character as U+FFFD."""
+        self._window += self._deferred
+        self._deferred.clear()
+        text = self._decode()
+        new, self._decoded = text[len(self._decoded) :], text
+        rest = self._certain(new) + self._held
         self._held = ""
-        return text
+        return rest
 
     def _decode(self) -> str:
         if self._left_out is None:

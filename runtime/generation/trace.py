@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from intaglio.runtime.generation.text_stream import TextStream
-from intaglio.runtime.strategies import Written
+from intaglio.runtime.strategies import Emitted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,7 +21,7 @@ class Passage(NamedTuple):
     rolled_back: bool  # drafted in this place, and rejected
 
 
-def passages(tokenizer: Tokenizer, prompt: Sequence[int], trace: Sequence[Written], text: str) -> Iterator[Passage]:
+def passages(tokenizer: Tokenizer, prompt: Sequence[int], trace: Sequence[Emitted], text: str) -> Iterator[Passage]:
     """Yield the passages of `text`, generated after `prompt` (token ids), with the rejected drafts in between.
 
     The passages that were not rolled back add up to `text`; a stop string or end token is in none of them. A character

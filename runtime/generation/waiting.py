@@ -19,7 +19,7 @@ class WaitingRequests:
         self._changed = threading.Condition()
         self._queue: list[tuple[int, int, RequestState]] = []  # a heap of (-priority, arrival number, request)
         self._tokens = 0
-        self._ending: list[RequestState] = []  # cancelled or invalid, since the last call of `ending`
+        self._aborted: list[RequestState] = []  # cancelled or invalid, since the last call of `take_aborted`
         self._arrivals = 0
         self._woken = False
 
@@ -27,7 +27,7 @@ class WaitingRequests:
         return len(self._queue)
 
     def __bool__(self) -> bool:
-        return bool(self._queue or self._ending)
+        return bool(self._queue or self._aborted)
 
     def add(self, state: RequestState) -> None:
         """Add a request. Raises `BusyError` if the queue is full, `UsageError` for a prompt that never fits."""
@@ -49,27 +49,27 @@ class WaitingRequests:
             self._tokens += tokens
             self._changed.notify_all()
 
-    def end(self, state: RequestState) -> None:
-        """End a request, waiting or running, at the next call of `ending`; a waiting one leaves the queue at once."""
+    def abort(self, state: RequestState) -> None:
+        """Abort a request: `take_aborted` returns it; a waiting one leaves the queue at once."""
         with self._changed:
             left = [entry for entry in self._queue if entry[2] is not state]
             if len(left) < len(self._queue):
                 heapq.heapify(left)
                 self._queue = left
                 self._tokens -= len(state.prompt.tokens)
-            self._ending.append(state)
+            self._aborted.append(state)
             self._changed.notify_all()
 
-    def ending(self) -> list[RequestState]:
-        """Return the requests ended since the last call: cancelled or invalid."""
+    def take_aborted(self) -> list[RequestState]:
+        """Return the requests aborted since the last call: cancelled or invalid."""
         with self._changed:
-            ending, self._ending = self._ending, []
-            return ending
+            aborted, self._aborted = self._aborted, []
+            return aborted
 
-    def take(self, may_begin: Callable[[RequestState], bool]) -> RequestState | None:
-        """Remove and return the first request if it `may_begin`; otherwise None, and no other overtakes it."""
+    def take(self, may_admit: Callable[[RequestState], bool]) -> RequestState | None:
+        """Remove and return the first request if it `may_admit`; otherwise None, and no later one is returned."""
         with self._changed:
-            if not self._queue or not may_begin(self._queue[0][2]):
+            if not self._queue or not may_admit(self._queue[0][2]):
                 return None
             state = heapq.heappop(self._queue)[2]
             self._tokens -= len(state.prompt.tokens)

@@ -1,4 +1,4 @@
-"""A decoder in an event loop: one thread runs its scheduler, and tasks of the loop await the events of their texts."""
+"""A decoder in an event loop: one thread runs its scheduler, tasks of the loop await the events of their requests."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class DecoderWorker:
                     self._streams.pop(id(request), None)
                 raise
             stream.states.append(state)
-            if stream.closed:  # its reader went away meanwhile
+            if stream.closed:  # its client disconnected meanwhile
                 self.scheduler.cancel(state)
             with self._lock:
                 if self._ended:  # meanwhile, and this text may not have been failed
@@ -225,8 +225,8 @@ class DecoderWorker:
             self._streams.clear()
         reason = EngineError("the model was closed before the text was finished. Send the request again.")
         if self.failure is not None:
-            said = one_line(self.failure) or repr(self.failure)
-            reason = EngineError(f"the model has stopped, a bug in intaglio ({said}). Open it again.")
+            cause = one_line(self.failure) or repr(self.failure)
+            reason = EngineError(f"the model has stopped, a bug in intaglio ({cause}). Open it again.")
         found: list[tuple[GenerationStream, ChoiceEvent]] = []
         for _, stream, index in left:
             found += [(stream, ChoiceEvent(index, Failed(state, reason))) for state in stream.states[index : index + 1]]

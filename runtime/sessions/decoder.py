@@ -24,9 +24,9 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cache import KeyValueCache
+from intaglio.runtime.sessions.cached_rows import CachedRows, active_rows
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.limits import StepLimits
-from intaglio.runtime.sessions.rows import CachedRows, taking_part
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
 from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, dtypes_of
@@ -40,9 +40,9 @@ class DecoderSession(CachedRows, Closing):
     """A decoder and its cache, for a batch of sequences, one per row. A context manager.
 
     `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
-    step: `draft_logits[row]` [origins, drafts, vocab] are those of the row's last step. A graph with saturation exits
+    step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step. A graph with saturation exits
     uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
-    is that of the row's last step. Not thread-safe.
+    holds those of the row's last step. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
     end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no room;
@@ -116,7 +116,7 @@ class DecoderSession(CachedRows, Closing):
 
     def append(
         self,
-        texts: Sequence[Sequence[int]],
+        new_tokens: Sequence[Sequence[int]],
         wanted: Sequence[int],
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
@@ -124,34 +124,34 @@ class DecoderSession(CachedRows, Closing):
     ) -> list[Logits]:
         """Append tokens to the rows (possibly none to some); return the logits [wanted, vocab] at the end of each row.
 
-        texts   per row, its new tokens
-        wanted  per row, the number of logits, at most the number of its new tokens
-        trees   per row, the parents of its new tokens, see `token_tree`; empty for a plain sequence
-        origins per row, with `trees`, the indices of the new tokens to draft after, for a graph that drafts; by default
-                the last
-        copy    False: the next step may write over the logits that are returned
+        new_tokens  per row
+        wanted      per row, the number of logits, at most the number of its new tokens
+        trees       per row, the parents of its new tokens, see `token_tree`; empty for a plain sequence
+        origins     per row, with `trees`, the indices of the new tokens to draft after, for a graph that drafts; by
+                    default the last
+        copy        False: the next step may overwrite the returned logits
 
         Long inputs, except trees, are run in several steps. Raises `UsageError` as `step` does.
         """
-        counts = [len(tokens) for tokens in texts]
+        counts = [len(tokens) for tokens in new_tokens]
         self.check_lengths(counts)
         longest = max(counts)
         if longest == 1 or (longest and (trees or longest <= self._widest(counts))):
-            found = self._append(texts, counts, wanted, trees, origins)
+            found = self._append(new_tokens, counts, wanted, trees, origins)
             return [logits.copy() for logits in found] if copy else found
-        return self._append_in_pieces(texts, wanted)
+        return self._append_in_chunks(new_tokens, wanted)
 
-    def _append_in_pieces(self, texts: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
+    def _append_in_chunks(self, new_tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
         """Append sequences that are too long for one step: see `append`."""
-        found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in texts]
-        while longest := max(map(len, texts)):
-            width = min(longest, self._widest([*map(len, texts)]))
-            cuts = [max(len(tokens) - longest + width, 0) for tokens in texts]  # all end in the last step
-            pieces = [tokens[:cut] for tokens, cut in zip(texts, cuts, strict=True)]
-            texts = [tokens[cut:] for tokens, cut in zip(texts, cuts, strict=True)]
-            now = [max(count - len(rest), 0) for count, rest in zip(wanted, texts, strict=True)]
+        found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in new_tokens]
+        while longest := max(map(len, new_tokens)):
+            width = min(longest, self._widest([*map(len, new_tokens)]))
+            cuts = [max(len(tokens) - longest + width, 0) for tokens in new_tokens]  # all end in the last step
+            chunks = [tokens[:cut] for tokens, cut in zip(new_tokens, cuts, strict=True)]
+            new_tokens = [tokens[cut:] for tokens, cut in zip(new_tokens, cuts, strict=True)]
+            now = [max(count - len(rest), 0) for count, rest in zip(wanted, new_tokens, strict=True)]
             wanted = [count - here for count, here in zip(wanted, now, strict=True)]
-            for row, logits in enumerate(self._append(pieces, [*map(len, pieces)], now)):
+            for row, logits in enumerate(self._append(chunks, [*map(len, chunks)], now)):
                 found[row].append(logits.copy())
         return [np.concatenate(parts) for parts in found]
 
@@ -168,18 +168,18 @@ class DecoderSession(CachedRows, Closing):
 
     def _append(
         self,
-        texts: Sequence[Sequence[int]],
+        new_tokens: Sequence[Sequence[int]],
         counts: Sequence[int],
         wanted: Sequence[int],
         trees: Sequence[Sequence[int]] | None = None,
         origins: Sequence[Sequence[int]] | None = None,
     ) -> list[Logits]:
         """One step, of the rows from the first to the last that get tokens: see `append`."""
-        rows = taking_part(counts)
+        rows = active_rows(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
         buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
         for index, row in enumerate(rows):
-            tokens, count = texts[row], counts[row]
+            tokens, count = new_tokens[row], counts[row]
             if count == 1:  # of the most frequent step; its index of logits can only be 0
                 self.check_ids(tokens[0], tokens[0])
                 buffers.input_ids[index, 0] = tokens[0]
@@ -245,11 +245,11 @@ class DecoderSession(CachedRows, Closing):
         lengths = self.lengths[rows.start : rows.stop]
         self._reserve(max(lengths) + behind)
         shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
-        buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._further(shape))
+        buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._shared_buffers(shape))
         self._slots.place(buffers, lengths)
         return buffers
 
-    def _further(self, shape: Shape) -> dict[str, Buffer]:
+    def _shared_buffers(self, shape: Shape) -> dict[str, Buffer]:
         """The buffers of a step that are shared with other shapes."""
         attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
         return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
@@ -257,7 +257,7 @@ class DecoderSession(CachedRows, Closing):
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab].
 
-        The next step of this shape writes over them.
+        The next step of this shape overwrites them.
         """
         if buffers.draft_mask is not None:
             rows = buffers.shape.slice

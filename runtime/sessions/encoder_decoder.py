@@ -22,7 +22,7 @@ SOURCE_TOKENS = 32  # minimum capacity of source buffers
 
 
 class EncoderDecoderSession(DecoderSession):
-    """An encoder, a decoder and its cache. `read` the sources, then generate as with any decoder.
+    """An encoder, a decoder and its cache. `encode` the sources, then generate as with any decoder.
 
     A generated sequence begins with `encoder.decoder_start_token_id` in place of a prompt.
     """
@@ -30,23 +30,23 @@ class EncoderDecoderSession(DecoderSession):
     def __init__(
         self,
         engine: Engine,
-        reader: Engine,
+        encoder_engine: Engine,
         decoder: Decoder,
         encoder: Encoder,
         batch: int = 1,
         limit: int | None = None,
     ):
-        """`engine` runs the decoder, `reader` the encoder; the rest as in `DecoderSession`."""
+        """`engine` runs the decoder, `encoder_engine` the encoder; the rest as in `DecoderSession`."""
         super().__init__(engine, decoder, batch, limit)
-        self.reader, self.encoder = reader, encoder
-        self._rooms: dict[int, dict[str, Buffer]] = {}  # source buffers by their capacity in tokens
+        self.encoder_engine, self.encoder = encoder_engine, encoder
+        self._source_buffers: dict[int, dict[str, Buffer]] = {}  # source buffers by their capacity in tokens
         self._source_lengths = [0] * batch
-        self.read([[encoder.pad_token_id]])  # so that steps can run before there is a source
+        self.encode([[encoder.pad_token_id]])  # so that steps can run before there is a source
 
     @property
     def source_limit(self) -> int:
         """Maximum number of tokens of a source: of both engines, and for relative positions that of the decoder."""
-        axes = [engine.axes.get(SOURCE, Axis()).maximum for engine in (self.engine, self.reader)]
+        axes = [engine.axes.get(SOURCE, Axis()).maximum for engine in (self.engine, self.encoder_engine)]
         return min([self.decoder.max_positions, *filter(None, axes)])
 
     @classmethod
@@ -72,22 +72,24 @@ class EncoderDecoderSession(DecoderSession):
             )
         engine = open_engine(opened, target, threads, spinning)
         try:
-            reader = open_engine(opened, target, threads, spinning=False, graph=encoder.file)  # runs once per sequence
-            return cls(engine, reader, decoder, encoder, batch, limit)
+            encoder_engine = open_engine(
+                opened, target, threads, spinning=False, graph=encoder.file
+            )  # runs once per sequence
+            return cls(engine, encoder_engine, decoder, encoder, batch, limit)
         except BaseException:
             engine.close()
             raise
 
     def close(self) -> None:
         """Release both engines and the cache."""
-        self.reader.close()
-        for room in self._rooms.values():
-            for buffer in room.values():
+        self.encoder_engine.close()
+        for buffers in self._source_buffers.values():
+            for buffer in buffers.values():
                 self.engine.memory.release(buffer)
-        self._rooms.clear()
+        self._source_buffers.clear()
         super().close()
 
-    def read(self, sources: Sequence[Sequence[int]]) -> None:
+    def encode(self, sources: Sequence[Sequence[int]]) -> None:
         """Restart every row with a source from `sources` (token ids).
 
         If there are fewer sources than rows, the rest get padding only. Raises `UsageError` for a source without
@@ -96,22 +98,22 @@ class EncoderDecoderSession(DecoderSession):
         counts = [len(source) for source in sources]
         if not 1 <= len(counts) <= self.batch:
             raise UsageError(f"sources of {counts} tokens: expected 1 to {self.batch}, each of at least 1 token.")
-        crossed = self._encode([*sources, *[[]] * (self.batch - len(sources))], len(sources))
+        cross_kv = self._run_encoder([*sources, *[[]] * (self.batch - len(sources))], len(sources))
         self.rollback(0)
         self._source_lengths = [*counts, *[0] * (self.batch - len(counts))]
-        self._use_room(max(self._source_lengths))
+        self._use_capacity(max(self._source_lengths))
         for row in range(self.batch):
-            self._place(row, {name: array[row] for name, array in crossed.items()}, self._source_lengths[row])
+            self._place(row, {name: array[row] for name, array in cross_kv.items()}, self._source_lengths[row])
 
-    def read_row(self, row: int, source: Sequence[int]) -> None:
-        """Restart `row` with its own source; the other rows continue. Raises as `read` does."""
-        crossed = self._encode([source], 1)
+    def encode_row(self, row: int, source: Sequence[int]) -> None:
+        """Restart `row` with its own source; the other rows continue. Raises as `encode` does."""
+        cross_kv = self._run_encoder([source], 1)
         self.truncate(row, 0)
         self._source_lengths[row] = len(source)
-        self._use_room(max(self._source_lengths))
-        self._place(row, {name: array[0] for name, array in crossed.items()}, len(source))
+        self._use_capacity(max(self._source_lengths))
+        self._place(row, {name: array[0] for name, array in cross_kv.items()}, len(source))
 
-    def _encode(self, sources: Sequence[Sequence[int]], given: int) -> dict[str, Array]:
+    def _run_encoder(self, sources: Sequence[Sequence[int]], given: int) -> dict[str, Array]:
         """Encode `sources`, padded to the same length; the first `given` of them must have tokens."""
         counts = [len(source) for source in sources]
         if not all(counts[:given]):
@@ -122,45 +124,47 @@ class EncoderDecoderSession(DecoderSession):
             row[: len(source)] = source
         mask = np.arange(ids.shape[1]) < np.array(counts)[:, None]
         began = time.perf_counter()
-        crossed = self.reader.run({SOURCE_IDS.name: ids, SOURCE_MASK.name: mask})
+        cross_kv = self.encoder_engine.run({SOURCE_IDS.name: ids, SOURCE_MASK.name: mask})
         self.seconds += time.perf_counter() - began
-        return {**crossed, SOURCE_MASK.name: mask}
+        return {**cross_kv, SOURCE_MASK.name: mask}
 
-    def _use_room(self, tokens: int) -> None:
-        """Use source buffers for at least `tokens` tokens, keeping the present content.
+    def _use_capacity(self, tokens: int) -> None:
+        """Use source buffers for at least `tokens` tokens, keeping their content.
 
         There are buffers for only a few capacities, each twice the previous one, and they stay bound.
         """
-        room = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
-        room = min(room, self.engine.axes.get(SOURCE, Axis()).maximum or room)
-        if room == self._attended_tokens:
+        capacity = max(SOURCE_TOKENS, 1 << (tokens - 1).bit_length())
+        capacity = min(capacity, self.engine.axes.get(SOURCE, Axis()).maximum or capacity)
+        if capacity == self._attended_tokens:
             return
         memory, before = self.engine.memory, self._attended
-        if room not in self._rooms:
-            self._rooms[room] = {spec.name: memory.zeros(self._shape(spec, room), spec.dtype) for spec in self._specs}
-        shared = min(room, self._attended_tokens)
-        memory.fill(self._rooms[room][SOURCE_MASK.name], 0)
+        if capacity not in self._source_buffers:
+            self._source_buffers[capacity] = {
+                spec.name: memory.zeros(self._shape(spec, capacity), spec.dtype) for spec in self._specs
+            }
+        shared = min(capacity, self._attended_tokens)
+        memory.fill(self._source_buffers[capacity][SOURCE_MASK.name], 0)
         for spec in self._specs if before else ():
             part = self._part(spec, shared)
-            memory.copy(self._rooms[room][spec.name][part], before[spec.name][part])
-        self._attend(self._rooms[room], room)
+            memory.copy(self._source_buffers[capacity][spec.name][part], before[spec.name][part])
+        self._attend(self._source_buffers[capacity], capacity)
 
-    def _place(self, row: int, crossed: dict[str, Array], tokens: int) -> None:
-        """Copy `tokens` tokens of each array of `crossed` to the source buffers of `row`."""
+    def _place(self, row: int, cross_kv: dict[str, Array], tokens: int) -> None:
+        """Copy `tokens` tokens of each array of `cross_kv` to the source buffers of `row`."""
         memory = self.engine.memory
         memory.fill(self._attended[SOURCE_MASK.name][row], 0)  # the slots beyond hold earlier sources
         for spec in self._specs:
             part = self._part(spec, tokens)[1:]
-            memory.copy(self._attended[spec.name][(row, *part)], crossed[spec.name][part])
+            memory.copy(self._attended[spec.name][(row, *part)], cross_kv[spec.name][part])
 
     @property
     def _specs(self) -> list[TensorSpec]:
         """The decoder's inputs that come from the encoder."""
         return [spec for spec in self.engine.inputs if SOURCE in spec.shape]
 
-    def _shape(self, spec: TensorSpec, room: int) -> list[int]:
+    def _shape(self, spec: TensorSpec, capacity: int) -> list[int]:
         """The shape of one of these inputs."""
-        lengths: dict[int | str, int] = {"batch": self.batch, SOURCE: room}
+        lengths: dict[int | str, int] = {"batch": self.batch, SOURCE: capacity}
         return [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape]
 
     @staticmethod

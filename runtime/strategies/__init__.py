@@ -8,13 +8,13 @@ from intaglio.runtime.strategies.calm import Calm
 from intaglio.runtime.strategies.contract import (
     CachedModel,
     Calls,
+    Emitted,
+    EncodeSource,
     Forward,
     GeneratedSequence,
-    ReadSource,
     Seconds,
     Strategy,
     Tokens,
-    Written,
 )
 from intaglio.runtime.strategies.draft_tree import DraftTree, HiddenTransfer, Medusa
 from intaglio.runtime.strategies.ngram import NGram
@@ -41,14 +41,14 @@ __all__ = [
     "Calls",
     "Calm",
     "DraftTree",
+    "Emitted",
+    "EncodeSource",
     "Forward",
     "GeneratedSequence",
     "NGram",
     "Plain",
-    "ReadSource",
     "Seconds",
     "Speculative",
     "Strategy",
     "Tokens",
-    "Written",
 ]

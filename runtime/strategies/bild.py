@@ -1,4 +1,4 @@
-"""Big Little Decoder: a small model drafts, a large one reviews (Kim et al., thesis chapter 4, algorithm 5)."""
+"""Big Little Decoder: a draft model drafts, the target model verifies (Kim et al., thesis chapter 4, algorithm 5)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import largest_probability, surprise
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
-from intaglio.runtime.strategies.drafting import check_count, check_fits, settle
 from intaglio.runtime.strategies.options import option
+from intaglio.runtime.strategies.verification import check_count, check_fits, commit
 
 
 @dataclass(frozen=True)
 class BigLittleDecoder(Strategy):
-    """The small model drafts until it is not confident; the large one then reviews the draft and adds the next token.
+    """The draft model drafts until it is not confident; the target model verifies the draft and adds the next token.
 
-    The end of a text is reviewed too: a draft token that ends it, or is the last one, goes through a review first. The
-    ablations of section 4.3 are thresholds: with `rollback` infinity no draft is rejected; with `fallback` 0 the large
-    model runs only after `max_draft` tokens.
+    A draft token that ends the text, or is the last one, is verified too. The ablations of section 4.3 are thresholds:
+    with `rollback` infinity no draft is rejected; with `fallback` 0 the target model runs only after `max_draft`
+    tokens.
     """
 
     needs_draft: ClassVar[bool] = True
-    # The small model is not confident if its largest probability is below this (equation 4.2).
-    fallback: float = option(0.5, "fall back to the large model below this confidence")
+    # The draft model is not confident if its largest probability is below this (equation 4.2).
+    fallback: float = option(0.5, "fall back to the target model below this confidence")
     # Its token is rejected if -ln p_large(token) exceeds this (equation 4.3).
     rollback: float = option(2.0, "reject a draft token beyond this distance in nats, or inf")
-    max_draft: int = option(10, "maximum draft tokens between two reviews by the large model")
+    max_draft: int = option(10, "maximum draft tokens that the target model verifies in a pass")
 
     def __post_init__(self) -> None:
         if not 0 <= self.fallback <= 1:
@@ -36,9 +36,9 @@ class BigLittleDecoder(Strategy):
             raise UsageError(f"rollback {self.rollback}: expected 0 or more nats, or inf.")
         check_count("max draft", self.max_draft)
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` if the models do not take drafts of this length."""
-        check_fits("max draft", self.max_draft, large, small)
+        check_fits("max draft", self.max_draft, target, draft)
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
@@ -46,14 +46,14 @@ class BigLittleDecoder(Strategy):
         while True:
             draft: list[int] = []
             while len(draft) < min(self.max_draft, sequence.room - 1):
-                logits = yield sequence.small.follow(sequence.tokens + draft)
+                logits = yield sequence.draft_model.forward(sequence.tokens + draft)
                 if largest_probability(penalised(logits[-1], sequence.tokens + draft)) < self.fallback:
                     break
                 draft.append(choose(logits[-1], sequence.tokens + draft))
                 if sequence.ends_with(draft):
                     break
-            logits = yield sequence.large.follow(sequence.tokens + draft, len(draft) + 1)
-            reviewed = (penalised(logits[place], sequence.tokens + draft[:place]) for place in range(len(draft)))
-            far = (place for place, scores in enumerate(reviewed) if surprise(scores, draft[place]) > self.rollback)
-            kept = next(far, len(draft))
-            yield from settle(sequence, draft, kept, choose(logits[kept], sequence.tokens + draft[:kept]))
+            logits = yield sequence.target.forward(sequence.tokens + draft, len(draft) + 1)
+            verified = (penalised(logits[place], sequence.tokens + draft[:place]) for place in range(len(draft)))
+            far = (place for place, scores in enumerate(verified) if surprise(scores, draft[place]) > self.rollback)
+            accepted = next(far, len(draft))
+            yield from commit(sequence, draft, accepted, choose(logits[accepted], sequence.tokens + draft[:accepted]))

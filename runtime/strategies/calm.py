@@ -14,10 +14,10 @@ from typing import ClassVar
 from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
+from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.options import option
 
-AT_ONCE = -2.0  # a threshold that every cosine exceeds: for rows that take no part in a pass
+ALWAYS_EXIT = -2.0  # a threshold that every cosine exceeds: for idle rows
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,25 @@ class Calm(Strategy):
         if not 0 <= self.decay < math.inf:
             raise UsageError(f"decay {self.decay}: expected 0 or more, and less than inf.")
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` for a model without an exit after every block."""
-        if not large.decoder.saturation_exits:
+        if not target.decoder.saturation_exits:
             raise UsageError(
                 "strategy 'calm': the model has no exit after every block. Train it (intaglio train early-exit "
                 "--every-layer), export the result, and generate with that bundle."
             )
 
-    def threshold(self, written: int, most: int) -> float:
-        """Return the threshold of the cosine after `written` of at most `most` tokens (paper, section 5.2)."""
-        return min(max(0.9 * self.saturation + 0.1 * math.exp(-self.decay * written / most), 0.0), 1.0)
+    def threshold(self, generated: int, most: int) -> float:
+        """Return the threshold of the cosine after `generated` of at most `most` tokens (paper, section 5.2)."""
+        return min(max(0.9 * self.saturation + 0.1 * math.exp(-self.decay * generated / most), 0.0), 1.0)
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
-        model, most = sequence.large, sequence.room
+        model, most = sequence.target, sequence.room
         thresholds = model.session.exit_thresholds
-        for written in count():
-            thresholds[model.row] = self.threshold(written, most) if written else NEVER
-            logits = yield model.follow(sequence.tokens)
-            thresholds[model.row] = AT_ONCE  # the text may end with the token
+        for generated in count():
+            thresholds[model.row] = self.threshold(generated, most) if generated else NEVER
+            logits = yield model.forward(sequence.tokens)
+            thresholds[model.row] = ALWAYS_EXIT  # the text may end with the token
             sequence.counts.blocks += int(model.session.blocks_run[model.row][0])
-            yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
+            yield Emitted(sequence.sampler.choose(logits[-1], sequence.tokens), "large")

@@ -2,7 +2,7 @@
 
 A strategy is written for one sequence. It requests a forward pass of a model by yielding a `Forward`, and gets the
 logits as the value of that `yield`, valid until it yields the next one; it outputs tokens by yielding them as
-`Written`. The scheduler (runtime/generation) answers the requests of several sequences in one pass, and closes a
+`Emitted`. The scheduler (runtime/generation) answers the requests of several sequences in one pass, and closes a
 strategy when its sequence ends.
 """
 
@@ -20,7 +20,7 @@ from intaglio.runtime.generation.sampling import Sampler
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 
 NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer to a yield without logits, such as of a token
-Author = Literal["small", "large"]  # "small": the source of drafts, a model or not; "large": the target model
+Author = Literal["small", "large"]  # "small": the draft model, or another source of drafts; "large": the target model
 
 
 class Calls(msgspec.Struct):
@@ -52,8 +52,8 @@ class Counts(msgspec.Struct):
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     accepted: int = 0  # draft tokens that are in the text
     rolled_back: int = 0  # draft tokens that are not
-    blocks: int = 0  # blocks run for all written tokens together; 0: the strategy skips none
-    origins: int = 0  # positions after which the large model itself drafted, in all passes
+    blocks: int = 0  # blocks run for all emitted tokens together; 0: the strategy skips none
+    origins: int = 0  # positions after which the target model itself drafted, in all passes
 
     def called(self, author: Author, tokens: int, seconds: float, origins: int = 0) -> None:
         """Count a forward pass of a decoder."""
@@ -67,12 +67,12 @@ class Counts(msgspec.Struct):
             self.processed.small += tokens
             self.seconds.small += seconds
 
-    def read(self, author: Author, seconds: float) -> None:
+    def encoded(self, author: Author, seconds: float) -> None:
         """Count the time of an encoder."""
         setattr(self.seconds, author, getattr(self.seconds, author) + seconds)
 
 
-class Written(NamedTuple):
+class Emitted(NamedTuple):
     """A token: the next one of the sequence, or a rejected draft token."""
 
     token: int
@@ -94,7 +94,7 @@ class Forward(NamedTuple):
     origins: Sequence[int] = ()  # places of the tree's tokens after which a self-drafting model computes drafts
 
 
-class ReadSource(NamedTuple):
+class EncodeSource(NamedTuple):
     """A request to run the encoder of an encoder-decoder on the source of the sequence."""
 
     model: CachedModel
@@ -113,8 +113,8 @@ class CachedModel:
         """Number of tokens of the sequence in the cache."""
         return self.session.lengths[self.row]
 
-    def follow(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
-        """Request a pass over those of `tokens`, the whole sequence, that are not in the cache yet.
+    def forward(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
+        """Request a pass over the tokens that are not in the cache yet; `tokens`: the whole sequence.
 
         The answer is the logits [wanted, vocab] after the last `wanted` tokens.
         """
@@ -144,20 +144,20 @@ class CachedModel:
 
 @dataclass
 class GeneratedSequence:
-    """A sequence being generated. The scheduler appends the written tokens to `tokens`, and updates `counts`."""
+    """A sequence being generated. The scheduler appends the emitted tokens to `tokens`, and updates `counts`."""
 
-    tokens: list[int]  # the prompt and the tokens written after it
-    room: int  # tokens that may still be written; at least 1 while the strategy runs
+    tokens: list[int]  # the prompt and the tokens generated after it
+    room: int  # tokens that may still be generated; at least 1 while the strategy runs
     ends: frozenset[int]  # tokens that end the sequence
     sampler: Sampler
-    large: CachedModel  # the target model; its cache may hold a prefix of the prompt
+    target: CachedModel  # the target model; its cache may hold a prefix of the prompt
     source: Sequence[int] = ()  # the encoder's input, for an encoder-decoder
     draft: CachedModel | None = None  # the draft model, for strategies that use one
     counts: Counts = field(default_factory=Counts)
     needs_logits: bool = False  # whether each token needs logits, as their log-probabilities are recorded
 
     @property
-    def small(self) -> CachedModel:
+    def draft_model(self) -> CachedModel:
         """The draft model of a strategy that needs one."""
         assert self.draft is not None, "only strategies with needs_draft use it"
         return self.draft
@@ -175,7 +175,7 @@ class GeneratedSequence:
         return self.sampler.count_allowed(self.tokens, draft) == len(draft)
 
 
-Steps = Generator[Forward | Written, Logits, None]
+Steps = Generator[Forward | Emitted, Logits, None]
 
 
 class Strategy(ABC):
@@ -183,15 +183,15 @@ class Strategy(ABC):
 
     needs_draft: ClassVar[bool | None]  # None: a draft model is optional
     measures: ClassVar[bool] = False  # `prepare` runs the models, so no sequence may be in their caches
-    whole_passes: ClassVar[bool] = True  # False: written tokens do not run through all blocks of the model
+    whole_passes: ClassVar[bool] = True  # False: generated tokens do not run through all blocks of the model
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:  # noqa: B027  most do not need it
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:  # noqa: B027  most do not need it
         """Check or measure the models, once, before the first sequence. Raises `UsageError` if they do not fit."""
 
     @abstractmethod
     def write(self, sequence: GeneratedSequence) -> Steps:
         """Generate tokens without end; the scheduler closes this generator when the sequence ends, after any token.
 
-        A token yielded as `Written`, unless marked as rolled back, is final. All final tokens are yielded before the
+        A token yielded as `Emitted`, unless marked as rolled back, is final. All final tokens are yielded before the
         next forward pass is requested.
         """

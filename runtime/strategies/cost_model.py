@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from intaglio.runtime.sessions.decoder import DecoderSession
 
-LONGEST = 12  # maximum draft tokens for which steps of the large model are measured
+LONGEST = 12  # maximum draft tokens for which steps of the target model are measured
 CONTEXT = 32  # tokens in the caches during the measurement
 REPEATS = 5
 SLACK = 1.25  # factor by which a time may be inconsistent with its neighbours before it is measured again
@@ -21,43 +21,43 @@ ROUNDS = 4  # maximum rounds of measurements
 class StepTimes:
     """Seconds per step of the models, at the batch size they were opened with."""
 
-    small: float  # a step of the draft model; 0 without one
-    large: tuple[float, ...]  # 1, 2, 3, ... tokens of the large model at once
+    draft: float  # a step of the draft model; 0 without one
+    target: tuple[float, ...]  # 1, 2, 3, ... tokens of the target model at once
 
     @classmethod
-    def measure(cls, large: DecoderSession, small: DecoderSession | None, longest: int = LONGEST) -> StepTimes:
+    def measure(cls, target: DecoderSession, draft: DecoderSession | None, longest: int = LONGEST) -> StepTimes:
         """Measure the median step times, in a fraction of a second; the caches are empty afterwards.
 
         `longest`: maximum draft tokens, reduced to what the models' limits leave room for.
         """
-        limit = min(session.limit for session in (large, small) if session)
+        limit = min(session.limit for session in (target, draft) if session)
         context = min(CONTEXT, max(limit - longest - 1, 1))
         longest = max(min(longest, limit - context - 1), 0)
-        drafting = _step_times(small, context, min(longest + 1, 2))[0] if small else 0.0
-        return cls(drafting, _step_times(large, context, longest + 1))
+        drafting = _step_times(draft, context, min(longest + 1, 2))[0] if draft else 0.0
+        return cls(drafting, _step_times(target, context, longest + 1))
 
     @property
     def longest(self) -> int:
         """The longest measured draft, in tokens."""
-        return len(self.large) - 1
+        return len(self.target) - 1
 
     def speedup(self, chances: Sequence[float]) -> float:
-        """Return the expected speedup of a draft over the large model alone.
+        """Return the expected speedup of a draft over the target model alone.
 
         `chances`: for each of the n draft tokens, the probability that it and all before it are accepted. The draft
-        gives 1 + sum(chances) tokens, in the time of n small steps and one large step over n + 1 tokens. The speedup is
-        at most 1 + sum(chances): a pass with drafts takes at least as long as one without.
+        gives 1 + sum(chances) tokens, in the time of n draft steps and one target step over n + 1 tokens. The speedup
+        is at most 1 + sum(chances): a pass with drafts takes at least as long as one without.
         """
         drafted = len(chances)
-        slower = max(drafted * self.small + self.large[drafted], self.large[0])
-        return (1 + sum(chances)) * self.large[0] / slower
+        slower = max(drafted * self.draft + self.target[drafted], self.target[0])
+        return (1 + sum(chances)) * self.target[0] / slower
 
     def best_window(self, chances: Sequence[float]) -> int:
-        """Return how many of the first draft tokens to review for the highest speedup: 0 if drafting is slower."""
+        """Return how many of the first draft tokens to verify for the highest speedup: 0 if drafting is slower."""
         return max(range(min(len(chances), self.longest) + 1), key=lambda window: self.speedup(chances[:window]))
 
-    def kept_alike(self, acceptance: float) -> list[float]:
-        """Return the chances in the longest draft at a constant acceptance rate.
+    def acceptance_powers(self, acceptance: float) -> list[float]:
+        """Return the powers of an acceptance rate: the chances in the longest draft, if the rate is constant.
 
         1 plus the sum of the first w is (1 - a^(w+1)) / (1 - a), equation 1 of Leviathan et al. 2023.
         """

@@ -3,8 +3,8 @@
 Each pass returns the model's own distribution after every token of the tree. The path that the model agrees with is
 accepted, and the drafts after its last token form the next tree (Hidden Transfer, section 3.4). The paper drafts after
 every token of the tree; here only after the few that are likely to be the last of the path, because on a CPU the pseudo
-states of the others cost more time than they save. Paths are also extended with copies of what followed their last
-tokens earlier in the text: the model drafts two or three tokens ahead, a copy is as long as the repetition.
+states of the others cost more time than they save. Paths are also extended with n-gram drafts, copied
+from earlier in the text: the model drafts two or three tokens ahead, an n-gram draft is as long as the repetition.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import softmax
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.token_tree import depths
-from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
-from intaglio.runtime.strategies.copies import Copies
-from intaglio.runtime.strategies.drafting import check_count, check_probability
+from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
+from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.options import option
 from intaglio.runtime.strategies.tree_growth import Tree, grow
+from intaglio.runtime.strategies.verification import check_count, check_probability
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class DraftTree(Strategy):
         if self.typical is not None:
             check_probability("typical", self.typical)
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` for a model that does not draft this way."""
-        if large.decoder.draft_kind != self.kind:
-            drafts = f"drafts with {large.decoder.draft_kind}" if large.decoder.draft_kind else "has no drafts"
+        if target.decoder.draft_kind != self.kind:
+            drafts = f"drafts with {target.decoder.draft_kind}" if target.decoder.draft_kind else "has no drafts"
             raise UsageError(
                 f"strategy {self.kind!r}: the bundle's model {drafts}. "
                 f"Train it (intaglio train {self.kind}), export the result, and generate with that bundle."
             )
-        most = large.engine.axes.get("drafting", Axis()).maximum
+        most = target.engine.axes.get("drafting", Axis()).maximum
         if most is not None and self.draft_positions > most:
             raise UsageError(
                 f"draft positions {self.draft_positions}: the engine drafts after at most {most} tokens at a time."
@@ -73,27 +73,27 @@ class DraftTree(Strategy):
         return self.write_trees(sequence, len)
 
     def write_trees(self, sequence: GeneratedSequence, enough: Callable[[Sequence[float]], int]) -> Steps:
-        """Generate. `enough`: returns how many of a tree's tokens to review, given their chances of acceptance."""
-        large, sampler = sequence.large, sequence.sampler
-        copies = Copies(self.ngram)
-        logits = yield large.follow(sequence.tokens)
-        token, drafts = sampler.choose(logits[0], sequence.tokens), large.drafts[0]
+        """Generate. `enough`: returns how many of a tree's tokens to verify, given their chances of acceptance."""
+        target, sampler = sequence.target, sequence.sampler
+        drafter = NgramDrafter(self.ngram)
+        logits = yield target.forward(sequence.tokens)
+        token, drafts = sampler.choose(logits[0], sequence.tokens), target.drafts[0]
         while True:
-            yield Written(token, "large")
-            copies.read(sequence.tokens)
-            most = min(self.tree, sequence.room - 1, large.tree_room(self.draft_positions) - 1)
-            tree = grow(token, drafts, most, self.min_draft_prob, copies, sequence.allows)
+            yield Emitted(token, "large")
+            drafter.extend(sequence.tokens)
+            most = min(self.tree, sequence.room - 1, target.tree_room(self.draft_positions) - 1)
+            tree = grow(token, drafts, most, self.min_draft_prob, drafter, sequence.allows)
             tree = tree.first(enough(tree.chances[1:]))
             origins, start = tree.likely_ends(self.draft_positions), len(sequence.tokens) - 1
-            logits = yield large.append_tree(sequence.tokens[:start], tree.tokens, tree.parents, origins)
+            logits = yield target.append_tree(sequence.tokens[:start], tree.tokens, tree.parents, origins)
             path, token = self._walk(sequence, tree, logits)
-            large.keep(start, path)
-            copies.observe([*(tree.tokens[place] for place in path[1:]), token])
-            drafts = drafts_after(path, origins, large.drafts)
+            target.keep(start, path)
+            drafter.observe([*(tree.tokens[place] for place in path[1:]), token])
+            drafts = drafts_after(path, origins, target.drafts)
             ahead = depths(tree.parents)
             # By depth, rejected tokens first: a trace shows them in the place of the accepted one.
             for place in sorted(range(1, len(ahead)), key=lambda place: (ahead[place], place in path)):
-                yield Written(tree.tokens[place], "small", rolled_back=place not in path)
+                yield Emitted(tree.tokens[place], "small", rolled_back=place not in path)
 
     def _walk(self, sequence: GeneratedSequence, tree: Tree, logits: Logits) -> tuple[list[int], int]:
         """Return the places of the accepted path, from the root on, and the token that the model chooses after it."""

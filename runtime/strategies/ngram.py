@@ -1,4 +1,4 @@
-"""N-gram drafting: drafts are copied from the text itself."""
+"""N-gram drafting: draft tokens are copied from the text itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import ClassVar
 
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
-from intaglio.runtime.strategies.copies import Copies
-from intaglio.runtime.strategies.drafting import check_count, check_fits, check_probability, settle, verify
+from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.options import option
+from intaglio.runtime.strategies.verification import check_count, check_fits, check_probability, commit, verify
 
 
 @dataclass(frozen=True)
 class NGram(Strategy):
     """Copies drafts from the text itself, or from the encoder's input; no second model is needed.
 
-    Only tokens likely to be accepted, judged by earlier drafts, are drafted, as reviewing a wrong one costs time. The
+    Only tokens likely to be accepted, judged by earlier drafts, are drafted, as verifying a wrong one costs time. The
     text has the same distribution as without drafts, see `verify`.
     """
 
@@ -31,9 +31,9 @@ class NGram(Strategy):
         check_count("window", self.window)
         check_probability("min draft prob", self.min_draft_prob)
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` if the models do not take drafts of this length."""
-        check_fits("window", self.window, large, small)
+        check_fits("window", self.window, target, draft)
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
@@ -45,14 +45,14 @@ class NGram(Strategy):
 def copy_ahead(sequence: GeneratedSequence, ngram: int, most: int, enough: Callable[[Sequence[float]], int]) -> Steps:
     """Generate with drafts of at most `most` tokens, copied from an earlier occurrence of the last `ngram` or fewer.
 
-    `enough`: returns how many draft tokens to review, given the chances that each and all before it are accepted.
+    `enough`: returns how many draft tokens to verify, given the chances that each and all before it are accepted.
     """
-    copies = Copies(ngram)
+    drafter = NgramDrafter(ngram)
     while True:
-        copies.read([*sequence.source, *sequence.tokens])
-        draft, chances = copies.chain(min(most, sequence.room - 1))
+        drafter.extend([*sequence.source, *sequence.tokens])
+        draft, chances = drafter.chain(min(most, sequence.room - 1))
         draft = sequence.allowed_draft(draft[: enough(chances)])
-        logits = yield sequence.large.follow(sequence.tokens + draft, len(draft) + 1)
-        kept, token = verify(sequence, draft, [None] * len(draft), logits)
-        copies.observe([*draft[:kept], token])
-        yield from settle(sequence, draft, kept, token)
+        logits = yield sequence.target.forward(sequence.tokens + draft, len(draft) + 1)
+        accepted, token = verify(sequence, draft, [None] * len(draft), logits)
+        drafter.observe([*draft[:accepted], token])
+        yield from commit(sequence, draft, accepted, token)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy, Written
+from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
 
 # Tokens that the model reads together instead of one after the other. In a batch, all rows of a pass are as wide.
 MAX_FORCED = 8
@@ -24,16 +24,16 @@ class Plain(Strategy):
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         while True:
-            logits = yield sequence.large.follow(sequence.tokens)
-            yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
+            logits = yield sequence.target.forward(sequence.tokens)
+            yield Emitted(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
             yield from _forced(sequence)
 
 
-def _forced(sequence: GeneratedSequence) -> Iterator[Written]:
+def _forced(sequence: GeneratedSequence) -> Iterator[Emitted]:
     """Yield the next tokens as long as the constraint allows only one."""
     if sequence.needs_logits:
         return
     for _ in range(MAX_FORCED):
         if (token := sequence.sampler.forced(sequence.tokens)) is None:
             return
-        yield Written(token, "large")
+        yield Emitted(token, "large")

@@ -1,4 +1,4 @@
-"""Speculative sampling: a small model drafts, and the large model's distribution is preserved."""
+"""Speculative sampling: a draft model drafts, and the target model's distribution is preserved."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import ClassVar
 from intaglio.runtime.generation.sampling import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
-from intaglio.runtime.strategies.drafting import check_count, check_fits, settle, verify
 from intaglio.runtime.strategies.options import option
-from intaglio.runtime.strategies.windows import AdaptiveWindow, FixedWindow, Window
+from intaglio.runtime.strategies.verification import check_count, check_fits, commit, verify
+from intaglio.runtime.strategies.windows import AdaptiveWindow, DraftWindow, FixedWindow
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,26 @@ class Speculative(Strategy):
         if self.window is not None:
             check_count("window", self.window)
 
-    def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
+    def prepare(self, target: DecoderSession, draft: DecoderSession | None) -> None:
         """See `Strategy`. Raises `UsageError` if the models do not take drafts of this length."""
-        check_fits("window", self.window or 0, large, small)
+        check_fits("window", self.window or 0, target, draft)
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         return speculate(sequence, FixedWindow(self.window) if self.window else AdaptiveWindow())
 
 
-def speculate(sequence: GeneratedSequence, window: Window) -> Steps:
+def speculate(sequence: GeneratedSequence, window: DraftWindow) -> Steps:
     """Generate with the number of draft tokens that `window` returns."""
     while True:
         draft: list[int] = []
-        proposals: list[Probabilities] = []
+        draft_probs: list[Probabilities] = []
         size = min(window.size(), sequence.room - 1)
         while len(draft) < size and not sequence.ends_with(draft):
-            logits = yield sequence.small.follow(sequence.tokens + draft)
-            proposals.append(sequence.sampler.distribution(logits[-1], sequence.tokens + draft))
-            draft.append(sequence.sampler.draw(proposals[-1]))
-        logits = yield sequence.large.follow(sequence.tokens + draft, len(draft) + 1)
-        kept, token = verify(sequence, draft, proposals, logits)
-        window.observe(len(draft), kept)
-        yield from settle(sequence, draft, kept, token)
+            logits = yield sequence.draft_model.forward(sequence.tokens + draft)
+            draft_probs.append(sequence.sampler.distribution(logits[-1], sequence.tokens + draft))
+            draft.append(sequence.sampler.draw(draft_probs[-1]))
+        logits = yield sequence.target.forward(sequence.tokens + draft, len(draft) + 1)
+        accepted, token = verify(sequence, draft, draft_probs, logits)
+        window.observe(len(draft), accepted)
+        yield from commit(sequence, draft, accepted, token)

@@ -1,4 +1,4 @@
-"""Grow draft trees from a model's drafts and from copies of the text, most probable tokens first."""
+"""Grow draft trees from a model's drafts and from n-gram drafts, most probable tokens first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from intaglio.runtime.generation.sampling import likeliest
 from intaglio.runtime.sessions.decoder import Logits
-from intaglio.runtime.strategies.copies import Copies
+from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 
 COPIED = -1  # the rank of a copied token, which is not a draft of the model
 
@@ -42,7 +42,7 @@ def grow(
     drafts: Logits,
     most: int,
     least: float,
-    copies: Copies,
+    drafter: NgramDrafter,
     allows: Callable[[Sequence[int]], bool] = lambda path: True,
 ) -> Tree:
     """Build the tree of `root` and the most probable paths after it.
@@ -50,7 +50,7 @@ def grow(
     drafts  [steps, vocab], logits of the tokens after `root`; steps are assumed to be independent
     most    maximum number of tokens besides `root`
     least   minimum chance of a path
-    copies  proposals after the text and each path; a token both drafted and copied has the higher of the two chances
+    drafter proposes tokens after the text and each path; a token from both sources has the higher of the two chances
     allows  whether a path after `root` may be in the tree
     """
     steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
@@ -66,8 +66,8 @@ def grow(
 
     def branch(parent: int) -> None:
         draft(parent, 0)
-        if copy := copies.after(paths[parent]):
-            heapq.heappush(ahead, (-tree.chances[parent] * copy.chance, parent, copy.token, COPIED))
+        if copied := drafter.after(paths[parent]):
+            heapq.heappush(ahead, (-tree.chances[parent] * copied.chance, parent, copied.token, COPIED))
 
     branch(0)
     while ahead and len(tree.tokens) <= most:

@@ -13,20 +13,20 @@ MEMORY = 0.9  # weight of the previous estimate in the running mean of the accep
 LOOK_AGAIN = 32  # tokens without a draft after which a draft of one token is tried
 
 
-def learn(chance: float, kept: bool) -> float:
+def learn(chance: float, accepted: bool) -> float:
     """Update the estimated chance of acceptance with one observation: a running mean."""
-    return MEMORY * chance + (1 - MEMORY) * kept
+    return MEMORY * chance + (1 - MEMORY) * accepted
 
 
-class Window(Protocol):
+class DraftWindow(Protocol):
     """Decides how many tokens to draft next in one sequence."""
 
     def size(self) -> int:
         """Return the number of tokens to draft now, 0 for none."""
         ...
 
-    def observe(self, drafted: int, kept: int) -> None:
-        """Learn from a review."""
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Learn from a verified draft."""
         ...
 
 
@@ -37,11 +37,11 @@ class FixedWindow:
     tokens: int
 
     def size(self) -> int:
-        """See `Window`."""
+        """See `DraftWindow`."""
         return self.tokens
 
-    def observe(self, drafted: int, kept: int) -> None:
-        """See `Window`."""
+    def observe(self, drafted: int, accepted: int) -> None:
+        """See `DraftWindow`."""
 
 
 @dataclass
@@ -51,12 +51,12 @@ class AdaptiveWindow:
     tokens: int = FIRST
 
     def size(self) -> int:
-        """See `Window`."""
+        """See `DraftWindow`."""
         return self.tokens
 
-    def observe(self, drafted: int, kept: int) -> None:
-        """See `Window`."""
-        self.tokens = min(self.tokens + 2, MOST) if kept == drafted else max(self.tokens - 1, 1)
+    def observe(self, drafted: int, accepted: int) -> None:
+        """See `DraftWindow`."""
+        self.tokens = min(self.tokens + 2, MOST) if accepted == drafted else max(self.tokens - 1, 1)
 
 
 @dataclass
@@ -68,13 +68,13 @@ class CostWindow:
     waited: int = 0  # tokens since the last draft
 
     def size(self) -> int:
-        """See `Window`. If drafting could be faster at a higher acceptance rate, it is tried again now and then."""
-        if window := self.times.best_window(self.times.kept_alike(self.acceptance)):
+        """See `DraftWindow`. If drafting could be faster at a higher acceptance rate, it is tried again at times."""
+        if window := self.times.best_window(self.times.acceptance_powers(self.acceptance)):
             return window
-        return int(self.waited >= LOOK_AGAIN and self.times.best_window(self.times.kept_alike(1.0)) > 0)
+        return int(self.waited >= LOOK_AGAIN and self.times.best_window(self.times.acceptance_powers(1.0)) > 0)
 
-    def observe(self, drafted: int, kept: int) -> None:
-        """See `Window`. The first rejected token counts; those after it carry no information."""
+    def observe(self, drafted: int, accepted: int) -> None:
+        """See `DraftWindow`. The first rejected token counts; those after it carry no information."""
         self.waited = 0 if drafted else self.waited + 1
-        for place in range(min(kept + 1, drafted)):
-            self.acceptance = learn(self.acceptance, place < kept)
+        for place in range(min(accepted + 1, drafted)):
+            self.acceptance = learn(self.acceptance, place < accepted)

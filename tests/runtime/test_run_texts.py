@@ -119,7 +119,7 @@ def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"activation": "tanh"}, "activation 'tanh', expected one of softmax, sigmoid, identity"),
         ({"labels": ["one"]}, "1 labels, expected 2, one per class"),
@@ -127,12 +127,12 @@ def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
     ],
 )
 def test_a_classifier_that_contradicts_itself_is_refused_before_it_runs(
-    changes: dict[str, Any], said: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+    changes: dict[str, Any], message: str, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     edit(tmp_path / "bundle", changes)
-    with pytest.raises(BundleError, match=said):
+    with pytest.raises(BundleError, match=message):
         TextRunner(Bundle.open(tmp_path / "bundle"))
 
 
@@ -141,7 +141,7 @@ g (int64[batch, sequence] input_ids) => (float[batch, N] OUTPUT) { NODE }"""
 
 
 @pytest.mark.parametrize(
-    ("task", "output", "node", "said"),
+    ("task", "output", "node", "message"),
     [
         ("encode", "last_hidden_state", "OUTPUT = Cast<to=1>(input_ids)", "no input attention_mask, which the task"),
         ("classify", "logits", "OUTPUT = Cast<to=1>(input_ids)", r"logits: got float32 \[1, 3\], expected floats"),
@@ -151,7 +151,7 @@ g (int64[batch, sequence] input_ids) => (float[batch, N] OUTPUT) { NODE }"""
     ],
 )  # fmt: skip
 def test_a_graph_that_returns_another_shape_than_its_task_reads_is_refused(
-    task: str, output: str, node: str, said: str, tiny_bundle: Path, tmp_path: Path
+    task: str, output: str, node: str, message: str, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     model = onnx.parser.parse_model(GRAPH.replace("NODE", node).replace("OUTPUT", output))
     with create(tmp_path / "b") as draft:
@@ -162,10 +162,10 @@ def test_a_graph_that_returns_another_shape_than_its_task_reads_is_refused(
             dtype="float32", inputs=[TensorSpec("input_ids", "int64", ("batch", "sequence"))],
             outputs=[TensorSpec(output, "float32", ("batch", "N"))], labels=["one", "two"],
         )  # fmt: skip
-    if not said:
+    if not message:
         assert len(list(run(tmp_path / "b", ["a", "b c"]))) == 2
         return
-    with pytest.raises((BundleError, EngineError), match=said):
+    with pytest.raises((BundleError, EngineError), match=message):
         list(run(tmp_path / "b", ["a"]))
 
 

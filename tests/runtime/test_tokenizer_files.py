@@ -74,6 +74,6 @@ def test_a_file_of_one_giant_word_ends_soon(
         "run": [tiny_bundle, "--input", path],
     }[verb]
     start = time.process_time()
-    code, _, said = intaglio(verb, *arguments)
-    assert code == 2 and "of 20000000 characters" in said
+    code, _, message = intaglio(verb, *arguments)
+    assert code == 2 and "of 20000000 characters" in message
     assert time.process_time() - start < 10

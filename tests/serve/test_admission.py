@@ -49,7 +49,7 @@ def answer(connection: socket.socket) -> str:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "reason"),
     [
         (b"{", 400, "not valid JSON"),
         (b"", 400, "not valid JSON"),
@@ -68,10 +68,10 @@ def answer(connection: socket.socket) -> str:
         (b'{"model": "lm", "prompt": "a", "\\u001b[31m": 1}', 400, "is not supported"),
     ],
 )
-def test_a_broken_body_is_answered_with_an_error(server: Served, body: bytes, status: int, said: str) -> None:
+def test_a_broken_body_is_answered_with_an_error(server: Served, body: bytes, status: int, reason: str) -> None:
     found, error = server.post("/v1/completions", body)
     assert found == status
-    assert said in error["error"]["message"]
+    assert reason in error["error"]["message"]
     assert "a bug in intaglio" not in error["error"]["message"]
 
 
@@ -241,9 +241,9 @@ def test_running_requests_are_finished_after_sigterm(chat_models: tuple[Path, Pa
             reasons = [choice.finish_reason for chunk in stream for choice in chunk.choices]
             assert reasons[-1] == "length"
         assert running.process.wait(60) == 0
-    said = "".join(running.log)
-    assert "shutting down: no new requests, 1 running texts have 30 seconds to finish" in said
-    assert "Traceback" not in said
+    log = "".join(running.log)
+    assert "shutting down: no new requests, 1 running texts have 30 seconds to finish" in log
+    assert "Traceback" not in log
 
 
 def test_requests_that_run_beyond_the_grace_period_end_with_an_error(chat_models: tuple[Path, Path]) -> None:
@@ -271,7 +271,7 @@ def test_a_killed_server_breaks_the_connection_and_leaves_the_bundle_whole(chat_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["x={bundle}", "x={bundle}"], "two bundles are named 'x'"),
         (["{bundle}", "--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
@@ -284,11 +284,11 @@ def test_a_killed_server_breaks_the_connection_and_leaves_the_bundle_whole(chat_
         (["no-such-bundle"], "no-such-bundle"),
     ],
 )
-def test_wrong_options_are_one_line(intaglio: Any, tiny_decoder: Path, arguments: list[Any], said: str) -> None:
+def test_wrong_options_are_one_line(intaglio: Any, tiny_decoder: Path, arguments: list[Any], reason: str) -> None:
     given = [str(each).replace("{bundle}", str(tiny_decoder)) for each in arguments]
     code, _, error = intaglio("serve", *given, "--port", 0)
     assert code == 2
-    assert said in error
+    assert reason in error
     assert error.count("\n") == 1
 
 

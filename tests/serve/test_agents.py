@@ -160,7 +160,7 @@ def test_what_was_said_before_is_part_of_the_question(client: openai.OpenAI, mod
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_error"),
     [
         ({"messages": [*QUESTION, {"role": "assistant", "content": "42"}]}, "answers a message of the user"),
         ({"temperature": 0.7}, "temperature: an agent has its own"),
@@ -171,9 +171,9 @@ def test_what_was_said_before_is_part_of_the_question(client: openai.OpenAI, mod
     ],
 )
 def test_what_an_agent_does_not_read_is_refused(
-    client: openai.OpenAI, model: ScriptedServer, options: dict[str, Any], said: str
+    client: openai.OpenAI, model: ScriptedServer, options: dict[str, Any], expected_error: str
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match=said):
+    with pytest.raises(openai.BadRequestError, match=expected_error):
         ask(client, model, ANSWERED, **options)
 
 
@@ -261,7 +261,7 @@ def test_a_shutdown_ends_a_run_with_an_error_after_the_grace(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_error"),
     [
         ("model: lm\ntools: [calculate]", "object missing required field name"),
         ("name: a\nmodel: lm\ntools: calculate", "tools: expected array, got str"),
@@ -276,9 +276,9 @@ def test_a_shutdown_ends_a_run_with_an_error_after_the_grace(
         ("a: !!python/object/apply:os.system [ls]", "not YAML or JSON"),
     ],
 )
-def test_a_description_that_is_wrong_names_the_field(text: str, said: str, tmp_path: Path) -> None:
+def test_a_description_that_is_wrong_names_the_field(text: str, expected_error: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(UsageError, match=rf"^--agent .*a\.yaml: .*{said}"):
+    with pytest.raises(UsageError, match=rf"^--agent .*a\.yaml: .*{expected_error}"):
         read_description(tmp_path / "a.yaml")
 
 
@@ -286,12 +286,12 @@ def test_a_description_is_checked_against_the_bundles_before_they_are_opened() -
     bundles = {"lm": Path("lm")}
     given = {"name": "a", "model": "lm", "tools": ["calculate"]}
     check_descriptions([AgentDescription(**given)], bundles)  # type: ignore[arg-type]
-    for fields, said in (
+    for fields, expected_error in (
         ({"name": "lm"}, "agent 'lm': the name is taken"),
         ({"model": "ml"}, "agent 'a': model 'ml', expected one of lm, or a URL"),
         ({"model_name": "x"}, "agent 'a': model_name is for a model at a URL"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=expected_error):
             check_descriptions([AgentDescription(**{**given, **fields})], bundles)  # type: ignore[arg-type]
 
 

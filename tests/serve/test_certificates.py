@@ -13,7 +13,7 @@ from intaglio.serve.server import serve
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("pipe", "is a pipe, expected a regular file. Give PEM files."),
         ("/dev/zero", "is a device, expected a regular file. Give PEM files."),
@@ -23,7 +23,7 @@ from intaglio.serve.server import serve
         ("large", "expected at most 1048576. Give PEM files."),
     ],
 )
-def test_what_is_no_certificate_is_one_line_at_once(kind: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_certificate_is_one_line_at_once(kind: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / kind
     if kind == "pipe":
         os.mkfifo(path)
@@ -35,5 +35,5 @@ def test_what_is_no_certificate_is_one_line_at_once(kind: str, said: str, tmp_pa
     with pytest.raises(UsageError) as refused:
         serve(["no-such-bundle"], tls_cert=path, tls_key=path)
     assert time.monotonic() - start < 10
-    assert str(refused.value).startswith(f"--tls-cert {path}") and str(refused.value).endswith(said)
+    assert str(refused.value).startswith(f"--tls-cert {path}") and str(refused.value).endswith(message)
     assert "\n" not in str(refused.value)

@@ -169,9 +169,9 @@ def test_token_ids_of_another_tokenizer_are_refused_though_they_are_in_the_vocab
     (own,) = (list(sequence.ids) for sequence in embedder._runner.tokenizer.encode(["a b"]))
     assert embed(embedder, input=[own]).data
     for ids in (own[1:-1], own[1:], own[:-1], [own[0]], [20, 21, 22], own[::-1]):
-        said = foreign(ids, embedder)
-        assert f"begin with [{own[0]}] and end with [{own[-1]}]" in said
-        assert "check_embedding_ctx_length=False" in said
+        explanation = foreign(ids, embedder)
+        assert f"begin with [{own[0]}] and end with [{own[-1]}]" in explanation
+        assert "check_embedding_ctx_length=False" in explanation
     assert "check_embedding_ctx_length=False" in foreign([9906, 1917], embedder), "cl100k's of 'Hello world'"
 
 

@@ -64,15 +64,15 @@ def test_embeddings_beyond_the_grace_period_are_answered_with_503(tiny_bundle: P
         running.process.send_signal(signal.SIGTERM)
         asking.join()
         assert running.process.wait(60) == 0
-    said = "".join(running.log)
-    assert "Traceback" not in said
+    log = "".join(running.log)
+    assert "Traceback" not in log
     ((status, error),) = answers
     assert (status, error["error"]["type"]) == (503, "server_error")
     assert "the server is shutting down. Send the request again." in error["error"]["message"]
-    counted = re.search(r"no new requests, (\d+) running texts", said)
+    counted = re.search(r"no new requests, (\d+) running texts", log)
     assert counted is not None
     assert int(counted[1]) > 0
-    left = re.search(r"(\d+) texts were not finished within the grace period", said)
+    left = re.search(r"(\d+) texts were not finished within the grace period", log)
     assert left is not None
     assert 0 < int(left[1]) <= len(TEXTS)
 

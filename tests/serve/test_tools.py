@@ -123,7 +123,7 @@ def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_error"),
     [
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "no tool is named 'other'"),
         ({"tool_choice": "sometimes"}, "expected none, auto, required"),
@@ -135,8 +135,8 @@ def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
         ({"functions": []}, "'functions' is not supported"),
     ],
 )
-def test_invalid_tools_are_refused(client: openai.OpenAI, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said):
+def test_invalid_tools_are_refused(client: openai.OpenAI, options: dict[str, Any], expected_error: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=expected_error):
         ask(client, **options)
 
 
@@ -199,7 +199,7 @@ def test_a_response_keeps_to_a_schema(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_error"),
     [
         ({"previous_response_id": "resp_1"}, "'previous_response_id' is not supported"),
         ({"store": True}, "'store' is not supported"),
@@ -211,8 +211,10 @@ def test_a_response_keeps_to_a_schema(client: openai.OpenAI) -> None:
         ({"text": {"format": {"type": "json_schema"}}}, r"text.format.schema: is missing"),
     ],
 )
-def test_what_responses_do_not_support_is_refused(client: openai.OpenAI, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said):
+def test_what_responses_do_not_support_is_refused(
+    client: openai.OpenAI, options: dict[str, Any], expected_error: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=expected_error):
         client.responses.create(**{"model": "lm", "input": "a", "extra_body": {}, **_body(options)})
 
 

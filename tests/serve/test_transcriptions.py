@@ -123,7 +123,7 @@ def test_a_stream_has_the_words_of_each_window_as_they_come(speaker: openai.Open
 
 
 @pytest.mark.parametrize(
-    ("options", "param", "said"),
+    ("options", "param", "expected_error"),
     [
         ({"prompt": "Names: Ann"}, "prompt", "read none"),
         ({"temperature": 0.4}, "temperature", "nothing is sampled"),
@@ -144,13 +144,13 @@ def test_a_stream_has_the_words_of_each_window_as_they_come(speaker: openai.Open
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(
-    speaker: openai.OpenAI, options: dict[str, Any], param: str, said: str
+    speaker: openai.OpenAI, options: dict[str, Any], param: str, expected_error: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         transcribe(speaker, **options)
     assert refused.value.type == "invalid_request_error"
     assert refused.value.param == param
-    assert said in refused.value.message
+    assert expected_error in refused.value.message
     assert "\n" not in refused.value.message
     assert "/" not in refused.value.message.replace("../en", "")  # no path of the server
 

@@ -73,7 +73,7 @@ def test_a_form_is_the_same_however_it_is_cut(tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "the form is truncated"),
         (b"nonsense", "the body is not a valid form"),
@@ -90,16 +90,16 @@ def test_a_form_is_the_same_however_it_is_cut(tmp_path_factory: pytest.TempPathF
         ((b"------boundary\r\n" + b"X: y\r\n" * 50_000), "the body is not a valid form"),
     ],
 )
-def test_a_malformed_form_is_refused_and_leaves_nothing(folder: Path, body: bytes, said: str) -> None:
+def test_a_malformed_form_is_refused_and_leaves_nothing(folder: Path, body: bytes, message: str) -> None:
     uploads = Uploads(folder, ServerOptions())
     error = refused(uploads, [body])
-    assert said in str(error)
+    assert message in str(error)
     assert error.status in (400, 413)
     assert (list(folder.iterdir()), uploads._used) == ([], 0)
 
 
 @pytest.mark.parametrize(
-    ("headers", "status", "said"),
+    ("headers", "status", "message"),
     [
         ({"content_type": "application/json"}, 415, "expected multipart/form-data"),
         ({"content_type": "multipart/form-data"}, 400, "has no boundary"),
@@ -110,14 +110,14 @@ def test_a_malformed_form_is_refused_and_leaves_nothing(folder: Path, body: byte
     ],
 )
 def test_a_wrong_header_is_refused_before_the_body_is_read(
-    folder: Path, headers: dict[str, str], status: int, said: str
+    folder: Path, headers: dict[str, str], status: int, message: str
 ) -> None:
     def body() -> Iterable[bytes]:
         raise AssertionError("the body was read")
         yield b""
 
     error = refused(Uploads(folder, ServerOptions()), body(), **headers)
-    assert (error.status, said in str(error)) == (status, True), str(error)
+    assert (error.status, message in str(error)) == (status, True), str(error)
 
 
 def test_pages_of_this_server_and_allowed_ones_may_send_forms(folder: Path) -> None:

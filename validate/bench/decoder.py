@@ -34,7 +34,7 @@ class DecoderBench:
             self._generator = self._open(load.concurrency)
         prompts = self._prompts(load.prompt_tokens)
         began = time.perf_counter()
-        texts = [run.result() for run in self._generator.write_each(_taken(prompts, load, began))]
+        texts = [run.result() for run in self._generator.generate_many(_taken(prompts, load, began))]
         return Round(time.perf_counter() - began, [_timing(text) for text in texts])
 
     def _open(self, rows: int) -> TextGenerator:

@@ -71,7 +71,7 @@ def leave_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (hang, "no result within 0.4 s"),
         (stubborn, "no result within 0.4 s"),
@@ -83,12 +83,12 @@ def leave_thread() -> None:
         (lambda: {}["missing"], "KeyError: 'missing'"),  # type: ignore[typeddict-item]
     ],
 )
-def test_a_tool_that_hangs_or_raises_fails_alone(function: Callable[[], Any], said: str) -> None:
+def test_a_tool_that_hangs_or_raises_fails_alone(function: Callable[[], Any], message: str) -> None:
     for agent in agents(tool_of(function, "bad"))[: 1 if function is stubborn else None]:  # it takes 2 s to end
         result = run(answered(agent))
         assert (result.answer, result.complete) == ("over", True)
         assert result.observations[2].value == "found b"
-        assert statuses(result)[1] == "failed" and said in str(result.observations[1].error)
+        assert statuses(result)[1] == "failed" and message in str(result.observations[1].error)
         assert statuses(result).get(3, "skipped") == "skipped"  # function calling makes two calls
 
 
@@ -216,7 +216,7 @@ def test_a_server_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ([STREAM, *REAL_PLAN[:2], 0.3, CUT], "No answer: model server http://127.0.0.1"),
         ([STREAM, *REAL_PLAN[:2], SILENCE], "No answer: model server http://127.0.0.1"),
@@ -224,9 +224,9 @@ def test_a_server_answers() -> None:
         ([STREAM, chunk('1. search("Asia")\n'), 0.3, event(b"{{{")], "No answer: model server http://127.0.0.1"),
     ],
 )
-def test_a_server_that_goes_away_in_the_middle_of_a_plan(answer: Any, said: str) -> None:
+def test_a_server_that_goes_away_in_the_middle_of_a_plan(answer: Any, message: str) -> None:
     result, events = on_server(answer)
-    assert result.answer.startswith(said) and not result.complete
+    assert result.answer.startswith(message) and not result.complete
     assert len(events.of(TaskStarted)) == 1
     assert result.seconds < 10
 

@@ -66,10 +66,10 @@ class Ends:
         self.reasons: list[str] = []
         generator.scheduler.observer = self
 
-    def begun(self, state: RequestState) -> None:
+    def admitted(self, state: RequestState) -> None:
         pass
 
-    def ended(self, event: Finished | Failed) -> None:
+    def finished(self, event: Finished | Failed) -> None:
         self.reasons.append(event.result.stopped if isinstance(event, Finished) else str(event.error))
 
     def passed(self, observed: Pass) -> None:
@@ -326,7 +326,7 @@ def test_closing_the_model_ends_a_stream_and_another_may_take_the_generator(gene
 
 
 @pytest.mark.parametrize(
-    ("messages", "options", "said"),
+    ("messages", "options", "expected_error"),
     [
         (LONG, {}, r"^prompt of \d+ tokens: the model takes at most 256, including at least one new token\. Shorten"),
         (QUESTION, {"grammar": "start: other"}, "^the Lark grammar cannot be used"),
@@ -338,11 +338,11 @@ def test_closing_the_model_ends_a_stream_and_another_may_take_the_generator(gene
     ],
 )
 def test_an_invalid_request_is_refused_and_takes_no_row(
-    generator: TextGenerator, messages: Sequence[Message], options: dict[str, Any], said: str
+    generator: TextGenerator, messages: Sequence[Message], options: dict[str, Any], expected_error: str
 ) -> None:
     async def main() -> None:
         async with opened(generator) as model:
-            with pytest.raises(UsageError, match=said):
+            with pytest.raises(UsageError, match=expected_error):
                 await ask(model, messages, **options)
             assert generator.scheduler.load()[:2] == (0, 0)
 

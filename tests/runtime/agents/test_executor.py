@@ -65,7 +65,7 @@ class Base(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_error"),
     [
         (ValueError("first\n  second"), "ValueError: first second"),
         (ValueError(), "ValueError"),
@@ -83,13 +83,13 @@ class Base(BaseException):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_whatever_a_tool_raises_is_a_failed_observation(error: BaseException, said: str) -> None:
+def test_whatever_a_tool_raises_is_a_failed_observation(error: BaseException, expected_error: str) -> None:
     def fails() -> None:
         raise error
 
     for observation in run(observed(*both_ways(fails))):
         assert (observation.status, observation.value, observation.attempts) == ("failed", None, 1)
-        assert (observation.error or "").startswith(said)
+        assert (observation.error or "").startswith(expected_error)
         assert "\n" not in (observation.error or "")
 
 
@@ -138,7 +138,7 @@ def nested() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected_error"),
     [
         (lambda: "a" * (MOST_CHARACTERS + 1), "larger than"),
         (lambda: ["a" * 1000] * 10_000, "larger than"),
@@ -155,10 +155,10 @@ def nested() -> list[Any]:
     ],
     ids=["string", "shared", "range", "list", "bytes", "cycle", "deep", "str", "keys", "int", "generator", "object"],
 )
-def test_values_that_are_too_large_or_have_no_text_fail(value: Callable[[], Any], said: str) -> None:
+def test_values_that_are_too_large_or_have_no_text_fail(value: Callable[[], Any], expected_error: str) -> None:
     for observation in run(observed(*both_ways(value))):
-        if said:
-            assert observation.status == "failed" and said in (observation.error or "")
+        if expected_error:
+            assert observation.status == "failed" and expected_error in (observation.error or "")
         else:
             assert (observation.status, observation.text) == ("done", '"range(0, 1000000000)"')
 

@@ -51,7 +51,7 @@ def test_the_calls_of_a_turn_run_in_parallel_and_their_results_go_back_by_id() -
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("search", '{"text": ', "error: search: the arguments are not JSON (Expecting value: line 1 column 10"),
         ("search", "[1]", "error: search: the arguments are a list, expected an object: [1]"),
@@ -65,11 +65,11 @@ def test_the_calls_of_a_turn_run_in_parallel_and_their_results_go_back_by_id() -
     ],
 )
 def test_a_call_that_cannot_be_made_is_told_to_the_model_and_the_others_run(
-    name: str, arguments: str, said: str
+    name: str, arguments: str, message: str
 ) -> None:
     result, model, _ = ran([call(name, arguments, "x"), BOTH[1]], "sorry")
     results = told(model, 2)
-    assert said in str(results["x"]) and len(str(results["x"])) < 500
+    assert message in str(results["x"]) and len(str(results["x"])) < 500
     assert results["b"] == "found Africa"
     assert (result.answer, result.complete) == ("sorry", True)
     for each in model.requests[1].messages:

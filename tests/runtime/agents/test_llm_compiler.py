@@ -310,7 +310,7 @@ def test_results_are_kept_when_time_ends_while_a_tool_hangs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "message"),
     [
         (ModelError("model server http://host/v1: gone.\nTry again."), "model server http://host/v1: gone. Try again"),
         (UsageError("prompt of 900 tokens: too long."), "prompt of 900 tokens: too long"),
@@ -320,13 +320,13 @@ def test_results_are_kept_when_time_ends_while_a_tool_hangs() -> None:
     ],
 )
 @pytest.mark.parametrize("role", ["planner", "joiner"])
-def test_a_model_that_fails_ends_the_run_with_the_reason(failure: Exception, said: str, role: str) -> None:
+def test_a_model_that_fails_ends_the_run_with_the_reason(failure: Exception, message: str, role: str) -> None:
     planner = [*cut(PLAN, 6, 0.3)[:18], failure] if role == "planner" else PLAN
     result, _, events = ran(planner, ["Ans", failure])
     done = "3 of 3" if role == "joiner" else "1 of 2" if isinstance(failure, UsageError) else "2 of 2"
-    assert result.answer == f"No answer: {said}. {done} tool calls have a result."
+    assert result.answer == f"No answer: {message}. {done} tool calls have a result."
     assert not result.complete and 1 in values(result)
-    assert said in str(events.of(ModelEnded)[-1].error)
+    assert message in str(events.of(ModelEnded)[-1].error)
 
 
 GONE = ModelError("the server went away.")
@@ -343,8 +343,8 @@ def test_a_plan_whose_stream_ends_later_goes_on_from_the_calls_that_have_started
     first, second = PLAN.split("\n2.")[0], '2. search("Africa")\n3. join()'
     result, model, events = ran([first + "\n2. sea", GONE], second, "Answer: 7")
     assert (result.answer, result.complete, len(values(result))) == ("7", True, 2)
-    said = str(model.requests[1].messages[-1].content)
-    assert said.startswith("$1 = found Asia\nThe plan broke off: ") and said.endswith("Plan on, from call 2.")
+    message = str(model.requests[1].messages[-1].content)
+    assert message.startswith("$1 = found Asia\nThe plan broke off: ") and message.endswith("Plan on, from call 2.")
     assert len(events.of(PlanFailed)) == 1 and events.of(Replanned) == []
 
 

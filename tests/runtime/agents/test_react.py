@@ -80,13 +80,13 @@ def test_a_turn_that_is_neither_a_call_nor_an_answer_is_told_to_the_model(turn: 
     result, model, _ = ran(turn, "1. search('a')", "1. search('b')", "2. search('c')", "Answer: ok")
     messages = model.requests[1].messages
     assert messages[-2].content == turn
-    said = str(messages[-1].content)
-    assert said.startswith("This is not valid: ") and told in said
-    assert said.endswith('. Write call 1, or a line that begins with "Answer: ".')
+    message = str(messages[-1].content)
+    assert message.startswith("This is not valid: ") and told in message
+    assert message.endswith('. Write call 1, or a line that begins with "Answer: ".')
     assert "number 1 is taken" in model.asked(4)
     assert "number 1 is taken" in model.asked(
         4
-    ) and 'Write call 2, or a line that begins with "Answer: ".' in said.replace("call 1", "call 2")
+    ) and 'Write call 2, or a line that begins with "Answer: ".' in message.replace("call 1", "call 2")
     assert values(result) == {1: "found a", 2: "found c"}
     assert (result.answer, result.complete) == ("ok", True)
 

@@ -149,7 +149,7 @@ def test_cancelling_a_request_that_is_not_answered_closes_its_connection() -> No
 
 
 @pytest.mark.parametrize(
-    ("model", "key", "messages", "kind", "said"),
+    ("model", "key", "messages", "kind", "expected_error"),
     [
         ("lm", "sk-wrong", QUESTION, ModelError, r"refuses the API key \(401: .*\)\. Set OPENAI_API_KEY, or give"),
         ("other", KEY, QUESTION, UsageError, r"has no model 'other' \(404: model 'other' does not exist"),
@@ -158,13 +158,13 @@ def test_cancelling_a_request_that_is_not_answered_closes_its_connection() -> No
     ],
 )
 def test_what_the_real_server_refuses_is_one_line_without_the_key(
-    server: Served, model: str, key: str, messages: Sequence[Message], kind: type[Exception], said: str
+    server: Served, model: str, key: str, messages: Sequence[Message], kind: type[Exception], expected_error: str
 ) -> None:
     async def main() -> None:
         async with asyncio.timeout(SECONDS), ServerModel(server.url, model, key) as opened:
             await ask(opened, messages)
 
-    with pytest.raises(kind, match=rf"^model server {server.url}/v1: {said}") as raised:
+    with pytest.raises(kind, match=rf"^model server {server.url}/v1: {expected_error}") as raised:
         asyncio.run(main())
     assert key not in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -260,7 +260,7 @@ GONE = r"the connection failed \(.+\)\. Check the address"
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected_error"),
     [
         (error(401, f"wrong key {KEY}"), r"refuses the API key \(401: wrong key \*\*\*\)\. Set OPENAI_API_KEY"),
         (error(429, "busy"), r"takes no more requests \(429: busy\)\. Try again later\.$"),
@@ -291,8 +291,8 @@ GONE = r"the connection failed \(.+\)\. Check the address"
         ([STREAM, chunk("a"), SILENCE], r"no answer within 0\.3 seconds"),
     ],
 )
-def test_a_server_that_fails_ends_in_one_line(answer: Sequence[bytes | float], said: str) -> None:
-    with pytest.raises(ModelError, match=rf"^model server http://127\.0\.0\.1:\d+/v1: {said}") as raised:
+def test_a_server_that_fails_ends_in_one_line(answer: Sequence[bytes | float], expected_error: str) -> None:
+    with pytest.raises(ModelError, match=rf"^model server http://127\.0\.0\.1:\d+/v1: {expected_error}") as raised:
         answered(answer, timeout=0.3, api_key=KEY)
     assert KEY not in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -367,7 +367,7 @@ def test_results_of_earlier_plans_are_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (Call(1, "wait"), "call 1: the number is taken"),
         (Call(2, "wait"), "call 2: the number is taken"),
@@ -376,11 +376,11 @@ def test_results_of_earlier_plans_are_inputs() -> None:
         (Call(4, "wate"), "call 4: no tool 'wate'. Expected one of: wait, fail, hang."),
     ],
 )
-def test_calls_that_cannot_run_are_refused_and_leave_nothing(call: Call, said: str) -> None:
+def test_calls_that_cannot_run_are_refused_and_leave_nothing(call: Call, message: str) -> None:
     async def main() -> None:
         async with unit_of(earlier={1: Observation(1, "wait", {}, "done")}) as unit:
             unit.add(Call(2, "wait"))
-            with pytest.raises(PlanError, match=said):
+            with pytest.raises(PlanError, match=message):
                 unit.add(call)
             assert statuses(await unit.wait()) == {2: "done"}
 

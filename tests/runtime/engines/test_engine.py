@@ -47,7 +47,7 @@ def test_an_opened_model_is_not_fused_into_slower_kernels(adder: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("feeds", "said"),
+    ("feeds", "message"),
     [
         ({"a": ones(2, 3)}, "inputs missing: b"),
         ({"a": ones(2, 3), "b": ones(2, 3), "c": ones(1)}, "unknown inputs: c; the model has a, b"),
@@ -57,8 +57,8 @@ def test_an_opened_model_is_not_fused_into_slower_kernels(adder: Path, monkeypat
         ({"a": ones(2, 3), "b": ones(1, 3)}, "batch is 1, but a has 2"),
     ],
 )
-def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], said: str, adder: Path) -> None:
-    with open_engine(adder) as engine, pytest.raises(EngineError, match=said):
+def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], message: str, adder: Path) -> None:
+    with open_engine(adder) as engine, pytest.raises(EngineError, match=message):
         engine.run(feeds)
 
 
@@ -123,7 +123,7 @@ def test_one_buffer_may_be_input_and_output(adder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"y": np.zeros((2, 4), np.float32)}, r"buffer y: got shape \(2, 4\), expected \[batch, 3\]"),
         ({"y": np.zeros((2, 3), np.float64)}, "buffer y: got dtype float64"),
@@ -132,9 +132,9 @@ def test_one_buffer_may_be_input_and_output(adder: Path) -> None:
         ({"y": np.zeros((3, 3), np.float32)}, "batch is 3, but a has 2"),
     ],
 )
-def test_a_wrong_buffer_is_named(change: dict[str, np.ndarray], said: str, adder: Path) -> None:
+def test_a_wrong_buffer_is_named(change: dict[str, np.ndarray], message: str, adder: Path) -> None:
     buffers = {"a": ones(2, 3), "b": ones(2, 3), "y": np.zeros((2, 3), np.float32)}
-    with OnnxRuntimeEngine(adder) as engine, pytest.raises(EngineError, match=said):
+    with OnnxRuntimeEngine(adder) as engine, pytest.raises(EngineError, match=message):
         engine.bind({**buffers, **change})
 
 

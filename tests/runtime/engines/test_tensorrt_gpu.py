@@ -84,7 +84,7 @@ def test_a_decoders_cache_is_written_where_it_lies(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(
+def test_step_traffic_is_independent_of_capacity(
     make_decoder: Callable[..., tuple[Path, Path]],
     tmp_path: Path,
     target: str,

@@ -1,4 +1,4 @@
-"""Chat templates: rendered as `transformers` renders them, and harmless whatever they hold."""
+"""Chat templates: rendered as by `transformers`, and harmless with untrusted content."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _spec(name: str) -> Any:
 
 
 @pytest.mark.parametrize("template", [CHATML, CAREFUL])
-def test_prompts_are_those_of_transformers(template: str, bundle_with: Make) -> None:
+def test_prompts_equal_transformers(template: str, bundle_with: Make) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     bundle = bundle_with(
@@ -90,12 +90,12 @@ def test_prompts_are_those_of_transformers(template: str, bundle_with: Make) -> 
     assert ChatTemplate.open(bundle).render(TALK) == rendered[0][0]
 
 
-def test_a_template_of_its_own_file_comes_before_the_configuration(bundle_with: Make) -> None:
+def test_template_file_precedes_configuration(bundle_with: Make) -> None:
     bundle = bundle_with(chat_template__jinja="file", tokenizer_config__json={"chat_template": "configuration"})
     assert ChatTemplate.open(bundle).render(TALK) == "file"
 
 
-def test_of_several_templates_the_default_one_is_taken(bundle_with: Make) -> None:
+def test_default_template_is_used(bundle_with: Make) -> None:
     templates = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain {{ eos_token }}"}]
     bundle = bundle_with(
         tokenizer_config__json={"chat_template": templates}, special_tokens_map__json={"eos_token": "</s>"}
@@ -119,7 +119,7 @@ def test_of_several_templates_the_default_one_is_taken(bundle_with: Make) -> Non
         "{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
     ],
 )
-def test_a_hostile_template_gets_one_line(attack: str, bundle_with: Make) -> None:
+def test_hostile_template_raises_one_line_error(attack: str, bundle_with: Make) -> None:
     template = ChatTemplate.open(bundle_with(chat_template__jinja=attack))
     with pytest.raises(UsageError) as refused:
         assert template.render(TALK) == ""
@@ -141,7 +141,7 @@ def test_a_hostile_template_gets_one_line(attack: str, bundle_with: Make) -> Non
         "{{ " + "-" * 200_000 + "1 }}",
     ],
 )
-def test_a_template_that_would_take_all_time_or_memory_gets_one_line(
+def test_template_exhausting_time_or_memory_raises_one_line_error(
     attack: str, bundle_with: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "MAX_SECONDS", 1)
@@ -153,9 +153,7 @@ def test_a_template_that_would_take_all_time_or_memory_gets_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_template_works_on_after_a_conversation_that_took_too_long(
-    bundle_with: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_template_recovers_after_a_timeout(bundle_with: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "MAX_SECONDS", 1)
     slow = "{% if messages|length > 4 %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     template = ChatTemplate.open(bundle_with(chat_template__jinja=slow + "{% endif %}fine"))
@@ -165,7 +163,7 @@ def test_a_template_works_on_after_a_conversation_that_took_too_long(
     assert template.render(TALK) == "fine"
 
 
-def test_the_turns_of_a_conversation_share_one_process_that_ends_with_it(bundle_with: Make) -> None:
+def test_conversation_uses_one_template_process(bundle_with: Make) -> None:
     template = ChatTemplate.open(bundle_with(chat_template__jinja=CHATML))
     child = template._process._child
     for turns in range(1, 20):
@@ -176,31 +174,31 @@ def test_the_turns_of_a_conversation_share_one_process_that_ends_with_it(bundle_
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
-def test_bytes_that_are_not_utf8_are_refused(name: str, bundle_with: Make) -> None:
+def test_invalid_utf8_is_rejected(name: str, bundle_with: Make) -> None:
     bundle = bundle_with(chat_template__jinja="x", tokenizer_config__json={"eos_token": "x"})
     (bundle.path / name).write_bytes(b'{"chat_template": "\xff"}')
     with pytest.raises(BundleError, match=f"{name}: not UTF-8 text"):
         ChatTemplate.open(bundle)
 
 
-def test_a_templates_own_refusal_is_told_without_control_characters(bundle_with: Make) -> None:
+def test_template_error_is_reported_without_control_characters(bundle_with: Make) -> None:
     template = ChatTemplate.open(bundle_with(chat_template__jinja="{{ raise_exception('no \\x1b[31m\\n chat') }}"))
     with pytest.raises(UsageError, match=r"rejects the messages: 'no \\x1b\[31m chat'"):
         template.render(TALK)
 
 
-def test_what_does_not_compile_is_refused(bundle_with: Make) -> None:
+def test_uncompilable_template_is_rejected(bundle_with: Make) -> None:
     with pytest.raises(BundleError, match="does not compile"):
         ChatTemplate.open(bundle_with(chat_template__jinja="{% for %}"))
 
 
-def test_a_bundle_without_a_template_says_so(bundle_with: Make) -> None:
+def test_bundle_without_template_raises_bundle_error(bundle_with: Make) -> None:
     with pytest.raises(BundleError, match="has no chat template"):
         ChatTemplate.open(bundle_with(tokenizer_config__json={}))
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected_error"),
     [
         ("[]", "contains no messages"),
         ("{}", "expected a JSON list"),
@@ -209,12 +207,12 @@ def test_a_bundle_without_a_template_says_so(bundle_with: Make) -> None:
         ("not json", "expected a JSON list"),
     ],
 )
-def test_messages_that_are_none_are_refused(content: str, said: str, tmp_path: Path) -> None:
+def test_invalid_messages_are_rejected(content: str, expected_error: str, tmp_path: Path) -> None:
     (tmp_path / "messages.json").write_text(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected_error):
         read_messages(tmp_path / "messages.json", "--messages")
 
 
-def test_messages_are_read(tmp_path: Path) -> None:
+def test_messages_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text('[{"role": "user", "content": "é", "name": "x"}]')
     assert read_messages(tmp_path / "m.json", "--messages") == [Message("user", "é", name="x")]

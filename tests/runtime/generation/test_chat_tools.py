@@ -1,4 +1,4 @@
-"""Conversations with tools: rendered as `transformers` renders them."""
+"""Conversations with tools: rendered as by `transformers`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def messages(arguments: str | dict[str, Any]) -> list[Message]:
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]])
 @pytest.mark.parametrize("arguments", ['{"city": "Ulm"}', {"city": "Ulm"}], ids=["text", "object"])
 @pytest.mark.parametrize("options", [{}, {"enable_thinking": False}])
-def test_prompts_with_tools_are_those_of_transformers(
+def test_prompts_with_tools_equal_transformers(
     source: str, tools: list[dict[str, Any]] | None, arguments: str | dict[str, Any], options: dict[str, Any]
 ) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
@@ -133,14 +133,14 @@ def test_prompts_with_tools_are_those_of_transformers(
     assert ("<city>" in rendered) == (tools is not None)
 
 
-def test_a_template_for_tools_is_taken_where_there_are_tools() -> None:
+def test_tool_template_is_used_with_tools() -> None:
     both = template("plain", "tools {{ tools[0].function.name }} {{ bos_token }}")
     assert both.render(messages({}), [WEATHER]) == "tools weather <s>"
     assert both.render(messages({})) == both.render(messages({}), []) == "plain"
     assert both.knows_tools
 
 
-def test_tools_that_a_template_would_ignore_are_refused() -> None:
+def test_tools_ignored_by_the_template_are_rejected() -> None:
     plain = template("{{ messages[0].content }}")
     assert not plain.knows_tools
     with pytest.raises(UsageError, match="the chat template of this bundle knows no tools"):
@@ -148,13 +148,13 @@ def test_tools_that_a_template_would_ignore_are_refused() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "null", '"x"', "[" * 100_000])
-def test_arguments_that_are_no_json_object_are_refused(arguments: str) -> None:
+def test_arguments_must_be_a_json_object(arguments: str) -> None:
     with pytest.raises(UsageError, match="tool call of 'weather': the arguments are not a JSON object") as refused:
         template(HERMES).render(messages(arguments))
     assert "\n" not in str(refused.value)
 
 
-def test_a_message_without_content_is_refused_unless_it_calls_tools() -> None:
+def test_message_needs_content_or_tool_calls() -> None:
     for message in Message("user"), Message("assistant", tool_calls=[]):
         with pytest.raises(UsageError, match=f"a message of role '{message.role}' has no content"):
             template(HERMES).render([message])
@@ -166,11 +166,11 @@ def test_options_do_not_replace_the_variables_of_the_template(name: str) -> None
         template(HERMES).render(messages({}), None, {name: []})
 
 
-def test_an_option_named_self_is_just_an_option() -> None:
+def test_option_may_be_named_self() -> None:
     assert template("{{ messages[0].content }}").render(messages({}), None, {"self": 1}) == "Weather in Ulm?"
 
 
-def test_messages_of_the_api_are_read_with_their_calls() -> None:
+def test_api_messages_are_parsed_with_tool_calls() -> None:
     import msgspec
 
     sent = [*TALK]
@@ -179,5 +179,5 @@ def test_messages_of_the_api_are_read_with_their_calls() -> None:
     assert [message.as_variable() for message in read] == TALK
 
 
-def test_a_call_without_arguments_has_an_empty_object() -> None:
+def test_call_without_arguments_has_an_empty_object() -> None:
     assert '"arguments": {}' in template(HERMES).render(messages(""))

@@ -1,4 +1,4 @@
-"""Generation under a grammar: every strategy keeps to it, exact ones write what plain decoding writes, texts end."""
+"""Generation under a grammar: every strategy obeys it, exact strategies equal plain decoding, texts end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.generation.sampling import Sampling
-from intaglio.runtime.strategies import STRATEGIES, Written
-from intaglio.runtime.strategies.copies import Copies
+from intaglio.runtime.strategies import STRATEGIES, Emitted
+from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.tree_growth import grow
 
 SCHEMAS = Path(__file__).parents[3] / "benchmarks" / "schemas.jsonl"
@@ -65,7 +65,7 @@ def write(models: Models, grammar: Grammar, name: str = "greedy", **options: Any
 
 @pytest.mark.parametrize(("kind", "name"), EXACT)
 @pytest.mark.parametrize("kind_of_grammar", ["words", "schema", "endless"])
-def test_greedy_text_with_drafts_is_that_of_plain_decoding(
+def test_greedy_text_with_drafts_equals_plain_decoding(
     kind: str, name: str, kind_of_grammar: str, models: dict[str, Models], tokenizer: Tokenizer
 ) -> None:
     schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 4, "maxItems": 8}
@@ -83,9 +83,7 @@ def test_greedy_text_with_drafts_is_that_of_plain_decoding(
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.5)], ids=["greedy", "sampled"])
-def test_tokens_without_an_alternative_need_no_pass_of_their_own(
-    sampling: Sampling, models: dict[str, Models], tokenizer: Tokenizer
-) -> None:
+def test_forced_tokens_need_no_pass(sampling: Sampling, models: dict[str, Models], tokenizer: Tokenizer) -> None:
     """With log-probabilities every token needs logits: the text is the same, with a pass for each of them."""
     grammar = Grammar.from_regex('[{]"name": "(Ada|Bob)", "of the house of": "[A-Z]{3}"[}]', tokenizer)
     found = [write(models["float"], grammar, sampling=sampling, seed=5, logprobs=top) for top in (None, 0)]
@@ -98,7 +96,9 @@ def test_tokens_without_an_alternative_need_no_pass_of_their_own(
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("name", ["bild", "speculative", "ngram", "sample"])
-def test_texts_that_finish_match(name: str, sampled: bool, models: dict[str, Models], tokenizer: Tokenizer) -> None:
+def test_finished_texts_match_the_grammar(
+    name: str, sampled: bool, models: dict[str, Models], tokenizer: Tokenizer
+) -> None:
     grammar = Grammar.from_regex(WORDS, tokenizer)
     for seed in range(5):
         sampling = Sampling(1.5) if sampled else Sampling()
@@ -107,10 +107,10 @@ def test_texts_that_finish_match(name: str, sampled: bool, models: dict[str, Mod
         assert re.fullmatch(WORDS, result.text)
 
 
-def test_copied_drafts_that_break_the_grammar_are_not_reviewed(models: dict[str, Models], tokenizer: Tokenizer) -> None:
+def test_ngram_drafts_that_break_the_grammar_are_not_verified(models: dict[str, Models], tokenizer: Tokenizer) -> None:
     grammar = Grammar.from_regex(WORDS, tokenizer)
     state = write(models["float"], grammar, "ngram")
-    fresh, written, draft = GrammarConstraint(grammar, ()), list[int](), list[Written]()
+    fresh, written, draft = GrammarConstraint(grammar, ()), list[int](), list[Emitted]()
     for each in state.result().trace:
         draft.append(each)
         if each.by == "large":
@@ -120,7 +120,7 @@ def test_copied_drafts_that_break_the_grammar_are_not_reviewed(models: dict[str,
     assert state.counts.accepted > 0
 
 
-def test_a_tree_holds_only_paths_that_the_grammar_allows(tokenizer: Tokenizer) -> None:
+def test_tree_holds_only_allowed_paths(tokenizer: Tokenizer) -> None:
     grammar = Grammar.from_regex("[a-c]{2}[x-z]{2}", tokenizer)
     constraint, root = GrammarConstraint(grammar, ()), tokenizer.encode("a").ids
     drafts = np.random.default_rng(0).normal(size=(3, tokenizer.get_vocab_size())).astype(np.float32)
@@ -129,7 +129,7 @@ def test_a_tree_holds_only_paths_that_the_grammar_allows(tokenizer: Tokenizer) -
     def allows(path: Sequence[int]) -> bool:
         return constraint.count_allowed(root, path) == len(path)
 
-    tree = grow(root[0], drafts, 20, 1e-12, Copies(0), allows)
+    tree = grow(root[0], drafts, 20, 1e-12, NgramDrafter(0), allows)
     assert len(tree.tokens) > 6
     for place in range(1, len(tree.tokens)):
         path = list[int]()
@@ -139,10 +139,8 @@ def test_a_tree_holds_only_paths_that_the_grammar_allows(tokenizer: Tokenizer) -
         assert allows(path)
 
 
-def test_an_end_token_of_the_request_ends_the_text_only_where_the_grammar_does(
-    models: dict[str, Models], tokenizer: Tokenizer
-) -> None:
-    """The end may come where the grammar accepts, and there alone, although other tokens may follow."""
+def test_request_end_token_ends_only_complete_documents(models: dict[str, Models], tokenizer: Tokenizer) -> None:
+    """An end token is allowed only where the grammar accepts, even if other tokens may follow."""
     ends = frozenset(range(128, 250))
     grammar = Grammar.from_regex("(ab)+", tokenizer)
     for seed in range(20):
@@ -152,16 +150,14 @@ def test_an_end_token_of_the_request_ends_the_text_only_where_the_grammar_does(
         assert state.tokens[-1] in ends and state.result().stopped == "eos"
 
 
-def test_a_document_that_is_complete_with_the_last_token_is_not_cut_off(
-    models: dict[str, Models], tokenizer: Tokenizer
-) -> None:
+def test_document_completed_by_the_last_token_stops_with_eos(models: dict[str, Models], tokenizer: Tokenizer) -> None:
     grammar = Grammar.from_regex("yes", tokenizer)
     assert write(models["float"], grammar, max_new_tokens=3).result().stopped == "eos"
     assert write(models["float"], grammar, max_new_tokens=2).result().stopped == "length"
 
 
 @pytest.mark.parametrize("case", DOZEN, ids=lambda each: each["name"].replace(" ", "-"))
-def test_documents_of_a_trained_model_are_valid(case: dict[str, Any], trained_pair: tuple[Path, Path]) -> None:
+def test_trained_model_generates_valid_documents(case: dict[str, Any], trained_pair: tuple[Path, Path]) -> None:
     """Greedy and sampled; the rest of the schemas, and more documents, are in benchmarks/constrained.py."""
     small, large = trained_pair
     ways: list[dict[str, Any]] = [
@@ -176,13 +172,13 @@ def test_documents_of_a_trained_model_are_valid(case: dict[str, Any], trained_pa
         with TextGenerator(large, schema=case["schema"], max_new_tokens=240, **way) as generator:
             result = generator.write(f"{case['name']}, as JSON:\n").whole()
         tokens.append(result.tokens)
-        if result.stopped == "eos":  # else the model wrote without end
+        if result.stopped == "eos":  # else the model generated without end
             Draft202012Validator(case["schema"]).validate(json.loads(result.text))
         assert result.stopped in ("eos", "length", "capacity")
     assert tokens[2] == tokens[4] == tokens[0]
 
 
-def test_the_program_generates_under_a_schema_a_grammar_and_an_expression(
+def test_command_line_accepts_schema_grammar_and_regex(
     intaglio: Callable[..., tuple[int, str, str]], trained_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "schema.json").write_text('{"enum": ["red", "blue"]}')
@@ -199,6 +195,6 @@ def test_the_program_generates_under_a_schema_a_grammar_and_an_expression(
     assert code == 2 and "No such file" in err
 
 
-def test_a_generator_takes_one_grammar(trained_pair: tuple[Path, Path]) -> None:
+def test_generator_accepts_one_grammar(trained_pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match=r"^--grammar and --regex are given, expected at most one"):
         TextGenerator(trained_pair[1], grammar='start: "a"', regex="a")

@@ -1,4 +1,4 @@
-"""No strategy writes a token that the constraint does not allow; what it writes is the model's choice among those."""
+"""Constraints: every strategy emits allowed tokens only, the model's choice among them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def greedily(models: Models, constraint: Automaton) -> list[int]:
     session, _ = models.sessions(1)
     tokens, written = PROMPT, list[int]()
     if isinstance(session, EncoderDecoderSession):
-        session.read([PROMPT])
+        session.encode([PROMPT])
         tokens = [session.encoder.decoder_start_token_id]
     for _ in range(STEPS):
         logits = session.append([tokens], [1])[0][0]
@@ -81,7 +81,7 @@ def greedily(models: Models, constraint: Automaton) -> list[int]:
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("sampled", [False, True])
-def test_every_token_of_every_strategy_is_allowed(
+def test_every_strategy_emits_allowed_tokens_only(
     kind: str, name: str, sampled: bool, models: dict[str, Models]
 ) -> None:
     options = {
@@ -109,7 +109,7 @@ def test_every_token_of_every_strategy_is_allowed(
 @pytest.mark.parametrize(
     ("kind", "name"), [case for case in CASES if case[1] not in ("bild", "calm", "sample", "medusa")]
 )
-def test_the_text_is_the_most_probable_of_what_is_allowed(kind: str, name: str, models: dict[str, Models]) -> None:
+def test_greedy_text_is_the_most_probable_allowed_one(kind: str, name: str, models: dict[str, Models]) -> None:
     constraint = Automaton()
     request = GenerationRequest(
         PROMPT, max_new_tokens=STEPS, strategy=STRATEGIES[name](), ignore_eos=True, constraint=constraint
@@ -117,13 +117,13 @@ def test_the_text_is_the_most_probable_of_what_is_allowed(kind: str, name: str, 
     assert write(models[kind], request).tokens == greedily(models[kind], constraint)
 
 
-def test_a_constraint_that_allows_nothing_ends_its_request_with_an_error(models: dict[str, Models]) -> None:
+def test_constraint_allowing_nothing_fails_its_request(models: dict[str, Models]) -> None:
     dead = Automaton({0: {7: 1}, 1: {}})
     with pytest.raises(UsageError, match=r"^the constraint allows no token after 1 tokens\. [^\n]*$"):
         write(models["float"], GenerationRequest(PROMPT, constraint=dead))
 
 
-def test_a_constraint_decides_whether_the_text_may_end(models: dict[str, Models]) -> None:
+def test_constraint_controls_end_tokens(models: dict[str, Models]) -> None:
     """Among its tokens only the end is allowed after the second."""
     end = next(iter(models["float"].bundle.manifest.decoder.eos_token_ids))  # type: ignore[union-attr]
 
@@ -150,7 +150,7 @@ class Fixed(LogitConstraint):
 
 
 @given(masks=st.lists(st.booleans(), max_size=70), size=st.integers(1, 70), only=st.integers(0, 69))
-def test_masks_of_any_length_beside_any_number_of_logits(masks: list[bool], size: int, only: int) -> None:
+def test_masks_of_any_length_fit_any_number_of_logits(masks: list[bool], size: int, only: int) -> None:
     mask = np.array(masks, np.bool_)
     logits = np.arange(1.0, size + 1, dtype=np.float32)
     within = np.zeros(size, np.bool_)

@@ -1,4 +1,4 @@
-"""A conversation: what the model is sent with each message, and what is dropped once it no longer fits."""
+"""A conversation: the prompt of each message, and dropping old messages that no longer fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asked(conversation: Conversation, text: str) -> tuple[str, str]:
     return result.prompt, result.text
 
 
-def test_what_was_said_is_sent_again(generator: TextGenerator) -> None:
+def test_history_is_sent_with_each_message(generator: TextGenerator) -> None:
     conversation = Conversation(generator, "Short.")
     first, answer = asked(conversation, "Why?")
     assert first == "<system>Short.<user>Why?>"
@@ -39,14 +39,14 @@ def test_what_was_said_is_sent_again(generator: TextGenerator) -> None:
     assert asked(conversation, "Who?")[0] == "<user>Who?>"
 
 
-def test_an_answer_is_that_to_the_whole_conversation(generator: TextGenerator) -> None:
+def test_answer_depends_on_the_whole_conversation(generator: TextGenerator) -> None:
     conversation = Conversation(generator)
     asked(conversation, "Why?")
     prompt, answer = asked(conversation, "How?")
     assert generator.write(prompt).whole().text == answer
 
 
-def test_the_oldest_question_and_its_answer_are_dropped_and_the_system_message_is_kept(
+def test_oldest_turns_are_dropped_and_system_message_is_kept(
     generator: TextGenerator,
 ) -> None:
     conversation = Conversation(generator, "Short.")
@@ -57,7 +57,7 @@ def test_the_oldest_question_and_its_answer_are_dropped_and_the_system_message_i
     assert [message.role for message in conversation.turns] == ["user", "assistant"]
 
 
-def test_an_answer_is_left_room_for(tiny_decoder: Path) -> None:
+def test_context_reserves_tokens_for_the_answer(tiny_decoder: Path) -> None:
     with TextGenerator(tiny_decoder, max_new_tokens=200) as generator:
         conversation = Conversation(generator)
         for letter in "abcdef":
@@ -65,7 +65,7 @@ def test_an_answer_is_left_room_for(tiny_decoder: Path) -> None:
             assert len(generator.encode(prompt)) <= 64 - 64 // 4
 
 
-def test_a_message_that_does_not_fit_leaves_the_conversation_as_it_was(generator: TextGenerator) -> None:
+def test_too_long_message_leaves_conversation_unchanged(generator: TextGenerator) -> None:
     conversation = Conversation(generator)
     asked(conversation, "Why?")
     before = list(conversation.turns)
@@ -74,14 +74,14 @@ def test_a_message_that_does_not_fit_leaves_the_conversation_as_it_was(generator
     assert conversation.turns == before
 
 
-def test_a_question_without_a_word_of_answer_is_forgotten(generator: TextGenerator) -> None:
+def test_question_with_empty_answer_is_dropped(generator: TextGenerator) -> None:
     conversation = Conversation(generator)
     conversation.ask("Why?")
     conversation.answered()
     assert conversation.turns == []
 
 
-def test_a_model_that_was_not_trained_on_conversations_is_refused(trained_pair: tuple[Path, Path]) -> None:
+def test_model_without_chat_template_is_rejected(trained_pair: tuple[Path, Path]) -> None:
     with (
         TextGenerator(trained_pair[0]) as generator,
         pytest.raises(BundleError, match="has no chat template"),

@@ -1,4 +1,4 @@
-"""Generation: the tokens of `transformers`, whole and in pieces, and where a text ends."""
+"""Generation: the tokens of `transformers`, complete and streamed, and stopping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bundle(tiny_decoder: Path) -> Path:
 
 
 def expected_tokens(checkpoint: Path, prompt: list[int], count: int, **options: Any) -> list[int]:
-    """What `transformers` writes greedily."""
+    """The greedy text of `transformers`."""
     import torch
     import transformers
 
@@ -49,12 +49,12 @@ def one(bundle: Path, prompt: str, **options: Any) -> Generated:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_are_those_of_transformers(
+def test_greedy_tokens_equal_transformers(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, bundle = make_decoder(family)
-    monkeypatch.setattr(limits, "PREFILL_TOKENS", 16)  # the longest prompt is read in three pieces
-    monkeypatch.setattr(decoder, "CAPACITY_STEP", 8)  # and the cache grows while writing
+    monkeypatch.setattr(limits, "PREFILL_TOKENS", 16)  # the longest prompt is prefilled in three chunks
+    monkeypatch.setattr(decoder, "CAPACITY_STEP", 8)  # and the cache grows during decoding
     tokenizer = read_backend(Bundle.open(bundle))
     for prompt, result in zip(PROMPTS, generate(bundle, PROMPTS, max_new_tokens=20), strict=True):
         tokens = tokenizer.encode(prompt).ids
@@ -65,9 +65,7 @@ def test_greedy_tokens_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_trained_models_write_what_transformers_writes(
-    size: str, language_models: Path, trained_pair: tuple[Path, Path]
-) -> None:
+def test_trained_models_match_transformers(size: str, language_models: Path, trained_pair: tuple[Path, Path]) -> None:
     bundle = trained_pair[size == "large"]
     tokenizer = read_backend(Bundle.open(bundle))
     held_out = (language_models / "held_out.txt").read_text(encoding="utf-8")
@@ -76,7 +74,7 @@ def test_trained_models_write_what_transformers_writes(
         assert result.tokens == expected_tokens(language_models / size, tokenizer.encode(prompt).ids, 60)
 
 
-def test_a_repetition_penalty_is_that_of_transformers(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_repetition_penalty_equals_transformers(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
     checkpoint, bundle = make_decoder("gpt2")
     prompt = read_backend(Bundle.open(bundle)).encode("Hello").ids
     expected = expected_tokens(checkpoint, prompt, 20, repetition_penalty=1.7)
@@ -91,7 +89,7 @@ def test_pieces_add_up_to_the_text(bundle: Path) -> None:
     assert "".join(pieces) == run.result().text == run.result().text == one(bundle, "Hello", max_new_tokens=30).text
 
 
-def test_a_seed_gives_the_same_texts_and_each_prompt_its_own(bundle: Path) -> None:
+def test_seed_reproduces_texts_and_differs_per_prompt(bundle: Path) -> None:
     options: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 3}
     first, again = ([result.tokens for result in generate(bundle, ["a", "a"], **options)] for _ in range(2))
     assert first == again
@@ -101,12 +99,12 @@ def test_a_seed_gives_the_same_texts_and_each_prompt_its_own(bundle: Path) -> No
     assert one(bundle, "a", **other).tokens != first[0]
 
 
-def test_a_text_does_not_depend_on_the_one_before(bundle: Path) -> None:
+def test_text_is_independent_of_previous_texts(bundle: Path) -> None:
     (_, second) = generate(bundle, ["Some long prompt before it", "a"], max_new_tokens=10)
     assert second.tokens == one(bundle, "a", max_new_tokens=10).tokens
 
 
-def test_the_end_token_ends_a_text_and_is_not_in_it(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_end_token_stops_text_and_is_removed(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
     free = one(make_decoder("gpt2")[1], "Hello", max_new_tokens=30)
     end = free.tokens[10]
     place = free.tokens.index(end)
@@ -119,19 +117,19 @@ def test_the_end_token_ends_a_text_and_is_not_in_it(make_decoder: Callable[..., 
     assert (ignoring.tokens, ignoring.stopped) == (free.tokens, "length")
 
 
-def test_a_stop_string_ends_a_text(bundle: Path) -> None:
+def test_stop_string_stops_text(bundle: Path) -> None:
     free = one(bundle, "Hello", max_new_tokens=40).text
     stop = next(found.group() for found in re.finditer(r"[ -~]{1,2}", free) if found.start() > 0)
     result = one(bundle, "Hello", max_new_tokens=40, stop=["never there", stop])
     assert (result.text, result.stopped) == (free[: free.index(stop)], "stop")
 
 
-def test_a_text_ends_where_the_models_positions_do(bundle: Path) -> None:
+def test_text_stops_at_the_position_limit(bundle: Path) -> None:
     result = one(bundle, "x" * 60, max_new_tokens=10, ignore_eos=True)
     assert (len(result.tokens), result.stopped) == (4, "capacity")
 
 
-def test_a_text_that_is_broken_off_keeps_what_was_written(bundle: Path) -> None:
+def test_interrupted_text_keeps_partial_output(bundle: Path) -> None:
     whole = one(bundle, "Hello", max_new_tokens=20)
     with TextGenerator(bundle, max_new_tokens=20) as generator:
         run = generator.write("Hello")
@@ -143,14 +141,14 @@ def test_a_text_that_is_broken_off_keeps_what_was_written(bundle: Path) -> None:
     assert result.tokens == whole.tokens[: len(result.tokens)]
 
 
-def test_a_conversation_is_answered_after_its_template(bundle: Path) -> None:
+def test_conversation_uses_the_chat_template(bundle: Path) -> None:
     talk = [Message("system", "Short."), Message("user", "Why?")]
     answered, plain = generate(bundle, [talk, "<system>Short.<user>Why?>"], max_new_tokens=10)
     assert answered.tokens == plain.tokens
 
 
 @pytest.mark.parametrize(
-    ("prompt", "options", "said"),
+    ("prompt", "options", "expected_error"),
     [
         ("", {}, "the prompt is empty"),
         ("x" * 64, {}, "prompt of 64 tokens: the model takes at most 64, including at least one new token"),
@@ -164,13 +162,15 @@ def test_a_conversation_is_answered_after_its_template(bundle: Path) -> None:
         ("a", {"top_p": 2.0}, "top-p 2.0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], said: str, bundle: Path) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_invalid_options_raise_usage_error(
+    prompt: str, options: dict[str, Any], expected_error: str, bundle: Path
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected_error)):
         one(bundle, prompt, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected_error"),
     [
         ({"strategy": "bild"}, "strategy 'bild' needs a draft model: add --draft BUNDLE or --early-exit."),
         ({"strategy": "speculative"}, "strategy 'speculative' needs a draft model"),
@@ -195,15 +195,15 @@ def test_what_makes_no_sense_is_refused(prompt: str, options: dict[str, Any], sa
         ({"strategy": "bild", "draft": "/no/bundle"}, "/no/bundle"),
     ],
 )
-def test_strategies_that_make_no_sense_are_refused_in_one_line(
-    options: dict[str, Any], said: str, bundle: Path, short: Path, trained_pair: tuple[Path, Path]
+def test_invalid_strategies_are_rejected_in_one_line(
+    options: dict[str, Any], expected_error: str, bundle: Path, short: Path, trained_pair: tuple[Path, Path]
 ) -> None:
     drafts = {"same": bundle, "short": short, "other": trained_pair[0]}
     if "draft" in options:
         options = options | {"draft": drafts.get(options["draft"], options["draft"])}
     with pytest.raises(IntaglioError) as refused:
         TextGenerator(bundle, **options)
-    assert said in str(refused.value)
+    assert expected_error in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -213,7 +213,7 @@ def short(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     return make_decoder("gpt2", n_positions=48)[1]
 
 
-def test_what_a_refusal_had_opened_is_closed(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_open_closes_engines(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
     close = decoder.DecoderSession.close
     monkeypatch.setattr(decoder.DecoderSession, "close", lambda session: closed.append(session) or close(session))
@@ -223,7 +223,7 @@ def test_what_a_refusal_had_opened_is_closed(bundle: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("strategy", ["bild", "speculative"])
-def test_a_prompt_that_fills_the_smaller_cache_is_refused(strategy: str, bundle: Path, short: Path) -> None:
+def test_prompt_filling_the_smaller_cache_is_rejected(strategy: str, bundle: Path, short: Path) -> None:
     with TextGenerator(bundle, strategy=strategy, draft=short, batch=2) as generator:
         with pytest.raises(UsageError, match=r"^prompt of 48 tokens: the model takes at most 48, [^\n]*$"):
             generator.write_batch(["Hello", "x" * 48])
@@ -236,7 +236,7 @@ def test_a_prompt_that_fills_the_smaller_cache_is_refused(strategy: str, bundle:
     assert (len(result.tokens), result.stopped in ("capacity", "eos")) == (1, True)
 
 
-def test_a_text_by_itself_in_a_batch_is_written_piece_by_piece(bundle: Path) -> None:
+def test_single_text_in_a_batch_is_streamed(bundle: Path) -> None:
     expected = one(bundle, "Hello", max_new_tokens=20)
     with TextGenerator(bundle, batch=3, max_new_tokens=20) as generator:
         run = generator.write("Hello")
@@ -245,7 +245,7 @@ def test_a_text_by_itself_in_a_batch_is_written_piece_by_piece(bundle: Path) -> 
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "ngram"])
-def test_a_text_goes_on_where_its_reader_stopped(strategy: str, bundle: Path) -> None:
+def test_iteration_resumes_after_a_break(strategy: str, bundle: Path) -> None:
     options: dict[str, Any] = {"strategy": strategy, "max_new_tokens": 20}
     expected = one(bundle, "abcabcabc", **options)
     with TextGenerator(bundle, **options) as generator:
@@ -259,7 +259,7 @@ def test_a_text_goes_on_where_its_reader_stopped(strategy: str, bundle: Path) ->
             assert run.whole().tokens == expected.tokens
 
 
-def test_texts_side_by_side_can_be_read_one_after_the_other(bundle: Path) -> None:
+def test_batched_texts_can_be_read_sequentially(bundle: Path) -> None:
     expected = [one(bundle, prompt, max_new_tokens=20) for prompt in ("Hello", "abc")]
     with TextGenerator(bundle, batch=2, max_new_tokens=20) as generator:
         batch = generator.write_batch(["Hello", "abc"])
@@ -267,8 +267,8 @@ def test_texts_side_by_side_can_be_read_one_after_the_other(bundle: Path) -> Non
         assert [run.result().tokens for run in batch.texts] == [result.tokens for result in expected]
 
 
-def test_prompts_that_come_from_a_generator_are_written_batch_by_batch(bundle: Path) -> None:
-    """Texts are there before all prompts are."""
+def test_lazy_prompts_are_consumed_batch_by_batch(bundle: Path) -> None:
+    """Texts are returned before all prompts are consumed."""
     asked: list[str] = []
 
     def prompts() -> Iterator[str]:
@@ -284,12 +284,12 @@ def test_prompts_that_come_from_a_generator_are_written_batch_by_batch(bundle: P
     ]
 
 
-def test_an_encoder_writes_no_text(make_encoder: Callable[..., Path]) -> None:
+def test_encoder_bundle_is_rejected(make_encoder: Callable[..., Path]) -> None:
     with pytest.raises(BundleError, match="its task is 'unknown', not 'generate'"):
         one(make_encoder(), "Hello")
 
 
-def test_a_text_that_is_begun_ends_the_one_before_it(bundle: Path) -> None:
+def test_new_text_stops_the_previous_one(bundle: Path) -> None:
     alone = one(bundle, "World", max_new_tokens=20)
     with TextGenerator(bundle, max_new_tokens=20) as generator:
         before = generator.write("Hello")
@@ -301,7 +301,7 @@ def test_a_text_that_is_begun_ends_the_one_before_it(bundle: Path) -> None:
         assert after.whole().tokens == alone.tokens
 
 
-def test_looking_at_a_result_changes_no_text(bundle: Path) -> None:
+def test_partial_result_does_not_change_the_text(bundle: Path) -> None:
     whole = one(bundle, "Hello", max_new_tokens=20)
     stop = [whole.text[5:9]]
     expected = one(bundle, "Hello", max_new_tokens=20, stop=stop)
@@ -310,8 +310,8 @@ def test_looking_at_a_result_changes_no_text(bundle: Path) -> None:
         assert "".join(piece for piece in run if run.result().tokens) == expected.text == run.result().text
 
 
-def test_the_rate_leaves_out_all_tokens_of_the_first_pass(bundle: Path) -> None:
-    """Those that are drafted before it come at once."""
+def test_tokens_per_second_excludes_the_first_pass(bundle: Path) -> None:
+    """Drafts accepted in the first pass are emitted with it."""
     options: dict[str, Any] = {"strategy": "bild", "draft": bundle, "fallback": 0.0, "rollback": math.inf}
     result = one(bundle, "Hello", max_new_tokens=8, max_draft=9, **options)
     assert (result.calls.large, len(result.tokens)) == (1, 8)
@@ -333,7 +333,7 @@ def test_the_rate_leaves_out_all_tokens_of_the_first_pass(bundle: Path) -> None:
         ({"strategy": "auto", "top_k": 3}, "auto", "text"),
     ],
 )
-def test_which_strategy_is_taken_and_what_drafts(
+def test_default_strategy_and_draft_source(
     options: dict[str, Any], strategy: str, source: str | None, bundle: Path
 ) -> None:
     given = {name: bundle if value == "SELF" else value for name, value in options.items()}
@@ -341,13 +341,13 @@ def test_which_strategy_is_taken_and_what_drafts(
         assert (generator.strategy, generator.draft_source) == (strategy, source)
 
 
-def test_an_early_exit_alone_is_taken_as_far_as_it_pays(exiting: Path) -> None:
+def test_early_exit_defaults_to_auto_draft_length(exiting: Path) -> None:
     with TextGenerator(exiting, early_exit=True, top_p=0.9) as generator:
         assert (generator.strategy, generator.draft_source) == ("auto", "early exit")
 
 
 @pytest.mark.parametrize("strategy", ["medusa", "auto", "ngram"])
-def test_a_model_that_drafts_itself_is_named_as_what_drafts(
+def test_self_drafting_model_is_the_draft_source(
     strategy: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     export(

@@ -1,4 +1,4 @@
-"""Grammars: what they allow after any text, in any order, their errors and their limits."""
+"""Grammars: their masks after any text, in any order, their errors and their limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def walk(constraint: LogitConstraint, seed: int, most: int = 300) -> list[int]:
 
 @settings(max_examples=30, deadline=None)
 @given(number=st.integers(0, len(GRAMMARS) - 1), seed=st.integers(0, 10**6), data=st.data())
-def test_masks_do_not_depend_on_the_order_of_the_questions(number: int, seed: int, data: st.DataObject) -> None:
+def test_masks_are_independent_of_query_order(number: int, seed: int, data: st.DataObject) -> None:
     constraint = GrammarConstraint(GRAMMARS[number], {END})
     texts = [walk(GrammarConstraint(GRAMMARS[number], {END}), seed + each, 90) for each in range(3)]
     for _ in range(25):
@@ -73,7 +73,7 @@ def test_masks_do_not_depend_on_the_order_of_the_questions(number: int, seed: in
 
 @settings(max_examples=40, deadline=None)
 @given(number=st.integers(0, len(DOZEN) - 1), seed=st.integers(0, 10**6))
-def test_random_walks_that_finish_are_valid_documents(number: int, seed: int) -> None:
+def test_finished_random_walks_are_valid_documents(number: int, seed: int) -> None:
     constraint = GrammarConstraint(GRAMMARS[number], {END})
     written = walk(constraint, seed)
     if constraint.finished(written):
@@ -81,7 +81,7 @@ def test_random_walks_that_finish_are_valid_documents(number: int, seed: int) ->
         Draft202012Validator(DOZEN[number]).validate(document)
 
 
-def test_masks_stay_right_after_more_tokens_than_are_remembered() -> None:
+def test_masks_are_correct_beyond_the_cache_size() -> None:
     grammar = Grammar.from_regex("(ab|a)*c?", TOKENIZER)
     constraint, written = GrammarConstraint(grammar, {END}), ids("a") * (2 * MASKS)
     for size in [*range(len(written)), *range(len(written), 0, -7)]:
@@ -95,9 +95,7 @@ def test_masks_stay_right_after_more_tokens_than_are_remembered() -> None:
     beyond=st.integers(0, 9),
     ends=st.frozensets(st.integers(0, 89), max_size=3),
 )
-def test_a_mask_has_the_end_tokens_in_place_of_the_librarys_own(
-    bits: bytes, size: int, beyond: int, ends: frozenset[int]
-) -> None:
+def test_mask_uses_the_requests_end_tokens(bits: bytes, size: int, beyond: int, ends: frozenset[int]) -> None:
     width = max(size + beyond, *(end + 1 for end in ends), 0)
     given_bits = np.frombuffer(bits, np.uint8)
     booleans = np.unpackbits(given_bits, bitorder="little").astype(bool)
@@ -111,7 +109,7 @@ def test_a_mask_has_the_end_tokens_in_place_of_the_librarys_own(
     assert [found.allows(token) for token in range(width)] == expected.tolist()
 
 
-def test_a_complete_document_allows_only_end_tokens() -> None:
+def test_complete_document_allows_only_end_tokens() -> None:
     constraint = GrammarConstraint(
         Grammar.from_json_schema({"type": "object", "maxProperties": 0}, TOKENIZER), {END, 7}
     )
@@ -122,14 +120,14 @@ def test_a_complete_document_allows_only_end_tokens() -> None:
         assert constraint.finished(after)
 
 
-def test_a_text_that_may_end_or_go_on_allows_both() -> None:
+def test_optional_end_allows_end_and_continuation() -> None:
     constraint = GrammarConstraint(Grammar.from_regex("a+", TOKENIZER), {END})
     mask = constraint.allowed(ids("a"))
     assert mask[END] and mask[ids("a")[0]] and not constraint.finished(ids("a"))
     assert not constraint.allowed([])[END]
 
 
-def test_tokens_that_the_tokenizer_does_not_have_are_not_allowed() -> None:
+def test_padding_tokens_are_not_allowed() -> None:
     """A model's vocabulary may be padded; the library's own end token has the first id after the tokenizer's."""
     grammar = Grammar.from_regex("a*", TOKENIZER)
     size = TOKENIZER.get_vocab_size()
@@ -142,7 +140,7 @@ def test_tokens_that_the_tokenizer_does_not_have_are_not_allowed() -> None:
     assert constraint.count_allowed([], [*ids("aaa"), size + 3]) == len(ids("aaa")) + 1
 
 
-def test_drafts_are_cut_at_the_first_token_that_breaks_the_grammar() -> None:
+def test_drafts_are_truncated_at_the_first_invalid_token() -> None:
     constraint = GrammarConstraint(Grammar.from_regex("[0-9]{3}", TOKENIZER), {END})
     digits = ids("1") * 5
     assert constraint.count_allowed([], digits) == 3
@@ -184,7 +182,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize(("schema", "text"), TWICE)
-def test_a_key_with_an_escape_is_no_other_key(schema: dict[str, Any], text: str) -> None:
+def test_escaped_key_equals_its_plain_form(schema: dict[str, Any], text: str) -> None:
     schema = {"type": "object", **schema}
     assert not matches(Grammar.from_json_schema(schema, TOKENIZER), text)
     call = tool_grammar(HERMES, ToolChoice("required", [Tool("t", schema)], 1), TOKENIZER)
@@ -193,7 +191,7 @@ def test_a_key_with_an_escape_is_no_other_key(schema: dict[str, Any], text: str)
 
 
 @pytest.mark.parametrize("value", ["3", "6"])
-def test_whitespace_between_the_parts_of_a_document_is_bounded(value: str) -> None:
+def test_whitespace_in_documents_is_bounded(value: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}, "required": ["a"]}
     grammar = Grammar.from_json_schema(schema, TOKENIZER)
     for once in ("", " ", "\n", "\n  ", "\n\t"):
@@ -228,7 +226,7 @@ def matches(grammar: Grammar, text: str) -> bool:
         ({"const": "\ud800"}, "not valid JSON"),
     ],
 )
-def test_an_invalid_schema_is_one_line_that_names_the_cause(schema: dict[str, Any] | str, cause: str) -> None:
+def test_invalid_schema_error_names_the_cause_in_one_line(schema: dict[str, Any] | str, cause: str) -> None:
     with pytest.raises(UsageError, match=rf"^the JSON schema [^\n]*({cause})[^\n]*$"):
         Grammar.from_json_schema(schema, TOKENIZER)
 
@@ -246,7 +244,7 @@ def test_an_invalid_schema_is_one_line_that_names_the_cause(schema: dict[str, An
         (lambda: grammar_of(TOKENIZER, {}, None, "a"), "^--schema and --regex are given"),
     ],
 )
-def test_an_invalid_grammar_is_one_line_that_names_the_cause(make: Callable[[], Grammar], cause: str) -> None:
+def test_invalid_grammar_error_names_the_cause_in_one_line(make: Callable[[], Grammar], cause: str) -> None:
     with pytest.raises(UsageError, match=cause) as raised:
         make()
     assert "\n" not in str(raised.value)
@@ -278,7 +276,7 @@ def terminals(count: int) -> str:
         (lambda: Grammar.from_lark(terminals(60), TOKENIZER), "too big|to compile|more than 64 MB"),
     ],
 )
-def test_a_hostile_grammar_is_refused_and_not_a_crash(make: Callable[[], Grammar], cause: str) -> None:
+def test_hostile_grammar_is_rejected_without_crash(make: Callable[[], Grammar], cause: str) -> None:
     with pytest.raises(UsageError, match=cause):
         make()
 
@@ -291,7 +289,7 @@ def resident() -> int:
 BOMB = "start: A\nA: /(.*a.{20}.*)/ & /.*b.{25}c.*/ & ~/.*d.{25}.*/"
 
 
-def test_terminals_whose_intersection_explodes_are_refused_in_a_bounded_time_and_memory() -> None:
+def test_exploding_terminals_are_rejected_within_time_and_memory_limits() -> None:
     before, started = resident(), time.monotonic()
     with pytest.raises(UsageError, match=r"^the Lark grammar takes more than [^\n]* to compile[^\n]*$"):
         Grammar.from_lark(BOMB, TOKENIZER)
@@ -299,14 +297,14 @@ def test_terminals_whose_intersection_explodes_are_refused_in_a_bounded_time_and
     assert resident() - before < 100
 
 
-def test_a_short_regular_expression_that_keeps_much_memory_is_refused() -> None:
+def test_regex_using_much_memory_is_rejected() -> None:
     before = resident()
     with pytest.raises(UsageError, match=r"^the regular expression needs more than 64 MB\. Simplify it"):
         Grammar.from_regex("(a{1000}b{1000}){200}x", TOKENIZER)
     assert resident() - before < 50
 
 
-def test_grammars_are_checked_while_another_one_takes_its_time() -> None:
+def test_slow_grammar_check_does_not_block_others() -> None:
     with ThreadPoolExecutor() as pool:
         bomb = pool.submit(Grammar.from_lark, BOMB, TOKENIZER)
         time.sleep(0.2)
@@ -315,7 +313,7 @@ def test_grammars_are_checked_while_another_one_takes_its_time() -> None:
         assert isinstance(bomb.exception(), UsageError)
 
 
-def test_a_checking_process_that_was_killed_is_replaced() -> None:
+def test_killed_checking_process_is_replaced() -> None:
     Grammar.from_regex("a", TOKENIZER)
     check = grammar_tokenizer.grammar_tokenizer(TOKENIZER).check
     process = check._process
@@ -326,7 +324,7 @@ def test_a_checking_process_that_was_killed_is_replaced() -> None:
     assert check._process is not process
 
 
-def test_the_checking_process_ends_with_its_tokenizer() -> None:
+def test_checking_process_ends_with_its_tokenizer() -> None:
     check = grammar_check.GrammarCheck(TOKENIZER.to_str(), END)
     assert check.bytes_of("start: /a/", "grammar") < 8 << 20
     assert check._process is not None
@@ -335,7 +333,7 @@ def test_the_checking_process_ends_with_its_tokenizer() -> None:
     assert child.poll() is not None
 
 
-def test_schemas_and_tools_of_ordinary_size_compile() -> None:
+def test_ordinary_schemas_and_tools_compile() -> None:
     for each in SCHEMAS:
         assert Grammar.from_json_schema(each["schema"], TOKENIZER).bytes < 16 << 20
     tools = [Tool(f"tool_{number}", each["schema"]) for number, each in enumerate(SCHEMAS[:20])]
@@ -355,22 +353,22 @@ def test_schemas_and_tools_of_ordinary_size_compile() -> None:
         {"enum": [f"value {number}" for number in range(5000)]},
     ],
 )
-def test_large_bounds_are_taken_step_by_step(schema: dict[str, Any]) -> None:
+def test_large_repetition_bounds_are_split(schema: dict[str, Any]) -> None:
     assert len(walk(GrammarConstraint(Grammar.from_json_schema(schema, TOKENIZER), {END}), 1, most=20)) > 1
 
 
-def test_a_tokenizer_whose_tokens_have_no_bytes_is_refused() -> None:
+def test_tokenizer_without_token_bytes_is_rejected() -> None:
     words = Tokenizer(models.WordPiece({"a": 0, "##b": 1, "[UNK]": 2}, unk_token="[UNK]"))  # noqa: S106
     words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
     with pytest.raises(UsageError, match=r"^the tokenizer cannot be constrained by a grammar: [^\n]*$"):
         Grammar.json_object(words)
 
 
-def test_the_tokenizer_is_read_once() -> None:
+def test_tokenizer_is_converted_once() -> None:
     assert grammar_tokenizer.grammar_tokenizer(TOKENIZER) is grammar_tokenizer.grammar_tokenizer(TOKENIZER)
 
 
-def test_without_the_library_the_error_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtraError, match=re.escape("pip install 'intaglio[grammar]'")):
         Grammar.json_object(Tokenizer.from_str(TOKENIZER.to_str()))

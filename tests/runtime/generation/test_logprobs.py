@@ -1,4 +1,4 @@
-"""Log-probabilities: those of the target model's own logits, whatever strategy wrote the token."""
+"""Log-probabilities: computed from the target model's own logits, with every strategy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.sampling import Sampling
-from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy, Written
+from intaglio.runtime.strategies import STRATEGIES, Emitted, Plain, Strategy
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps
 
 PROMPT = np.random.default_rng(6).integers(0, 250, 30).tolist()
@@ -48,7 +48,7 @@ def run(models: Models, *requests: GenerationRequest, chunk: int = 256) -> list[
 
 
 def log_softmax(models: Models, tokens: list[int]) -> np.ndarray:
-    """The large model's log-probabilities [len(tokens), vocab] after the prompt, all from one pass."""
+    """The target model's log-probabilities [len(tokens), vocab] after the prompt, all from one pass."""
     session, _ = models.sessions(1)
     (logits,) = session.append([[*PROMPT, *tokens[:-1]]], [len(tokens)])
     logits = logits.astype(np.float64)
@@ -67,7 +67,7 @@ def log_softmax(models: Models, tokens: list[int]) -> np.ndarray:
     ids=["greedy", "sampled"],
 )
 @pytest.mark.parametrize("chunk", [256, 7])
-def test_they_are_the_log_softmax_of_the_raw_logits(
+def test_logprobs_are_log_softmax_of_raw_logits(
     kind: str, name: str, options: dict[str, Any], sampling: Sampling, chunk: int, models: dict[str, Models]
 ) -> None:
     request = GenerationRequest(
@@ -97,23 +97,23 @@ def test_they_are_the_log_softmax_of_the_raw_logits(
 
 
 @dataclass(frozen=True)
-class Rereads(Strategy):
-    """Takes the last of more logits than it needs, as the contract of strategies allows."""
+class ExtraLogits(Strategy):
+    """Requests more logits than it needs and uses the last, as the contract of strategies allows."""
 
     needs_draft = False
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
-        logits = yield sequence.large.follow(list(sequence.tokens), 5)
-        yield Written(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
+        logits = yield sequence.target.forward(list(sequence.tokens), 5)
+        yield Emitted(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
         yield from Plain().write(sequence)
 
 
-def test_logits_before_the_end_of_the_text_are_not_those_of_its_next_token(models: dict[str, Models]) -> None:
+def test_logits_of_earlier_tokens_are_not_used_for_the_next_token(models: dict[str, Models]) -> None:
     request = GenerationRequest(
         PROMPT,
         max_new_tokens=3,
-        strategy=Rereads(),
+        strategy=ExtraLogits(),
         strategy_name="rereads",
         ignore_eos=True,
         logprobs=1,
@@ -126,7 +126,7 @@ def test_logits_before_the_end_of_the_text_are_not_those_of_its_next_token(model
 
 
 @pytest.mark.parametrize("name", ["speculative", "ngram", "bild"])
-def test_an_encoder_decoders_are_those_of_its_plain_text(name: str, models: dict[str, Models]) -> None:
+def test_encoder_decoder_logprobs_equal_plain_decoding(name: str, models: dict[str, Models]) -> None:
     options = {"bild": {"rollback": 0.0}}.get(name, {})
     plain = GenerationRequest(PROMPT, max_new_tokens=20, ignore_eos=True, logprobs=2)
     (expected, _), (found, _) = run(models["t5"], plain, replace(plain, strategy=STRATEGIES[name](**options)))
@@ -136,7 +136,7 @@ def test_an_encoder_decoders_are_those_of_its_plain_text(name: str, models: dict
     np.testing.assert_allclose(values[1], values[0], atol=1e-4)
 
 
-def test_a_token_that_exits_early_has_the_logits_of_its_exit(models: dict[str, Models]) -> None:
+def test_early_exit_token_has_the_logprobs_of_its_exit(models: dict[str, Models]) -> None:
     request = GenerationRequest(
         PROMPT, max_new_tokens=20, strategy=STRATEGIES["calm"](saturation=0.6, decay=1.0), ignore_eos=True, logprobs=1
     )
@@ -147,7 +147,7 @@ def test_a_token_that_exits_early_has_the_logits_of_its_exit(models: dict[str, M
     assert result.logprobs[0].logprob == pytest.approx(log_softmax(models["calm"], result.tokens[:1]).max(), abs=1e-4)
 
 
-def test_offsets_are_where_a_tokens_characters_begin(models: dict[str, Models]) -> None:
+def test_offsets_mark_the_start_of_each_tokens_characters(models: dict[str, Models]) -> None:
     request = GenerationRequest(PROMPT, Sampling(1.0), max_new_tokens=60, seed=4, ignore_eos=True, logprobs=0)
     ((result, pieces),) = run(models["float"], request)
     assert result.logprobs is not None
@@ -160,7 +160,7 @@ def test_offsets_are_where_a_tokens_characters_begin(models: dict[str, Models]) 
     assert len(shown) < len(pieces), "some characters are of several tokens"
 
 
-def test_the_end_token_and_tokens_held_back_for_a_stop_string_have_theirs(models: dict[str, Models]) -> None:
+def test_end_token_and_held_back_tokens_have_logprobs(models: dict[str, Models]) -> None:
     request = GenerationRequest(PROMPT, max_new_tokens=30, ignore_eos=True, logprobs=1)
     ((whole, _),) = run(models["float"], request)
     end = replace(request, end_tokens=frozenset(whole.tokens[6:7]))
@@ -176,6 +176,6 @@ def test_the_end_token_and_tokens_held_back_for_a_stop_string_have_theirs(models
         assert "".join(piece.text for piece in pieces) == result.text
 
 
-def test_a_negative_number_of_alternatives_is_refused() -> None:
+def test_negative_number_of_alternatives_is_rejected() -> None:
     with pytest.raises(UsageError, match="logprobs -1: expected 0 or more"):
         GenerationRequest("x", logprobs=-1)

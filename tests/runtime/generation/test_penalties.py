@@ -40,7 +40,7 @@ STRATEGY_CASES: dict[str, tuple[str, dict[str, Any]]] = {  # strategy -> models,
     frequency=st.floats(-2, 2),
     bias=st.dictionaries(st.integers(0, 9), st.floats(-100, 100), max_size=4),
 )
-def test_penalties_are_openais_formula(
+def test_penalties_match_openais_formula(
     seen: list[int], prompt: int, presence: float, frequency: float, bias: dict[int, float]
 ) -> None:
     logits = np.random.default_rng(0).standard_normal(10)
@@ -56,14 +56,14 @@ def test_penalties_are_openais_formula(
     np.testing.assert_allclose(probabilities, softmax / softmax.sum(), rtol=1e-5, atol=1e-9)
 
 
-def test_the_tokens_of_the_prompt_do_not_count() -> None:
+def test_prompt_tokens_are_not_penalised() -> None:
     logits = np.array([1.0, 0.9, 0.0], np.float32)
     sampler = Sampler(Sampling(presence_penalty=1.0), prompt_tokens=2)
     assert sampler.choose(logits, [0, 0]) == 0
     assert sampler.choose(logits, [0, 0, 0]) == 1
 
 
-def test_penalties_come_after_the_repetition_penalty_and_leave_the_logits_of_the_model_as_they_are() -> None:
+def test_penalties_follow_repetition_penalty_and_keep_model_logits() -> None:
     logits = np.array([4.0, -1.0], np.float32)
     sampling = Sampling(repetition_penalty=2.0, frequency_penalty=0.5, logit_bias={1: 3.0})
     np.testing.assert_array_equal(penalised(logits, sampling, [1, 0, 0], 1), [1.0, 1.0])
@@ -76,7 +76,7 @@ def test_logits_without_a_penalty_are_not_copied() -> None:
     assert penalised(logits, Sampling(presence_penalty=1.0), [0, 1], 2) is logits
 
 
-def test_samplings_with_a_bias_are_hashable_and_do_not_follow_the_callers_mapping() -> None:
+def test_sampling_with_bias_is_hashable_and_copies_the_mapping() -> None:
     bias = {3: 1.0}
     sampling = Sampling(logit_bias=bias)
     bias[4] = 1.0
@@ -85,20 +85,20 @@ def test_samplings_with_a_bias_are_hashable_and_do_not_follow_the_callers_mappin
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"presence_penalty": 2.1}, "presence penalty 2.1: expected -2 to 2"),
         ({"frequency_penalty": float("nan")}, "frequency penalty nan: expected -2 to 2"),
         ({"logit_bias": {7: 101.0}}, "logit bias of token 7 is 101.0: expected -100 to 100"),
     ],
 )
-def test_values_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_out_of_range_values_raise_usage_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Sampling(**options)
 
 
 @pytest.mark.parametrize("token", [-1, 100_000])
-def test_a_bias_of_a_token_outside_of_the_vocabulary_fails_that_request(token: int, models: dict[str, Models]) -> None:
+def test_bias_outside_the_vocabulary_fails_its_request(token: int, models: dict[str, Models]) -> None:
     scheduler = models["float"].scheduler()
     scheduler.submit(GenerationRequest(PROMPT, Sampling(logit_bias={token: 1.0})))
     (event,) = scheduler.step()
@@ -106,7 +106,7 @@ def test_a_bias_of_a_token_outside_of_the_vocabulary_fails_that_request(token: i
     assert f"token id {token} is not in the vocabulary" in str(event.error)
 
 
-def test_a_text_generator_and_the_command_line_take_both_penalties(
+def test_generator_and_command_line_accept_both_penalties(
     tiny_decoder: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
     def tokens(*options: object) -> list[int]:
@@ -136,7 +136,7 @@ def written(models: Models, request: GenerationRequest) -> list[int]:
 
 
 @pytest.mark.parametrize("name", STRATEGY_CASES)
-def test_penalties_and_bias_hold_under_every_strategy(name: str, models: dict[str, Models]) -> None:
+def test_every_strategy_applies_penalties_and_bias(name: str, models: dict[str, Models]) -> None:
     kind, options = STRATEGY_CASES[name]
     plain = GenerationRequest(PROMPT, max_new_tokens=40, ignore_eos=True)
     without = written(models[kind], plain)
@@ -155,7 +155,7 @@ def test_penalties_and_bias_hold_under_every_strategy(name: str, models: dict[st
     assert different > 0
 
 
-def test_penalties_apply_to_greedy_text_with_a_constraint_too() -> None:
+def test_penalties_apply_to_constrained_greedy_text() -> None:
     class Any10(LogitConstraint):
         def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
             return np.arange(10) < 8

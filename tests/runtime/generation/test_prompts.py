@@ -1,4 +1,4 @@
-"""Prompts from files: lines or windows of a text, none lost, none twice, and every bad line named."""
+"""Prompts from files: lines or windows of a text, none lost or repeated; errors name invalid lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def test_windows_follow_each_other_and_a_short_end_is_left_out(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_windows_are_consecutive_and_drop_a_short_tail(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("abcdefgh")
     assert read_prompts(tmp_path / "text", "--data", tokenizer, 3) == ["abc", "def"]
     assert read_prompts(tmp_path / "text", "--data", tokenizer, 4) == ["abcd", "efgh"]
@@ -29,7 +29,7 @@ def test_windows_follow_each_other_and_a_short_end_is_left_out(tokenizer: Tokeni
 
 
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="{\r\0"), max_size=60), tokens=st.integers(1, 9))
-def test_windows_are_pieces_of_the_text_even_where_a_letter_is_many_tokens(
+def test_windows_are_substrings_with_multi_token_characters(
     text: str, tokens: int, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "hypothesis.txt"
@@ -39,7 +39,7 @@ def test_windows_are_pieces_of_the_text_even_where_a_letter_is_many_tokens(
     assert len(windows) == len(set(windows)) <= len(text.encode()) // tokens
 
 
-def test_lines_are_taken_once_whatever_their_references(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_duplicate_lines_are_used_once_regardless_of_references(tokenizer: Tokenizer, tmp_path: Path) -> None:
     lines = '\n{"prompt": "a"}\n{"prompt": "b", "reference": "c"}\n\n{"prompt": "a"}\n'
     (tmp_path / "lines").write_text(lines)
     assert read_prompts(tmp_path / "lines", "--data", tokenizer, 2) == ["a", "b"]
@@ -47,7 +47,7 @@ def test_lines_are_taken_once_whatever_their_references(tokenizer: Tokenizer, tm
         read_examples(tmp_path / "lines", "--data")
 
 
-def test_texts_are_a_whole_file_or_prompts_with_what_was_written_after_them(tmp_path: Path) -> None:
+def test_texts_are_a_file_or_prompts_with_completions(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a\nb\n")
     assert read_texts(tmp_path / "text", "--data") == ["a\nb\n"]
     written = '{"prompt": "a", "text": " b", "tokens": [1]}\n{"prompt": "c", "reference": " d"}\n{"prompt": "e"}\n'
@@ -56,7 +56,7 @@ def test_texts_are_a_whole_file_or_prompts_with_what_was_written_after_them(tmp_
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ('{"prompt": "a"}\n{"prompt": ""}', "--data .*, line 2: the prompt is empty"),
         ('{"prompt": "a"}\n{"prompt', "--data .*, line 2: .* Write"),
@@ -64,13 +64,13 @@ def test_texts_are_a_whole_file_or_prompts_with_what_was_written_after_them(tmp_
         ('{"prompt": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 1: .*recursion.* Write"),
     ],
 )
-def test_bad_lines_are_named(lines: str, said: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_errors_name_invalid_lines(lines: str, message: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text(lines)
     for read in (
         lambda: read_examples(tmp_path / "lines", "--data"),
         lambda: read_prompts(tmp_path / "lines", "--data", tokenizer, 2),
         lambda: read_texts(tmp_path / "lines", "--data"),
     ):
-        with pytest.raises(UsageError, match=said) as raised:
+        with pytest.raises(UsageError, match=message) as raised:
             read()  # type: ignore[no-untyped-call]
         assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Choosing tokens: the filters against those of `transformers`, and what must hold for any logits."""
+"""Sampling: the filters against those of `transformers`, and properties for any logits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ any_logits = arrays(np.float32, st.integers(1, 60), elements=st.floats(-100, 100
 
 
 @given(any_logits, samplings)
-def test_a_distribution_keeps_a_token_and_adds_up_to_one(logits: np.ndarray, sampling: Sampling) -> None:
+def test_distribution_is_nonempty_and_sums_to_one(logits: np.ndarray, sampling: Sampling) -> None:
     probabilities = distribution(logits, sampling, seen=[0])
     assert probabilities.shape == logits.shape
     assert (probabilities >= 0).all()
@@ -49,7 +49,7 @@ def warped(logits: np.ndarray, sampling: Sampling, seen: list[int]) -> Any:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60), samplings, st.floats(0.1, 10))
-def test_filters_are_those_of_transformers(seed: int, size: int, sampling: Sampling, spread: float) -> None:
+def test_filters_equal_transformers(seed: int, size: int, sampling: Sampling, spread: float) -> None:
     random = np.random.default_rng(seed)
     logits = (spread * random.standard_normal(size)).astype(np.float32)
     seen = random.integers(0, size, 5).tolist()
@@ -58,7 +58,7 @@ def test_filters_are_those_of_transformers(seed: int, size: int, sampling: Sampl
 
 
 @given(arrays(np.float32, st.integers(1, 40), elements=st.integers(-3, 3)))
-def test_greedy_takes_the_first_of_equals_as_torch_does(logits: np.ndarray) -> None:
+def test_greedy_breaks_ties_like_torch(logits: np.ndarray) -> None:
     import torch
 
     assert best(logits) == int(torch.argmax(torch.from_numpy(logits)))
@@ -68,7 +68,7 @@ def test_greedy_takes_the_first_of_equals_as_torch_does(logits: np.ndarray) -> N
 
 @given(any_logits, samplings, st.integers(0, 2**32))
 @settings(max_examples=50)
-def test_a_seed_gives_the_same_tokens_and_only_possible_ones(logits: np.ndarray, sampling: Sampling, seed: int) -> None:
+def test_seed_reproduces_possible_tokens(logits: np.ndarray, sampling: Sampling, seed: int) -> None:
     samplers = Sampler(sampling, seed), Sampler(sampling, seed)
     first, second = ([sampler.choose(logits) for _ in range(8)] for sampler in samplers)
     assert first == second
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_tokens_and_only_possible_ones(logits: np.ndarray,
 
 
 @given(arrays(np.float32, st.integers(1, 300), elements=st.integers(-9, 9)), st.integers(1, 20))
-def test_the_likeliest_are_those_of_a_whole_sort(logits: np.ndarray, count: int) -> None:
+def test_likeliest_tokens_equal_a_full_sort(logits: np.ndarray, count: int) -> None:
     tokens, found = likeliest(logits, count)
     assert tokens == np.argsort(-logits, kind="stable")[:count].tolist()
     np.testing.assert_allclose(found, softmax(logits)[tokens], rtol=1e-5)
@@ -89,14 +89,14 @@ def test_draws_follow_the_distribution() -> None:
     np.testing.assert_allclose(drawn, [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0], atol=0.03)
 
 
-def test_a_penalty_counts_once_and_leaves_the_logits_alone() -> None:
+def test_penalty_applies_once_and_does_not_modify_logits() -> None:
     logits = np.array([2.0, 1.5, -1.0], np.float32)
     assert Sampler(Sampling(repetition_penalty=1.5)).choose(logits, seen=[0, 0, 0, 2]) == 1
     assert logits.tolist() == [2.0, 1.5, -1.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
+def test_nan_logits_raise_engine_error(bad: float) -> None:
     logits = np.array([1.0, bad, 0.0], np.float32)
     for sampling in (Sampling(), Sampling(temperature=1.0)):
         with pytest.raises(EngineError, match="NaN or infinite"):
@@ -104,7 +104,7 @@ def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"temperature": -1.0}, "temperature -1.0: expected 0 or more"),
         ({"temperature": float("nan")}, "temperature nan"),
@@ -114,6 +114,6 @@ def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
         ({"repetition_penalty": 0.0}, "repetition penalty 0.0: expected more than 0"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_out_of_range_options_raise_usage_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Sampling(**options)

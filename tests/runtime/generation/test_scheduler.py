@@ -1,4 +1,4 @@
-"""Who is served when: rows, chunks, bounds, priorities, and threads."""
+"""Scheduling: rows, chunks, limits, priorities, and threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import DRAFT_TREES
 
 
-def test_a_cancelled_row_serves_another_request_in_the_next_pass(models: dict[str, Models]) -> None:
+def test_cancelled_row_is_reused_in_the_next_pass(models: dict[str, Models]) -> None:
     scheduler = models["float"].scheduler(1)
     first, second = scheduler.submit(request([1], 100)), scheduler.submit(request([2], 100))
     for _ in range(3):
@@ -43,8 +43,8 @@ def test_a_cancelled_row_serves_another_request_in_the_next_pass(models: dict[st
     assert scheduler.idle
 
 
-def test_a_request_that_waits_can_be_cancelled(models: dict[str, Models]) -> None:
-    """Another may wait in its place at once."""
+def test_waiting_request_can_be_cancelled(models: dict[str, Models]) -> None:
+    """Its place in the queue is free immediately."""
     scheduler = models["float"].scheduler(1, max_waiting=2, max_waiting_tokens=2)
     states = [scheduler.submit(request([1], 3)) for _ in range(2)]
     scheduler.cancel(states[1])
@@ -54,7 +54,7 @@ def test_a_request_that_waits_can_be_cancelled(models: dict[str, Models]) -> Non
 
 
 class Watched(Plain):
-    """Plain decoding that tells when it was closed."""
+    """Plain decoding that reports when it is closed."""
 
     closed: ClassVar[list[bool]] = []
 
@@ -66,7 +66,7 @@ class Watched(Plain):
             self.closed.append(True)
 
 
-def test_strategies_are_closed_at_whatever_end(models: dict[str, Models]) -> None:
+def test_strategies_are_closed_when_a_request_ends(models: dict[str, Models]) -> None:
     scheduler, strategy = models["float"].scheduler(2), Watched()
     states = [scheduler.submit(request([1], count, strategy=strategy, strategy_name="watched")) for count in (2, 50)]
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_strategies_are_closed_at_whatever_end(models: dict[str, Models]) -> Non
     assert strategy.closed == [True, True]
 
 
-def test_more_than_may_wait_are_refused_and_the_others_are_written(models: dict[str, Models]) -> None:
+def test_requests_beyond_the_queue_limit_raise_busy_error(models: dict[str, Models]) -> None:
     scheduler = models["float"].scheduler(1, max_waiting=3, max_waiting_tokens=20)
     states = [scheduler.submit(request([number] * 5)) for number in range(3)]
     with pytest.raises(BusyError, match=r"^3 requests are waiting, the maximum is 3\. Try again later\.$"):
@@ -90,14 +90,14 @@ def test_more_than_may_wait_are_refused_and_the_others_are_written(models: dict[
     assert [len(state.tokens) for state in states] == [8] * 4
 
 
-def test_priority_comes_before_arrival(models: dict[str, Models]) -> None:
+def test_priority_precedes_arrival_order(models: dict[str, Models]) -> None:
     scheduler = models["float"].scheduler(1)
     states = [scheduler.submit(request([1], 2, priority=priority)) for priority in (0, 1, 0, 5, 1)]
     ended = [event.state for event in run(scheduler) if isinstance(event, Finished)]
     assert [states.index(state) for state in ended] == [3, 1, 4, 0, 2]
 
 
-def test_rows_write_between_the_chunks_of_a_long_prompt(long: Callable[..., Scheduler]) -> None:
+def test_rows_decode_between_prefill_chunks(long: Callable[..., Scheduler]) -> None:
     scheduler = long(3, chunk=50)
     writing = [scheduler.submit(request([number], 100)) for number in range(2)]
     scheduler.step()
@@ -115,10 +115,8 @@ def test_rows_write_between_the_chunks_of_a_long_prompt(long: Callable[..., Sche
 
 @pytest.mark.parametrize("first", [5, 25, 40, 50])
 @pytest.mark.parametrize("second", [5, 30, 45, 58])
-def test_trees_beside_rows_near_the_end_of_a_cache_of_one_length(
-    first: int, second: int, models: dict[str, Models]
-) -> None:
-    """What does not fit into one pass takes two; what gave way meanwhile is read again."""
+def test_draft_trees_fit_beside_nearly_full_fixed_caches(first: int, second: int, models: dict[str, Models]) -> None:
+    """Chunks that do not fit into one pass take two; truncated tokens are prefilled again."""
     own = models["fixed trees"]
     scheduler = own.scheduler(3)
     tree = DRAFT_TREES["hidden-transfer"](tree=12, min_draft_prob=1e-9)
@@ -137,21 +135,21 @@ def test_trees_beside_rows_near_the_end_of_a_cache_of_one_length(
         assert state.tokens == alone(own, each)
 
 
-def test_a_row_is_filled_again_while_others_are_written(models: dict[str, Models]) -> None:
-    """Two rows: 24 tokens in one take as many passes as four times 6 in the other, and prompts are one token."""
+def test_freed_row_is_reused_while_others_run(models: dict[str, Models]) -> None:
+    """Two rows: 24 tokens in one need as many passes as four times 6 in the other; prompts have one token."""
     scheduler = models["float"].scheduler(2)
     counts = [24, 6, 6, 6, 6]
     runs = RequestsRun(scheduler, (request([number], count) for number, count in enumerate(counts)), 2)
-    large = scheduler._large
+    target = scheduler._target
     passes = []
-    append = large.append
-    large.append = lambda *given, **options: passes.append(1) or append(*given, **options)  # type: ignore[method-assign,func-returns-value]
+    append = target.append
+    target.append = lambda *given, **options: passes.append(1) or append(*given, **options)  # type: ignore[method-assign,func-returns-value]
     results = [run.result() for run in runs]
     assert [len(result.tokens) for result in results] == counts
     assert len(passes) == 24
 
 
-def test_models_are_measured_once_and_only_while_they_are_idle(
+def test_models_are_measured_once_and_only_when_idle(
     models: dict[str, Models], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = models["float"]
@@ -182,7 +180,7 @@ def test_models_are_measured_once_and_only_while_they_are_idle(
     assert states[1].tokens == states[4].tokens == alone(own, request(RANDOM[20:40]))
 
 
-def test_threads_submit_and_cancel_while_one_runs_the_steps(models: dict[str, Models]) -> None:
+def test_threads_may_submit_and_cancel_during_steps(models: dict[str, Models]) -> None:
     own = models["float"]
     scheduler = own.scheduler(3)
     asked = [request(RANDOM[start : start + 30], 6) for start in range(0, 600, 30)]
@@ -224,16 +222,16 @@ def test_threads_submit_and_cancel_while_one_runs_the_steps(models: dict[str, Mo
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [({"chunk": 0}, "chunk 0: expected at least 1"), ({"max_waiting_tokens": 0}, "max waiting tokens 0: expected")],
 )
-def test_options_out_of_range_are_refused(options: dict[str, int], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}"):
+def test_out_of_range_options_raise_usage_error(options: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
         SchedulerOptions(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_new_tokens": 0}, "max new tokens 0"),
         ({"seed": -1}, "seed -1"),
@@ -241,6 +239,6 @@ def test_options_out_of_range_are_refused(options: dict[str, int], said: str) ->
         ({"stop": ("",)}, "a stop string is empty"),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_requests_raise_usage_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         GenerationRequest("a", **options)

@@ -1,4 +1,4 @@
-"""What a request is given does not depend on the requests beside it, whatever comes and goes meanwhile."""
+"""A request's output is independent of the other requests in the batch."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Odd(LogitConstraint):
 
 @dataclass(frozen=True)
 class Planned:
-    """A request, when it comes, and after how many passes it is cancelled."""
+    """A request, its arrival, and the number of passes after which it is cancelled."""
 
     request: GenerationRequest
     arrives: int
     cancelled: int | None
-    follows: int  # it goes on with the text of the plan so many before it, as a conversation does; 0: with none
+    follows: int  # continues the text of an earlier plan, this many before, like a conversation; 0: none
     room: int  # tokens that a prompt which is too long leaves
 
 
@@ -77,7 +77,7 @@ def planned(draw: st.DrawFn, names: Sequence[str]) -> Planned:
 
 
 def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
-    """The plans with prompts that go on with texts of others, and none longer than the models take."""
+    """The plans with prompts that continue texts of others, within the models' limits."""
     made: list[Planned] = []
     limit = models.scheduler(1).limit
     for number, plan in enumerate(plans):
@@ -93,7 +93,7 @@ def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
 
 
 def alone(models: Models, request: GenerationRequest) -> list[int]:
-    """What the request is given by a scheduler of one row, read in one pass."""
+    """The request's output from a scheduler of one row, prefilled in one pass."""
     scheduler = models.scheduler(1)
     state = scheduler.submit(request)
     while not scheduler.idle:
@@ -102,7 +102,7 @@ def alone(models: Models, request: GenerationRequest) -> list[int]:
 
 
 def drive(models: Models, plans: Sequence[Planned], rows: int, chunk: int) -> list[RequestState]:
-    """Let the requests come and go as planned; each reports its pieces, and then one end."""
+    """Submit and cancel the requests as planned; each reports its pieces, then one end."""
     scheduler = models.scheduler(rows, chunk=chunk)
     states: dict[int, RequestState] = {}
     pieces: dict[int, list[str]] = {}
@@ -132,7 +132,7 @@ def drive(models: Models, plans: Sequence[Planned], rows: int, chunk: int) -> li
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=23)
 @given(data=st.data(), rows=st.integers(1, 4), chunk=st.sampled_from([1, 7, 32, 256]))
-def test_a_request_is_given_what_it_is_given_alone(
+def test_request_output_is_independent_of_the_batch(
     kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]
 ) -> None:
     """207 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks, bits."""

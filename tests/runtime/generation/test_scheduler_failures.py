@@ -1,4 +1,4 @@
-"""Errors, in a request, a strategy, an engine, end what they concern and nothing else."""
+"""Errors of a request or a strategy fail that request only; errors of an engine fail all running requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from intaglio.runtime.strategies.contract import Steps
 
 @dataclass(frozen=True)
 class Raising(LogitConstraint):
-    """A constraint with a mistake."""
+    """A constraint that raises."""
 
     def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         """See `LogitConstraint`."""
@@ -36,7 +36,7 @@ class Raising(LogitConstraint):
 
 
 class Broken(Plain):
-    """A strategy with a mistake."""
+    """A strategy that raises."""
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
@@ -45,14 +45,14 @@ class Broken(Plain):
 
 
 class Unready(Plain):
-    """A strategy with a mistake before the first token."""
+    """A strategy that raises in `prepare`."""
 
     def prepare(self, large: DecoderSession, small: DecoderSession | None) -> None:
         """See `Strategy`."""
         assert 1 / len([*large.lengths][:0])
 
 
-def test_an_error_of_one_request_ends_that_one_alone(models: dict[str, Models]) -> None:
+def test_request_error_fails_only_that_request(models: dict[str, Models]) -> None:
     own = models["float"]
     scheduler = own.scheduler(2)
     good = request(RANDOM[:20], 10)
@@ -72,14 +72,14 @@ def test_an_error_of_one_request_ends_that_one_alone(models: dict[str, Models]) 
     failed = {id(event.state): event.error for event in run(scheduler) if isinstance(event, Failed)}
     expected = alone(own, good)
     assert [state.tokens for state in states[::2]] == [expected] * 9
-    for state, (_, kind, said) in zip(states[1::2], bad, strict=True):
+    for state, (_, kind, message) in zip(states[1::2], bad, strict=True):
         assert isinstance(failed[id(state)], kind)
-        assert said in str(failed[id(state)])
+        assert message in str(failed[id(state)])
     assert len(failed) == len(bad)
-    assert len(states[1].tokens) == 3  # what was written before the error stays
+    assert len(states[1].tokens) == 3  # the tokens before the error stay
 
 
-def test_a_failure_of_the_engine_ends_what_it_was_writing_and_nothing_stale_is_reused(
+def test_engine_error_fails_running_requests_and_clears_caches(
     models: dict[str, Models],
 ) -> None:
     own = models["float"]
@@ -95,7 +95,7 @@ def test_a_failure_of_the_engine_ends_what_it_was_writing_and_nothing_stale_is_r
     assert states[2].reused == 0
 
 
-def test_an_interrupt_ends_what_is_written_and_the_scheduler_goes_on(models: dict[str, Models]) -> None:
+def test_interrupt_finishes_running_requests_and_keeps_the_scheduler_usable(models: dict[str, Models]) -> None:
     class Interrupting(LogitConstraint):
         def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
             if len(written) == 2:
@@ -112,7 +112,7 @@ def test_an_interrupt_ends_what_is_written_and_the_scheduler_goes_on(models: dic
     assert again.tokens == alone(models["float"], request([1]))
 
 
-def test_a_source_that_the_encoder_refuses_ends_its_request_alone(models: dict[str, Models]) -> None:
+def test_invalid_source_fails_only_its_request(models: dict[str, Models]) -> None:
     own = models["t5"]
     scheduler = own.scheduler(2)
     asked = [request(RANDOM[:40]), request([10_000]), request(RANDOM[:3])]

@@ -1,4 +1,4 @@
-"""What the rows of a scheduler have read serves other requests, and what they have not does not."""
+"""Shared prefixes: cached tokens are reused by other requests, incomplete ones are not."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.strategies import (
     BigLittleDecoder,
     Calm,
+    Emitted,
     Plain,
     Speculative,
     Strategy,
-    Written,
 )
 
 
 @pytest.mark.parametrize("chunk", [64, 256, 1000])
 @pytest.mark.parametrize("strategy", [Plain(), Speculative(window=2)])
-def test_a_prefix_that_requests_share_is_read_once_by_each_model(
+def test_shared_prefix_is_prefilled_once_per_model(
     strategy: Strategy, chunk: int, long: Callable[..., Scheduler]
 ) -> None:
-    """Of four that come together, one that comes when they are being written, and one after all of them."""
+    """Four requests that arrive together, one during their decoding, and one after all of them."""
     scheduler, prefix = long(chunk=chunk), RANDOM[:400]
     asked = [request([*prefix, number, *RANDOM[500 : 504 + number]], strategy=strategy) for number in range(6)]
     states = [scheduler.submit(each) for each in asked[:4]]
@@ -49,7 +49,7 @@ def test_a_prefix_that_requests_share_is_read_once_by_each_model(
         assert state.tokens == expected.tokens
 
 
-def test_a_request_can_ask_for_its_whole_prompt_to_be_read(long: Callable[..., Scheduler]) -> None:
+def test_prefix_reuse_can_be_disabled(long: Callable[..., Scheduler]) -> None:
     scheduler = long(2)
     for reuse, read in ((True, 50), (False, 50), (True, 1)):
         state = scheduler.submit(request(RANDOM[:50], 1, reuse_prefix=reuse))
@@ -57,7 +57,7 @@ def test_a_request_can_ask_for_its_whole_prompt_to_be_read(long: Callable[..., S
         assert (state.result().processed.large, state.reused) == (read, 50 - read)
 
 
-def test_tokens_that_did_not_go_through_all_blocks_are_not_reused(models: dict[str, Models]) -> None:
+def test_tokens_that_skipped_blocks_are_not_reused(models: dict[str, Models]) -> None:
     scheduler, prompt = models["calm"].scheduler(1), RANDOM[:30]
     first = scheduler.submit(request(prompt, 20, strategy=Calm(0.0, 0.0)))
     run(scheduler)
@@ -69,8 +69,8 @@ def test_tokens_that_did_not_go_through_all_blocks_are_not_reused(models: dict[s
     assert second.tokens == alone(models["calm"], whole)
 
 
-def test_what_an_early_exit_alone_has_read_is_not_reused(models: dict[str, Models]) -> None:
-    """A pass of the whole model for another row writes over it."""
+def test_cache_of_the_early_exit_alone_is_not_reused(models: dict[str, Models]) -> None:
+    """A pass of the whole model for another row overwrites it."""
     own = models["exit"]
     scheduler = own.scheduler(3)
     beside = scheduler.submit(request([1], 60))
@@ -90,15 +90,15 @@ def test_what_an_early_exit_alone_has_read_is_not_reused(models: dict[str, Model
     assert second.result().trace == traced(own, asked)
 
 
-def traced(models: Models, asked: GenerationRequest) -> list[Written]:
+def traced(models: Models, asked: GenerationRequest) -> list[Emitted]:
     scheduler = models.scheduler(1)
     state = scheduler.submit(asked)
     run(scheduler)
     return state.result().trace
 
 
-def test_a_draft_in_the_place_of_the_last_token_is_not_reused(models: dict[str, Models]) -> None:
-    """The next prompt goes on after a token that ended the text in the place of one that was drafted."""
+def test_draft_in_place_of_the_last_token_is_not_reused(models: dict[str, Models]) -> None:
+    """The next prompt continues after a token that ended the text in place of a drafted one."""
     own, found = models["float"], 0
     for start in range(0, 400, 20):
         prompt = RANDOM[start : start + 20]
@@ -120,8 +120,8 @@ def test_a_draft_in_the_place_of_the_last_token_is_not_reused(models: dict[str, 
     assert found > 2
 
 
-def test_a_row_of_its_own_is_taken_before_one_that_may_still_serve(long: Callable[..., Scheduler]) -> None:
-    """One request after another: each of two conversations finds what its own last turn left."""
+def test_unused_rows_are_assigned_before_cached_ones(long: Callable[..., Scheduler]) -> None:
+    """One request after another: each of two conversations reuses the cache of its own last turn."""
     scheduler = long(2)
     reused = []
     for turn in range(1, 4):

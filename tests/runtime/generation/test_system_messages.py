@@ -1,4 +1,4 @@
-"""System messages and arguments of calls, in the kinds of templates that there are: nothing is lost."""
+"""System messages and arguments of calls are kept by every kind of template."""
 
 from __future__ import annotations
 
@@ -78,29 +78,29 @@ def test_no_system_message_is_lost(source: str, messages: list[Message], expecte
 
 @pytest.mark.parametrize("messages", [ONE, TWO, LATER, AFTER])
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected_error"),
     [(REFUSES, "rejects system messages: 'System role not"), (NONE, "leaves out system messages")],
 )
-def test_a_template_without_system_messages_refuses_them_by_that_word(
-    source: str, said: str, messages: list[Message]
+def test_error_names_system_messages_if_the_template_rejects_them(
+    source: str, expected_error: str, messages: list[Message]
 ) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
+    with pytest.raises(UsageError, match=expected_error) as refused:
         template(source).render(messages)
     assert "Put their text into the first message of the user." in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_template_may_keep_a_part_of_a_system_message() -> None:
+def test_template_may_keep_part_of_a_system_message() -> None:
     source = ALL.replace("m.content | trim", "m.content.split('. ') | first")
     assert template(source).render([Message("system", "Plan. Use few calls."), USER]) == "<system>Plan<user>Hi"
 
 
-def test_another_reason_of_a_template_is_told_as_it_is() -> None:
+def test_other_template_errors_are_reported_unchanged() -> None:
     with pytest.raises(UsageError, match="rejects the messages: 'roles must alternate'"):
         template(STRICT).render([SYSTEM, MORE, USER, USER])
 
 
-def test_a_developers_message_is_a_system_message_unless_the_template_knows_the_role() -> None:
+def test_developer_message_becomes_a_system_message() -> None:
     messages = [Message("developer", "Be brief."), USER]
     assert template(ALL).render(messages) == "<system>Be brief.<user>Hi"
     assert template(STRICT).render([SYSTEM, Message("developer", "Be kind."), USER]) == (
@@ -138,7 +138,7 @@ PLAIN = '{"city": "Ülm", "n": 1.0}'  # as `tojson` writes it
         ("{{ '%s' | format(f.arguments) }}", TEXT),
     ],
 )
-def test_arguments_are_an_object_or_text_as_the_template_uses_them(expression: str, expected: str) -> None:
+def test_arguments_are_object_or_text_by_template(expression: str, expected: str) -> None:
     opened = template(CALL.replace("%s", expression))
     for arguments in (TEXT, {"city": "Ülm", "n": 1.0}):
         call = ToolCall(FunctionCall("weather", arguments), "1", "function")
@@ -146,14 +146,14 @@ def test_arguments_are_an_object_or_text_as_the_template_uses_them(expression: s
         assert opened.render([USER, Message("assistant", None, tool_calls=[call])]) == known
 
 
-def test_the_arguments_of_each_call_are_its_own() -> None:
+def test_each_call_keeps_its_own_arguments() -> None:
     opened = template(CALL.replace("%s", "{{ '' + f.arguments }}"))
     calls: list[Any] = [ToolCall(FunctionCall("f", text)) for text in ('{"a": 1}', "", '{"b": 2}')]
     messages = [Message("assistant", None, tool_calls=calls[:2]), USER, Message("assistant", "x", tool_calls=calls[2:])]
     assert opened.render(messages) == '{"a": 1}{}{"b": 2}'
 
 
-def test_a_templates_own_refusal_is_not_tried_with_other_arguments() -> None:
+def test_template_rejection_is_not_retried_with_other_arguments() -> None:
     opened = template(CALL.replace("%s", "{{ f.arguments if f.arguments is string else raise_exception('objects') }}"))
     with pytest.raises(UsageError, match="rejects the messages: 'objects'"):
         opened.render([Message("assistant", None, tool_calls=[ToolCall(FunctionCall("f", "{}"))])])

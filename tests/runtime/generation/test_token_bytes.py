@@ -14,11 +14,11 @@ BYTE, WORD = byte_tokenizer(), word_tokenizer()
 
 
 @given(st.text(st.sampled_from("hello w€é😀�\n\t\x00\x7f\xad"), max_size=30))
-def test_the_bytes_of_a_text_are_those_of_its_tokens(text: str) -> None:
+def test_token_bytes_add_up_to_the_texts_bytes(text: str) -> None:
     assert b"".join(map(TokenBytes(BYTE), BYTE.encode(text).ids)) == text.encode()
 
 
-def test_each_byte_is_a_character_of_byte_level_tokens() -> None:
+def test_byte_level_tokens_map_each_byte_to_a_character() -> None:
     assert set(BYTE_OF_CHARACTER) == set(ByteLevel.alphabet())
     assert sorted(BYTE_OF_CHARACTER.values()) == list(range(256))
 
@@ -27,10 +27,10 @@ def test_each_byte_is_a_character_of_byte_level_tokens() -> None:
     ("piece", "expected"),
     [("▁cat", b" cat"), ("s", b"s"), ("<0xE2>", b"\xe2"), ("<unk>", b"<unk>"), ("▁", b" ")],
 )
-def test_tokens_of_sentencepiece(piece: str, expected: bytes) -> None:
+def test_sentencepiece_tokens_have_their_bytes(piece: str, expected: bytes) -> None:
     assert TokenBytes(WORD)(WORD.token_to_id(piece)) == expected
 
 
-def test_a_special_token_is_its_name_and_a_number_beyond_the_vocabulary_is_nothing() -> None:
+def test_special_token_is_its_name_and_unknown_id_is_empty() -> None:
     assert TokenBytes(BYTE)(BYTE.token_to_id("<|end|>")) == b"<|end|>"
     assert TokenBytes(BYTE)(100_000) == b""

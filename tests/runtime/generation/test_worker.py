@@ -1,4 +1,4 @@
-"""The thread of a decoder in an event loop: how it ends."""
+"""The thread of a decoder in an event loop: shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.generation.worker import IDLE_WAIT, DecoderWorker
 
 
-def test_an_idle_worker_ends_at_once(tiny_decoder: Path) -> None:
+def test_idle_worker_stops_immediately(tiny_decoder: Path) -> None:
     async def main() -> float:
         worker = DecoderWorker(generator)
         worker.start(asyncio.get_running_loop())
@@ -29,7 +29,7 @@ def test_an_idle_worker_ends_at_once(tiny_decoder: Path) -> None:
         assert asyncio.run(main()) < IDLE_WAIT / 2
 
 
-def test_a_scheduler_is_woken_once(tiny_decoder: Path) -> None:
+def test_wake_returns_one_wait(tiny_decoder: Path) -> None:
     with TextGenerator(tiny_decoder) as generator:
         generator.scheduler.wake()
         began = time.perf_counter()
@@ -40,9 +40,7 @@ def test_a_scheduler_is_woken_once(tiny_decoder: Path) -> None:
         assert time.perf_counter() - woken >= 0.2
 
 
-def test_a_text_submitted_while_the_worker_ends_has_an_end_too(
-    tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_submitted_during_shutdown_fails(tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         worker = DecoderWorker(generator)
         worker.start(asyncio.get_running_loop())
@@ -64,7 +62,7 @@ def test_a_text_submitted_while_the_worker_ends_has_an_end_too(
         asyncio.run(main())
 
 
-def test_a_grammar_that_was_used_is_not_compiled_again(tiny_decoder: Path) -> None:
+def test_used_grammar_is_not_compiled_again(tiny_decoder: Path) -> None:
     with TextGenerator(tiny_decoder) as generator:
         first = compiled("lark", "start: /[ab]+/", generator.tokenizer)
         assert compiled("lark", "start: /[ab]+/", generator.tokenizer) is first

@@ -1,4 +1,4 @@
-"""The decoder session: whatever way tokens get into the cache, the logits after them are the same."""
+"""The decoder session: the logits are the same for every way of appending tokens."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_several_tokens_per_step_equal_one_at_a_time(
 
 
 @pytest.mark.parametrize("family", ["tiny_decoder", "mistral"])
-def test_rows_of_a_batch_do_not_see_each_other_or_their_padding(request: pytest.FixtureRequest, family: str) -> None:
+def test_rows_do_not_attend_to_each_other_or_padding(request: pytest.FixtureRequest, family: str) -> None:
     bundle = request.getfixturevalue(family)
     rows = [TEXT[:5], TEXT[10:40], TEXT[3:4]]
     after = [[1, 2, 3], [4], []]
     with DecoderSession.open(bundle, batch=3) as session:
         first = session.prefill(rows)
-        ids = np.full((3, 3), VOCABULARY - 1)  # garbage beyond what is real
+        ids = np.full((3, 3), VOCABULARY - 1)  # dummy tokens beyond the real ones
         for row, tokens in zip(ids, after, strict=True):
             row[: len(tokens)] = tokens
         second = session.step(ids, [len(tokens) for tokens in after])[:, 0]
@@ -91,7 +91,7 @@ def test_rows_of_a_batch_do_not_see_each_other_or_their_padding(request: pytest.
         np.testing.assert_allclose(third[index], alone[-1], **CLOSE)
 
 
-def test_rolling_back_forgets_what_came_after(mistral: Path) -> None:
+def test_rollback_removes_later_tokens(mistral: Path) -> None:
     with DecoderSession.open(mistral, batch=2) as session:
         session.prefill([TEXT[:30], TEXT[30:50]])
         session.rollback([10, 20])
@@ -104,7 +104,7 @@ def test_rolling_back_forgets_what_came_after(mistral: Path) -> None:
         assert session.lengths == [0, 0]
 
 
-def test_the_capacity_grows_and_keeps_what_it_held(long_decoder: Path) -> None:
+def test_growing_capacity_keeps_cached_tokens(long_decoder: Path) -> None:
     with DecoderSession.open(long_decoder) as session:
         assert session.capacity == 0
         session.prefill([LONG[: CAPACITY_STEP - 1]])
@@ -116,7 +116,7 @@ def test_the_capacity_grows_and_keeps_what_it_held(long_decoder: Path) -> None:
     np.testing.assert_allclose(np.concatenate(grown), whole, **CLOSE)
 
 
-def test_steps_of_one_shape_write_in_place_and_bind_nothing_anew(
+def test_steps_of_one_shape_write_in_place_without_rebinding(
     tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = []
@@ -139,7 +139,7 @@ def test_steps_of_one_shape_write_in_place_and_bind_nothing_anew(
         assert len(session._pool) == KEPT_SHAPES
 
 
-def test_branches_of_a_draft_see_the_text_and_themselves_only(mistral: Path) -> None:
+def test_tree_branches_attend_to_the_sequence_and_themselves_only(mistral: Path) -> None:
     with DecoderSession.open(mistral) as session:
         session.prefill([TEXT[:3]])
         [found] = session.append([[5, 6, 7]], [3], trees=[[-1, -1, 1]])  # two branches, the second of two tokens
@@ -147,10 +147,10 @@ def test_branches_of_a_draft_see_the_text_and_themselves_only(mistral: Path) -> 
     np.testing.assert_allclose(found[1:], one_at_a_time(mistral, [*TEXT[:3], 6, 7])[-2:], **CLOSE)
 
 
-def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path, engine: OnnxRuntimeEngine) -> None:
+def test_engine_without_binding_and_with_fixed_capacity(mistral: Path, engine: OnnxRuntimeEngine) -> None:
     with DecoderSession(FixedEngine(engine, capacity=32, tokens=7), decoder_of(Bundle.open(mistral)), 2) as session:
         assert (session.capacity, session.limit) == (32, 32)
-        first = session.prefill([TEXT[:30], TEXT[:10]])  # in pieces of seven tokens
+        first = session.prefill([TEXT[:30], TEXT[:10]])  # in chunks of seven tokens
         np.testing.assert_allclose(first[0], one_at_a_time(mistral, TEXT[:30])[-1], **CLOSE)
         np.testing.assert_allclose(first[1], one_at_a_time(mistral, TEXT[:10])[-1], **CLOSE)
         with pytest.raises(UsageError, match="34 cache slots are needed, the engine has 32"):
@@ -159,7 +159,7 @@ def test_an_engine_that_binds_nothing_and_has_one_capacity(mistral: Path, engine
             session.prefill([[1, 2, 3], [1]])
 
 
-def test_a_prompt_is_run_in_pieces(tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompt_is_prefilled_in_chunks(tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = one_at_a_time(tiny_decoder, TEXT[:21])
     monkeypatch.setattr(limits, "PREFILL_TOKENS", 8)
     with DecoderSession.open(tiny_decoder, batch=3) as session:
@@ -169,7 +169,7 @@ def test_a_prompt_is_run_in_pieces(tiny_decoder: Path, monkeypatch: pytest.Monke
 
 @st.composite
 def appended(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
-    """A few appends to a batch of three texts: of each text how many tokens, and of how many of them logits."""
+    """A few appends to a batch of three sequences: the number of tokens and of logits of each."""
     counts = st.integers(0, 11).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count)))
     some = st.lists(counts, min_size=3, max_size=3).filter(lambda rows: any(count for count, _ in rows))
     return draw(st.lists(some, min_size=1, max_size=4))
@@ -178,7 +178,7 @@ def appended(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("fixed", [False, True])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=appended(), piece=st.integers(1, 9), truncated=st.integers(0, 2), left=st.integers(0, 50))
-def test_appending_ragged_rows_in_pieces_equals_one_token_at_a_time(
+def test_chunked_ragged_rows_equal_one_token_at_a_time(
     appends: list[list[tuple[int, int]]],
     piece: int,
     truncated: int,
@@ -189,7 +189,7 @@ def test_appending_ragged_rows_in_pieces_equals_one_token_at_a_time(
     alone: dict[int, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of three texts, one of which is shortened halfway, in an engine without bounds and in one of 45 slots."""
+    """Three sequences, one of them truncated halfway, in an engine without limits and in one of 45 slots."""
     monkeypatch.setattr(limits, "PREFILL_TOKENS", 512 if fixed else piece)
     session = DecoderSession(FixedEngine(engine, 45, piece) if fixed else engine, decoder_of(Bundle.open(mistral)), 3)
     for number, rows in enumerate(appends):
@@ -215,7 +215,7 @@ def alone(mistral: Path) -> dict[int, Any]:
     return {row: (text, one_at_a_time(mistral, text)) for row, text in enumerate(texts)}
 
 
-def test_a_text_at_the_end_of_a_fixed_cache_goes_on_beside_a_longer_draft(
+def test_nearly_full_row_continues_beside_a_longer_draft(
     mistral: Path, engine: OnnxRuntimeEngine, alone: dict[int, Any]
 ) -> None:
     """A step of a batch is as wide as its widest row, which would lie beyond the cache after the longest text."""
@@ -227,7 +227,7 @@ def test_a_text_at_the_end_of_a_fixed_cache_goes_on_beside_a_longer_draft(
         assert session.lengths == [31, 14]
 
 
-def test_what_is_returned_is_not_written_over(tiny_decoder: Path) -> None:
+def test_returned_arrays_are_not_overwritten(tiny_decoder: Path) -> None:
     with DecoderSession.open(tiny_decoder) as session:
         first = session.step([[1]])
         kept = first.copy()
@@ -235,7 +235,7 @@ def test_what_is_returned_is_not_written_over(tiny_decoder: Path) -> None:
         np.testing.assert_array_equal(first, kept)
 
 
-def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tiny_decoder: Path) -> None:
+def test_too_long_sequence_is_rejected_before_any_step(tiny_decoder: Path) -> None:
     with DecoderSession.open(tiny_decoder, batch=2) as session:
         with pytest.raises(UsageError, match=r"^sequence of 65 tokens, the model's limit is 64\. .*$"):
             session.prefill([[1] * 65, [1]])
@@ -260,12 +260,12 @@ def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tiny_dec
         ),
     ],
 )
-def test_steps_that_make_no_sense_are_refused(tiny_decoder: Path, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_steps_raise_usage_error(tiny_decoder: Path, arguments: dict[str, Any], message: str) -> None:
     with DecoderSession.open(tiny_decoder) as session, pytest.raises(UsageError, match=message):
         session.step(**arguments)
 
 
-def test_prompts_and_sessions_that_make_no_sense_are_refused(tiny_decoder: Path, tiny_bundle: Path) -> None:
+def test_invalid_prompts_and_sessions_raise_usage_error(tiny_decoder: Path, tiny_bundle: Path) -> None:
     with DecoderSession.open(tiny_decoder, batch=2) as session:
         for prompts in ([[1]], [[1], []]):
             with pytest.raises(UsageError, match="expected 2, each of at least 1 token"):
@@ -278,7 +278,7 @@ def test_prompts_and_sessions_that_make_no_sense_are_refused(tiny_decoder: Path,
         DecoderSession.open(tiny_bundle)
 
 
-def test_a_copied_row_goes_on_as_the_one_that_was_read(mistral: Path) -> None:
+def test_copied_row_continues_like_its_source(mistral: Path) -> None:
     with DecoderSession.open(mistral, batch=3) as session:
         session.prefill([TEXT[:40], TEXT[40:50], TEXT[30:55]])
         session.copy(0, 2, 30)
@@ -290,8 +290,8 @@ def test_a_copied_row_goes_on_as_the_one_that_was_read(mistral: Path) -> None:
             session.copy(0, 1, 41)
 
 
-def test_rows_without_tokens_give_way_in_a_cache_of_one_length(mistral: Path, engine: OnnxRuntimeEngine) -> None:
-    """Those between rows that get tokens: a step covers no others."""
+def test_idle_rows_are_truncated_in_a_fixed_cache(mistral: Path, engine: OnnxRuntimeEngine) -> None:
+    """Only rows between rows with new tokens: a step covers no others."""
     with DecoderSession(FixedEngine(engine, 32, 7), decoder_of(Bundle.open(mistral)), 4) as session:
         session.prefill([TEXT[:4], TEXT[:31], TEXT[:4], TEXT[:31]])
         found = session.append([TEXT[4:10], [], TEXT[4:10], []], [1, 0, 1, 0])

@@ -1,4 +1,4 @@
-"""What crosses between host and device in a step: ids, positions, trees and wanted logits, and never a cache.
+"""Traffic between host and device in a step: ids, positions, trees and logits, never a cache.
 
 `cuda_ledger` stands in for a GPU, and `device_meter` counts every byte; where there is a GPU, it counts there too. What
 a step took when caches were copied to the device and back is printed beside (`pytest -s`).
@@ -91,7 +91,7 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 def bound(step: Step, decoder: Decoder) -> tuple[int, int]:
-    """The most bytes that may go up, and those that come down, in a step of these shapes: nothing of the capacity."""
+    """Maximum bytes uploaded, and bytes downloaded, in a step of these shapes; independent of the capacity."""
     rows, tokens = step.shapes["input_ids"]
     wanted, drafting = step.shapes["logit_indices"][1], step.shapes.get("draft_indices", (0, 0))[1]
     behind = drafted(decoder, drafting)
@@ -112,11 +112,11 @@ def copied(step: Step, bundle: Bundle) -> int:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(strategy: str, models: Models, tmp_path: Path) -> None:
+def test_step_traffic_is_independent_of_capacity(strategy: str, models: Models, tmp_path: Path) -> None:
     options: dict[str, Any] = {**STRATEGIES[strategy], "max_new_tokens": 16, "ignore_eos": True}
     with TextGenerator(models.bundle(strategy), **options, **models.options(strategy)) as generator:
         expected = generator.write(PROMPT).whole().tokens
-    crossed: dict[int, list[tuple[int, int]]] = {}
+    traffic: dict[int, list[tuple[int, int]]] = {}
     before = 0
     for capacity in (64, 640):
         large = built(models.bundle(strategy), tmp_path, capacity)
@@ -129,16 +129,16 @@ def test_what_crosses_in_a_step_does_not_depend_on_the_capacity(strategy: str, m
         for step in ledger.steps:
             up, down = bound(step, decoder_of(bundle))  # the smaller model has the same words, and drafts nothing
             assert step.up <= up and step.down == down
-        crossed[capacity] = [(step.up, step.down) for step in ledger.steps]
+        traffic[capacity] = [(step.up, step.down) for step in ledger.steps]
         before = max(copied(step, bundle) for step in ledger.steps)
-    assert crossed[64] == crossed[640]
-    most = max(up + down for up, down in crossed[640])
+    assert traffic[64] == traffic[640]
+    most = max(up + down for up, down in traffic[640])
     sys.stdout.write(f"\n{strategy}: at most {most:,} bytes a step; copied whole, they were {before:,}\n")
     assert most < before / 10
 
 
 def check_growth(device: Device, bundle: Path, folder: Path, options: dict[str, Any], name: str) -> None:
-    """Write a text on the device in caches that grow by few slots at a time: the text, and what crossed for it."""
+    """Write a text on the device in caches that grow by few slots at a time: the text, and its traffic."""
     options = {**options, "max_new_tokens": 32, "ignore_eos": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CAPACITY_STEP", 8)
@@ -164,24 +164,22 @@ def check_growth(device: Device, bundle: Path, folder: Path, options: dict[str, 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_cache_that_grows_within_a_text_stays_on_the_device(
-    strategy: str, device: Device, models: Models, tmp_path: Path
-) -> None:
-    """Where engines have caches of one length, the same without growth."""
+def test_growing_cache_stays_on_the_device(strategy: str, device: Device, models: Models, tmp_path: Path) -> None:
+    """With engines of fixed caches, the same without growth."""
     options = {**STRATEGIES[strategy], **models.options(strategy)}
     check_growth(device, models.bundle(strategy), tmp_path, options, strategy)
 
 
 @pytest.mark.parametrize("device", ["stand-in ort-cuda", "ort-cuda"], indirect=True)
-def test_a_cache_of_two_engines_grows_on_the_device(device: Device, models: Models, tmp_path: Path) -> None:
+def test_shared_cache_of_two_engines_grows_on_the_device(device: Device, models: Models, tmp_path: Path) -> None:
     """The whole model and its first blocks; TensorRT's engines compute the whole model only."""
     check_growth(device, models.exiting, tmp_path, {**STRATEGIES["bild"], "early_exit": True}, "early exit")
 
 
-def test_what_an_encoder_returns_crosses_once_for_a_source(
+def test_cross_kv_is_transferred_once_per_source(
     device: Device, make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    """It comes down from the encoder's engine and goes up for the decoder's, before the first step."""
+    """It is downloaded from the encoder's engine and uploaded to the decoder's before the first step."""
     options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
     bundle = make_encoder_decoder("t5")[1]
     with TextGenerator(bundle, **options) as generator:
@@ -197,21 +195,19 @@ def test_what_an_encoder_returns_crosses_once_for_a_source(
     assert device.real or found == expected
     _, encoder, *steps = traffic.steps  # the first encodes padding, for steps before there is a source
     tokens = encoder.shapes[SOURCE_IDS.name][1]
-    crossed = 2 * decoder.layers * decoder.kv_heads * tokens * decoder.head_dim * 4  # keys and values, float32
-    assert encoder.down == crossed
+    traffic = 2 * decoder.layers * decoder.kv_heads * tokens * decoder.head_dim * 4  # keys and values, float32
+    assert encoder.down == traffic
     assert len(steps) == len(found)
     for index, step in enumerate(steps):
         up, down = bound(step, decoder)
-        assert step.up <= up + (crossed + tokens if index == 0 else 0)  # with a mask of its tokens
+        assert step.up <= up + (traffic + tokens if index == 0 else 0)  # with a mask of its tokens
         assert step.down == down
     most = max(step.up + step.down for step in steps[1:])
-    sys.stdout.write(f"\nt5 on {device.target}: at most {most:,} bytes a step; its source took {crossed:,} once\n")
-    assert most < crossed / 10
+    sys.stdout.write(f"\nt5 on {device.target}: at most {most:,} bytes a step; its source took {traffic:,} once\n")
+    assert most < traffic / 10
 
 
-def test_a_growing_cache_is_copied_on_the_device(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_growth_copies_on_the_device(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows of different lengths, a prompt in pieces, moved rows of a tree, and a row that is copied."""
     monkeypatch.setattr(module, "CAPACITY_STEP", 16)
     monkeypatch.setattr(limits, "PREFILL_TOKENS", 5)
@@ -249,7 +245,7 @@ def test_a_growing_cache_is_copied_on_the_device(
         np.testing.assert_allclose(mine, theirs, atol=1e-3, rtol=1e-4)
 
 
-def test_an_engine_that_updates_no_cache_in_place_is_refused(
+def test_engine_without_in_place_cache_update_is_rejected(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(built(models.large, tmp_path, 64))
@@ -259,8 +255,8 @@ def test_an_engine_that_updates_no_cache_in_place_is_refused(
             DecoderSession(engine, decoder_of(bundle)).prefill([[1, 2]])
 
 
-def test_arrays_of_the_host_go_up_and_come_down(models: Models, tmp_path: Path) -> None:
-    """`run`, which binds nothing, gives the caches back as new arrays, and leaves those it was given as they are."""
+def test_host_arrays_are_uploaded_and_downloaded(models: Models, tmp_path: Path) -> None:
+    """`run`, which binds nothing, returns the caches as new arrays and does not modify its inputs."""
     bundle = Bundle.open(built(models.large, tmp_path, 64))
     feeds = step_feeds(decoder_of(bundle), np.array([[1, 2, 3]]), capacity=64)
     feeds |= empty_caches(bundle.manifest.inputs, 1, 64)

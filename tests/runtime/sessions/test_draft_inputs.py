@@ -1,4 +1,4 @@
-"""What pseudo states attend to and where they stand, against the rules written out slot by slot."""
+"""Masks and positions of pseudo states, against the rules applied slot by slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intaglio.runtime.sessions.step import STEP, step_feeds
 
 
 @given(st.data())
-def test_pseudo_states_see_what_their_origin_sees_themselves_and_earlier_steps(data: st.DataObject) -> None:
+def test_pseudo_states_attend_to_origin_context_and_earlier_steps(data: st.DataObject) -> None:
     tokens, steps = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     start = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=3)))
     drafting = data.draw(st.lists(st.integers(0, tokens - 1), min_size=1, max_size=4))
@@ -39,7 +39,7 @@ def test_pseudo_states_see_what_their_origin_sees_themselves_and_earlier_steps(d
                 assert set(np.flatnonzero(found[row, own])) == seen
 
 
-def test_pseudo_states_of_a_tree_see_the_branch_of_their_token_only() -> None:
+def test_pseudo_states_in_trees_attend_to_their_branch_only() -> None:
     """The last token of three stands beside the second: a tree of two leaves after a cached text of one token."""
     among = seen_among(3, [-1, 0, 0], None)[None]
     places, origins = np.array([[1, 2, 2]]), np.array([[1, 2]])
@@ -55,7 +55,7 @@ def test_pseudo_states_of_a_tree_see_the_branch_of_their_token_only() -> None:
 
 
 @pytest.mark.parametrize(("kind", "slots"), [("hidden-transfer", 6), ("medusa", 0)])
-def test_only_hidden_transfer_takes_positions_mask_and_slots(kind: str, slots: int) -> None:
+def test_only_hidden_transfer_needs_positions_mask_and_slots(kind: str, slots: int) -> None:
     decoder = Decoder(2, 2, 2, 8, 16, 32, drafts=3, draft_kind=kind)
     assert drafted(decoder, 2) == slots
     feeds = step_feeds(decoder, np.ones((1, 4), np.int64), draft_indices=[[1, 3]])

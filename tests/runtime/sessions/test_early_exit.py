@@ -1,4 +1,4 @@
-"""The first blocks as a small model in the cache of the whole one: its texts, the cache, and what is not computed."""
+"""The early exit as a draft model in the whole model's cache: texts, cache contents, and skipped blocks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tokens(results: list[Generated]) -> list[list[int]]:
 
 @pytest.mark.parametrize("method", DRAFTING)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_reviewed_drafts_of_the_exit_make_the_models_own_text(
+def test_verified_exit_drafts_equal_the_models_own_text(
     method: str, batch: int, exiting: Path, trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     found = write(exiting, prompts, early_exit=True, batch=batch, **DRAFTING[method])
@@ -72,10 +72,8 @@ def test_reviewed_drafts_of_the_exit_make_the_models_own_text(
 
 
 @pytest.mark.parametrize(("fallback", "rollback"), [(0.3, 2.0), (0.0, math.inf), (0.6, 0.5)])
-def test_a_batch_writes_what_each_text_would_be_alone(
-    fallback: float, rollback: float, exiting: Path, prompts: list[str]
-) -> None:
-    """Texts that wait in one session must not be written over by steps of the other."""
+def test_batched_texts_equal_single_texts(fallback: float, rollback: float, exiting: Path, prompts: list[str]) -> None:
+    """Cached tokens of one session must not be overwritten by steps of the other."""
     options: dict[str, Any] = {"strategy": "bild", "early_exit": True, "fallback": fallback, "rollback": rollback}
     alone, together = (write(exiting, prompts, batch=batch, **options) for batch in (1, 4))
     assert [result.trace for result in together] == [result.trace for result in alone]
@@ -84,7 +82,7 @@ def test_a_batch_writes_what_each_text_would_be_alone(
 
 
 @pytest.mark.parametrize("family", ["opt", "llama", "mistral"])
-def test_every_family_writes_its_own_text(
+def test_every_family_equals_plain_decoding(
     family: str, make_decoder: MakeDecoder, make_exiting: Callable[..., Path]
 ) -> None:
     prompts = ["Hello there", "é", "A prompt that is longer than the others."]
@@ -122,10 +120,10 @@ def predicted(session: DecoderSession, text: list[int]) -> Any:
     ),
     start=st.integers(1, CAPACITY_STEP),
 )
-def test_whatever_was_read_and_forgotten_both_predict_what_new_sessions_do(
+def test_logits_are_independent_of_rolled_back_tokens(
     moves: list[tuple[str, int, int]], start: int, pairs: list[tuple[DecoderSession, EarlyExitSession]]
 ) -> None:
-    """Two texts, of which either session reads and forgets some tokens; the cache grows on the way."""
+    """Two sequences; each session appends and truncates tokens, and the cache grows."""
     (whole, first), (one, one_first) = pairs
     texts = np.random.default_rng(start).integers(0, 250, (2, 2 * CAPACITY_STEP)).tolist()
 
@@ -143,7 +141,7 @@ def test_whatever_was_read_and_forgotten_both_predict_what_new_sessions_do(
                 session.truncate(row, max(start, session.lengths[row] - count))
         elif session is first and any(counts):
             read(first, counts)
-        elif session is whole:  # reads all that the exit has read, as when it reviews
+        elif session is whole:  # processes all tokens of the exit, as in verification
             ahead = [early - late for early, late in zip(first.lengths, whole.lengths, strict=True)]
             read(whole, [1 + max(*pair) for pair in zip(counts, ahead, strict=True)])
         assert all(early >= late for early, late in zip(first.lengths, whole.lengths, strict=True))
@@ -153,10 +151,10 @@ def test_whatever_was_read_and_forgotten_both_predict_what_new_sessions_do(
             expected = predicted(alone, texts[row][: before[row] + 1])
             np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
             one.rollback(0)
-        first.rollback(0)  # as far as the whole model: what was drafted is forgotten
+        first.rollback(0)  # up to the whole model's length: drafts are truncated
 
 
-def test_a_passed_capacity_keeps_what_only_the_exit_has_read(make_exiting: Callable[..., Path]) -> None:
+def test_growth_keeps_tokens_cached_by_the_exit_alone(make_exiting: Callable[..., Path]) -> None:
     bundle = make_exiting("gpt2", n_positions=512)
     whole, first = open_both(bundle)
     text = np.random.default_rng(0).integers(0, 250, CAPACITY_STEP + 30).tolist()
@@ -169,7 +167,7 @@ def test_a_passed_capacity_keeps_what_only_the_exit_has_read(make_exiting: Calla
     np.testing.assert_allclose(found, fresh.append([text], [1])[0], atol=1e-4, rtol=1e-4)
 
 
-def test_both_write_into_one_cache_which_stays_where_it_is(make_exiting: Callable[..., Path]) -> None:
+def test_both_sessions_write_one_cache_in_place(make_exiting: Callable[..., Path]) -> None:
     whole, first = open_both(make_exiting("gpt2"), batch=2)
     first.append([[1, 2, 3], [4]], [1, 1])
     addresses = {name: cache.ctypes.data for name, cache in whole.cache.buffers.items()}
@@ -178,14 +176,14 @@ def test_both_write_into_one_cache_which_stays_where_it_is(make_exiting: Callabl
     assert not whole.cache.buffers["key_1"].any()
     whole.append([[1, 2, 3], [4]], [1, 1])
     first.truncate(0, 0)
-    assert first.lengths == [3, 1]  # what the whole model has read is the exit's, too
+    assert first.lengths == [3, 1]  # tokens of the whole model are cached for the exit, too
     whole.truncate(0, 1)
     first.truncate(0, 1)
     assert first.lengths == [1, 1]
     assert {name: cache.ctypes.data for name, cache in whole.cache.buffers.items()} == addresses
 
 
-def test_the_exit_predicts_what_a_shorter_model_does(language_models: Path, exiting: Path) -> None:
+def test_exit_logits_equal_a_shorter_model(language_models: Path, exiting: Path) -> None:
     _, first = open_both(exiting)
     text = list(range(100, 140))
     [found] = first.append([text], [40])
@@ -193,7 +191,7 @@ def test_the_exit_predicts_what_a_shorter_model_does(language_models: Path, exit
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_step_of_the_exit_does_not_compute_the_blocks_after_it(make_exiting: Callable[..., Path]) -> None:
+def test_exit_step_skips_later_blocks(make_exiting: Callable[..., Path]) -> None:
     """With 1 of 12 blocks it takes far less time than a step of the whole model."""
     whole, first = open_both(make_exiting("gpt2", 1, n_layer=12, n_embd=64))
     assert [spec.name for spec in first.engine.outputs] == ["exit_logits", "present_key_0", "present_value_0"]
@@ -218,7 +216,7 @@ def test_stored_and_four_bit_engines_have_the_exit(exiting: Path, prompts: list[
     assert tokens(write(tmp_path / "four", prompts[:3], early_exit=True, **DRAFTING["bild"])) == expected
 
 
-def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path, prompts: list[str]) -> None:
+def test_external_weights_are_loaded_from_their_file(exiting: Path, tmp_path: Path, prompts: list[str]) -> None:
     opened = Bundle.open(exiting)
     with create(tmp_path / "external") as draft:
         draft.copy_companions(opened)
@@ -230,7 +228,7 @@ def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"strategy": "bild", "early_exit": True}, "has no early exit. Train it .intaglio train early-exit"),
         ({"strategy": "greedy", "early_exit": True}, "strategy 'greedy' takes no --early-exit. Leave it out"),
@@ -238,7 +236,7 @@ def test_external_weights_are_read_from_their_file(exiting: Path, tmp_path: Path
         ({"strategy": "bild"}, "add --draft BUNDLE or --early-exit"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_unsupported_exits_raise_usage_error(options: dict[str, Any], message: str, tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         TextGenerator(tiny_decoder, **options)
     assert "\n" not in str(caught.value)

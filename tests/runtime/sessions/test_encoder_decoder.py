@@ -1,4 +1,4 @@
-"""Encoder-decoders: what they write is what `transformers` writes, whatever the strategy and the batch."""
+"""Encoder-decoders: texts equal those of `transformers`, for every strategy and batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair(make_encoder_decoder: Maker) -> tuple[Path, Path, Path]:
 
 
 def expected(checkpoint: Path, bundle: Path, sources: Sequence[str]) -> list[list[int]]:
-    """What `transformers` writes greedily, each source alone."""
+    """The greedy text of `transformers`, each source alone."""
     import torch
     import transformers
 
@@ -64,9 +64,7 @@ def write(bundle: Path, **options: Any) -> list[Generated]:
     ],
     ids=lambda options: " ".join(map(str, options.values())) or "greedy",
 )
-def test_greedy_tokens_are_those_of_transformers(
-    pair: tuple[Path, Path, Path], options: dict[str, Any], batch: int
-) -> None:
+def test_greedy_tokens_equal_transformers(pair: tuple[Path, Path, Path], options: dict[str, Any], batch: int) -> None:
     checkpoint, bundle, draft = pair
     given = options | ({"draft": draft} if options.get("strategy") in ("bild", "speculative") else {})
     results = write(bundle, batch=batch, **given)
@@ -75,7 +73,7 @@ def test_greedy_tokens_are_those_of_transformers(
     assert [result.prompt_tokens for result in results] == [len(tokenizer.encode(source).ids) for source in SOURCES]
 
 
-def test_a_model_that_drafts_for_itself_has_every_token_kept(pair: tuple[Path, Path, Path]) -> None:
+def test_model_drafting_for_itself_accepts_every_token(pair: tuple[Path, Path, Path]) -> None:
     _, bundle, _ = pair
     plain, drafted = write(bundle), write(bundle, strategy="speculative", draft=bundle, window=4)
     assert [result.tokens for result in drafted] == [result.tokens for result in plain]
@@ -83,25 +81,23 @@ def test_a_model_that_drafts_for_itself_has_every_token_kept(pair: tuple[Path, P
     assert all(result.calls.large < len(result.tokens) / 3 for result in drafted)
 
 
-def test_texts_do_not_depend_on_the_ones_before(pair: tuple[Path, Path, Path]) -> None:
+def test_texts_are_independent_of_previous_texts(pair: tuple[Path, Path, Path]) -> None:
     _, bundle, _ = pair
     (alone,) = generate(bundle, SOURCES[1], max_new_tokens=COUNT)
     assert write(bundle)[1].tokens == alone.tokens
 
 
-def test_copies_of_the_source_are_drafted(make_encoder_decoder: Maker) -> None:
+def test_ngram_drafts_copy_from_the_source(make_encoder_decoder: Maker) -> None:
     bundle = make_encoder_decoder("mt5", num_layers=2, num_decoder_layers=2)[1]
     (plain,) = generate(bundle, SOURCES[0], max_new_tokens=COUNT)
     text = read_backend(Bundle.open(bundle)).decode(plain.tokens)
-    source = SOURCES[0] + text  # the words that are written may now stand in what is read
+    source = SOURCES[0] + text  # generated words may now occur in the source
     (result,) = generate(bundle, source, max_new_tokens=COUNT, strategy="ngram", ngram=1)
     assert result.accepted + result.rolled_back > 0
 
 
-def test_engines_of_bounded_lengths_write_the_same(
-    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorRT's take caches of one length, sources up to one, and bind no arrays."""
+def test_bounded_engines_generate_the_same_text(pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like TensorRT's: fixed caches, sources up to one length, no bound arrays."""
     _, bundle, draft = pair
     options: dict[str, Any] = {"strategy": "bild", "rollback": 0.0, "draft": draft, "batch": 2}
     plain = write(bundle, **options)
@@ -117,25 +113,25 @@ def test_engines_of_bounded_lengths_write_the_same(
         list(generate(bundle, "a" * 60, max_new_tokens=2))
 
 
-def test_a_decoder_cannot_draft_for_an_encoder_decoder(pair: tuple[Path, Path, Path], tiny_decoder: Path) -> None:
+def test_decoder_cannot_draft_for_an_encoder_decoder(pair: tuple[Path, Path, Path], tiny_decoder: Path) -> None:
     with pytest.raises(UsageError, match=r"its task is 'generate', that of .* is 'text-to-text'"):
         list(generate(pair[1], "a", strategy="bild", draft=tiny_decoder))
 
 
-def test_what_is_no_encoder_decoder_is_refused(tiny_decoder: Path) -> None:
+def test_other_bundles_raise_bundle_error(tiny_decoder: Path) -> None:
     with pytest.raises(BundleError, match="not 'text-to-text'"):
         EncoderDecoderSession.open(tiny_decoder)
 
 
-def test_sources_are_checked(pair: tuple[Path, Path, Path]) -> None:
+def test_invalid_sources_raise_usage_error(pair: tuple[Path, Path, Path]) -> None:
     with EncoderDecoderSession.open(pair[1], batch=2) as session:
-        for sources, said in ([[]], "at least 1 token"), ([[1]] * 3, "expected 1 to 2"), ([[100_000]], "token ids"):
-            with pytest.raises(UsageError, match=said):
-                session.read(sources)
+        for sources, message in ([[]], "at least 1 token"), ([[1]] * 3, "expected 1 to 2"), ([[100_000]], "token ids"):
+            with pytest.raises(UsageError, match=message):
+                session.encode(sources)
 
 
-def test_a_row_is_read_without_disturbing_the_others(pair: tuple[Path, Path, Path]) -> None:
-    """Sources of lengths that need more room than there was, and less; each row goes on as if it were alone."""
+def test_encoding_a_row_does_not_affect_the_others(pair: tuple[Path, Path, Path]) -> None:
+    """Sources that need more and less capacity than before; each row continues as if it were alone."""
     _, bundle, _ = pair
     lengths = [3, 40, 10, 200, 70, 5]
     sources = [[(number * 31 + place * 7) % 250 for place in range(length)] for number, length in enumerate(lengths)]
@@ -143,7 +139,7 @@ def test_a_row_is_read_without_disturbing_the_others(pair: tuple[Path, Path, Pat
         written: list[tuple[list[int], list[int]]] = [(sources[0], [])] * 3
         for number, source in enumerate(sources):
             row = number % 3
-            session.read_row(row, source)
+            session.encode_row(row, source)
             written[row] = source, []
             assert session.lengths[row] == 0
             for token in (7, 8):
@@ -151,9 +147,9 @@ def test_a_row_is_read_without_disturbing_the_others(pair: tuple[Path, Path, Pat
                 for each, (own, tokens) in enumerate(written[: number + 1]):
                     tokens.append(token + row)
                     if len(tokens) == session.lengths[each]:
-                        alone.read([own])
+                        alone.encode([own])
                         expected = alone.append([tokens], [1])[0]
                         np.testing.assert_allclose(logits[each], expected, atol=1e-4, rtol=1e-4)
-        for wrong, said in ([], "at least 1"), ([100_000], "token ids"):
-            with pytest.raises(UsageError, match=said):
-                session.read_row(0, wrong)
+        for wrong, message in ([], "at least 1"), ([100_000], "token ids"):
+            with pytest.raises(UsageError, match=message):
+                session.encode_row(0, wrong)

@@ -11,7 +11,7 @@ from intaglio.runtime.sessions.masks import fill_mask, seen_among, seen_slots
 
 
 @given(capacity=st.integers(1, 40), window=st.none() | st.integers(1, 50))
-def test_the_slots_that_are_seen_are_those_of_the_mask(capacity: int, window: int | None) -> None:
+def test_seen_slots_equal_the_filled_mask(capacity: int, window: int | None) -> None:
     places = np.arange(capacity)
     mask = np.zeros((1, capacity, capacity), np.bool_)
     fill_mask(mask, places[None], places, window)

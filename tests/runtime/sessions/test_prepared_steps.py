@@ -1,4 +1,4 @@
-"""Sessions fill in the inputs of steps in their own way, for speed; what they fill in is what `step_feeds` returns."""
+"""The inputs that sessions prepare for a step equal the output of `step_feeds`."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Recorder(Engine):
 
 
 @given(st.data())
-def test_a_prepared_step_is_what_step_feeds_returns(data: st.DataObject) -> None:
-    """Several steps on one session, so that buffers of a shape are filled in again, over what they held before."""
+def test_prepared_step_equals_step_feeds(data: st.DataObject) -> None:
+    """Several steps on one session, so that buffers of a shape are filled again, over earlier values."""
     drafts, kind = data.draw(st.sampled_from([(0, ""), (2, "medusa"), (1, "hidden-transfer"), (3, "hidden-transfer")]))
     window = data.draw(st.none() | st.integers(1, 9))
     decoder = Decoder(1, 1, 1, 2, 5, 24, sliding_window=window, drafts=drafts, draft_kind=kind)

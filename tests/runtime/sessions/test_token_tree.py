@@ -1,4 +1,4 @@
-"""Trees of tokens: what each of them sees is its own path, whichever way the tree is listed."""
+"""Token trees: each token attends to its own path, for any order of the tree's list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def path(parents: list[int], place: int) -> list[int]:
 
 
 @given(parents=trees())
-def test_a_token_sees_its_path_and_stands_at_its_end(parents: Any) -> None:
+def test_token_attends_to_its_path(parents: Any) -> None:
     found, deep = ancestors(parents), depths(parents)
     for place in range(len(parents)):
         expected = path(parents, place)

@@ -230,8 +230,8 @@ def test_tokens_never_overlap_where_the_times_of_two_alignments_meet(monkeypatch
 
 def test_frames_of_nothing_but_blank_count_in_the_score() -> None:
     """They are taken by a short cut, as all other tokens are below the threshold."""
-    said, pause = [0.3, 0.698, 0.001, 0.001], [0.997, 0.001, 0.001, 0.001]
-    best = beam_search(np.log(np.array([pause, pause, said, pause, pause])), LETTERS)[0]
+    letter, pause = [0.3, 0.698, 0.001, 0.001], [0.997, 0.001, 0.001, 0.001]
+    best = beam_search(np.log(np.array([pause, pause, letter, pause, pause])), LETTERS)[0]
     assert best.log_prob == best.score == pytest.approx(4 * math.log(0.997) + math.log(0.698), abs=1e-9)
     assert [token[:3] for token in best.tokens] == [(1, 2, 2)]
 

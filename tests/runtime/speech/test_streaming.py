@@ -98,8 +98,8 @@ PIECES = Vocabulary(["<blank>", "▁a", "b", "▁"], 0, "▁")  # no token says 
 @pytest.mark.parametrize("decoder", [GreedyDecoder(0, 4), BeamDecoder(PIECES, BeamOptions(max_open_frames=20))])
 def test_a_word_before_a_pause_does_not_wait_for_the_next_one(decoder: Decoder) -> None:
     transcriber = StreamingTranscriber(letters_model, decoder, PIECES, RATE, FRAME, OPTIONS)
-    said, pause = spoken("a-b--"), spoken("-" * 150)
-    assert transcriber.feed(said).words == []
+    speech, pause = spoken("a-b--"), spoken("-" * 150)
+    assert transcriber.feed(speech).words == []
     words, silent = [], 0
     while not words and silent < len(pause):
         words = transcriber.feed(pause[silent : silent + FRAME]).words

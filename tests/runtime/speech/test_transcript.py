@@ -1,4 +1,4 @@
-"""Transcripts: the words of tokens, when they were said, and how sure they are."""
+"""Transcripts: words of tokens, with times and confidences."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {"tokens": ["<b>", "a", "▁a"], "blank": 0, "word_mark":
 
 
 @pytest.mark.parametrize(
-    ("tokens", "mark", "said", "text"),
+    ("tokens", "mark", "spoken", "text"),
     [
         (["▁the", "s", "▁", "▁cat"], "▁", ["▁the", "▁cat", "s"], "the cats"),
         (["▁the", "s", "▁", "▁cat"], "▁", ["▁", "▁the", "▁", "▁", "s"], "the s"),
@@ -26,9 +26,9 @@ GOOD: dict[str, Any] = {"tokens": ["<b>", "a", "▁a"], "blank": 0, "word_mark":
         (["a", "b"], "▁", [], ""),
     ],
 )
-def test_words_begin_and_end_at_marks(tokens: list[str], mark: str, said: list[str], text: str) -> None:
+def test_words_begin_and_end_at_marks(tokens: list[str], mark: str, spoken: list[str], text: str) -> None:
     vocabulary = Vocabulary([*tokens, "<blank>"], len(tokens), mark)
-    assert vocabulary.text(tokens.index(token) for token in said) == text
+    assert vocabulary.text(tokens.index(token) for token in spoken) == text
 
 
 def test_the_blank_has_no_text_even_if_it_is_written_like_a_token() -> None:

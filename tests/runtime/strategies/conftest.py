@@ -27,7 +27,7 @@ def prompts(held_out: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def four_bit(trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large trained model with weights of four bits. Not to be changed."""
+    """The target model with weights of four bits. Not to be changed."""
     path = tmp_path_factory.mktemp("four_bit") / "large"
     compress(trained_pair[1], path, "rtn")
     return path
@@ -35,7 +35,7 @@ def four_bit(trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def trained_drafting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A function that gives the large trained model with drafts that are often right: kind -> bundle.
+    """A function that returns the target model with drafts that are often right: kind -> bundle.
 
     The projections are 0, so that a pseudo state begins as the state of the token before it, and repeats it: which is
     what the model does, too, in lines and tables.
@@ -69,14 +69,14 @@ def export_altered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
     return make
 
 
-def raise_voice(weights: dict[str, Any]) -> None:
-    """Logits of some hundreds."""
+def scale_logits(weights: dict[str, Any]) -> None:
+    """Scale the logits to some hundreds."""
     weights["transformer.ln_f.weight"] *= 20
 
 
 @pytest.fixture(scope="session")
 def tiny_pair(make_decoder: Callable[..., tuple[Path, Path]], export_altered: Callable[..., Path]) -> tuple[Path, Path]:
-    """A random decoder, and before it one of the same weights but for some noise, which often says the same."""
+    """A noisy copy of a random decoder, which often chooses the same tokens, and that decoder."""
     checkpoint, bundle = make_decoder("gpt2")
     return export_altered(checkpoint, add_noise), bundle
 
@@ -89,7 +89,7 @@ def certain_pair(
 
     def noisy(weights: dict[str, Any]) -> None:
         add_noise(weights)
-        raise_voice(weights)
+        scale_logits(weights)
 
     checkpoint, _ = make_decoder("gpt2")
-    return export_altered(checkpoint, noisy), export_altered(checkpoint, raise_voice)
+    return export_altered(checkpoint, noisy), export_altered(checkpoint, scale_logits)

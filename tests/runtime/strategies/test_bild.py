@@ -16,11 +16,11 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.strategies import Written
+from intaglio.runtime.strategies import Emitted
 from intaglio.runtime.strategies.bild import BigLittleDecoder
 
 Write = Callable[..., list[Generated]]
-LENGTH = 24  # tokens that are written
+LENGTH = 24  # emitted tokens
 END = "<|endoftext|>"
 
 
@@ -33,7 +33,7 @@ def generator(trained_pair: tuple[Path, Path]) -> Iterator[TextGenerator]:
 
 
 class Reference:
-    """Algorithm 5 as it is printed, greedy, without a cache."""
+    """Algorithm 5 of the thesis, greedy, without a cache."""
 
     def __init__(self, pair: tuple[Path, Path]):
         self.small, self.large = (DecoderSession.open(path, threads=1) for path in pair)
@@ -50,12 +50,12 @@ class Reference:
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
-    def write(self, prompt: list[int], method: BigLittleDecoder, ends: frozenset[int]) -> list[Written]:
-        """Everything that is written after `prompt`, what is taken back too."""
+    def write(self, prompt: list[int], method: BigLittleDecoder, ends: frozenset[int]) -> list[Emitted]:
+        """All tokens emitted after `prompt`, including rejected drafts."""
         text, written = list(prompt), []
         while True:
             reviewed = len(text)
-            most = min(method.max_draft, len(prompt) + LENGTH - reviewed - 1)  # the last token is reviewed too
+            most = min(method.max_draft, len(prompt) + LENGTH - reviewed - 1)  # the last token is verified too
             while len(text) < reviewed + most and not (len(text) > reviewed and text[-1] in ends):
                 probabilities = self.probabilities(self.small, text)[-1]
                 if probabilities.max() < method.fallback:
@@ -64,12 +64,12 @@ class Reference:
             probabilities = self.probabilities(self.large, text)
             far = [i for i in range(reviewed, len(text)) if -math.log(probabilities[i - 1, text[i]]) > method.rollback]
             kept = min(far, default=len(text))
-            written += [Written(token, "small", place >= kept) for place, token in enumerate(text) if place >= reviewed]
+            written += [Emitted(token, "small", place >= kept) for place, token in enumerate(text) if place >= reviewed]
             del text[kept:]
             if kept > reviewed and text[-1] in ends:
                 return written
             text.append(int(probabilities[kept - 1].argmax()))
-            written.append(Written(text[-1], "large"))
+            written.append(Emitted(text[-1], "large"))
             if text[-1] in ends or len(text) == len(prompt) + LENGTH:
                 return written
 
@@ -90,7 +90,7 @@ def reference(trained_pair: tuple[Path, Path]) -> Iterator[Reference]:
     max_draft=st.integers(1, 12),
     ends=st.sampled_from(["", "\n .,", " the of\n"]),
 )
-def test_whatever_the_thresholds_it_writes_what_algorithm_5_does(
+def test_text_equals_algorithm_5_for_any_thresholds(
     place: int,
     characters: int,
     fallback: float,
@@ -126,49 +126,49 @@ def write(generator: TextGenerator, prompts: list[str]) -> Write:
 
 
 def authors(result: Generated) -> str:
-    """One letter for each token that is kept."""
+    """One letter for each accepted token."""
     return "".join(written.by[0] for written in result.trace if not written.rolled_back)
 
 
-def test_a_rollback_of_infinity_takes_nothing_back(write: Write) -> None:
+def test_infinite_rollback_rejects_no_draft(write: Write) -> None:
     results = write(0.3, math.inf, 10)
     assert sum(result.rolled_back for result in results) == 0
     assert {result.acceptance for result in results} == {1.0}
 
 
 @pytest.mark.parametrize("max_draft", [1, 5, 10])
-def test_a_fallback_of_0_gives_the_large_model_its_turn_at_a_fixed_period(write: Write, max_draft: int) -> None:
+def test_fallback_of_0_verifies_at_a_fixed_period(write: Write, max_draft: int) -> None:
     period = "s" * max_draft + "l"
     for result in write(0.0, math.inf, max_draft):
         expected = (period * LENGTH)[:LENGTH]
-        assert authors(result) == expected[:-1] + "l"  # the last token is reviewed, so that the large one follows
+        assert authors(result) == expected[:-1] + "l"  # the last token is verified, so that the target model follows
         assert result.calls.large == authors(result).count("l")
 
 
-def test_a_rollback_of_0_is_no_default(write: Write) -> None:
-    """The models are never certain, so that nothing the small one writes is kept."""
+def test_rollback_of_0_is_not_replaced_by_the_default(write: Write) -> None:
+    """The models are never certain, so no draft token is accepted."""
     results = write(0.0, 0.0, 4)
     assert sum(result.accepted for result in results) == 0
     assert all(result.rolled_back for result in results)
 
 
-def test_a_fallback_of_1_leaves_the_small_model_nothing(write: Write) -> None:
+def test_fallback_of_1_drafts_nothing(write: Write) -> None:
     for result in write(1.0, 2.0, 10):
         assert authors(result) == "l" * LENGTH
         assert (result.rolled_back, result.acceptance) == (0, None)
-        assert result.calls.small == LENGTH - 1  # not asked for the last token, which is the large one's
+        assert result.calls.small == LENGTH - 1  # no draft for the last token, which is the target model's
 
 
-def test_the_small_model_is_shown_what_the_large_one_wrote_and_no_token_twice(write: Write) -> None:
-    """Beyond the prompt each model reads every token that is drafted or kept once, but for the last."""
+def test_draft_model_processes_each_final_token_once(write: Write) -> None:
+    """After the prompt each model processes every drafted or accepted token once, except the last."""
     for result in write(0.4, 2.0, 6):
         read = result.prompt_tokens + len(result.tokens) + result.rolled_back
         assert read - 2 <= result.processed.large <= read - 1
         assert result.processed.small <= read - 1
 
 
-def test_an_end_from_either_model_ends_the_text_also_after_a_rollback(write: Write, generator: TextGenerator) -> None:
-    """Frequent tokens take the end's part; all three ways to come to one occur, and each ends the text at once."""
+def test_end_token_of_either_model_stops_the_text(write: Write, generator: TextGenerator) -> None:
+    """Frequent tokens act as end tokens; all three ways to emit one occur, and each stops the text."""
     found = set()
     for word in (".", " is", "\n"):
         ends = frozenset(generator.tokenizer.encode(word).ids)
@@ -176,7 +176,7 @@ def test_an_end_from_either_model_ends_the_text_also_after_a_rollback(write: Wri
             ended = result.tokens[-1] in ends
             assert not ends.intersection(result.tokens[:-1])
             assert result.stopped == ("eos" if ended else "length")
-            assert result.trace[-1] == Written(result.tokens[-1], result.trace[-1].by)
+            assert result.trace[-1] == Emitted(result.tokens[-1], result.trace[-1].by)
             assert generator.tokenizer.decode(result.tokens[:-1] if ended else result.tokens) == result.text
             if ended:
                 after_rollback = len(result.trace) > 1 and result.trace[-2].rolled_back
@@ -184,7 +184,7 @@ def test_an_end_from_either_model_ends_the_text_also_after_a_rollback(write: Wri
     assert found >= {("small", False), ("large", False), ("large", True)}
 
 
-def test_an_end_of_the_small_models_is_reviewed_before_it_counts(write: Write, generator: TextGenerator) -> None:
+def test_drafted_end_token_is_verified(write: Write, generator: TextGenerator) -> None:
     ends = frozenset(generator.tokenizer.encode("\n.,").ids)
     results = write(0.2, 0.5, 10, ends)
     taken_back = [
@@ -198,7 +198,7 @@ def test_an_end_of_the_small_models_is_reviewed_before_it_counts(write: Write, g
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"fallback": -0.1}, "fallback -0.1: expected a probability, 0 to 1."),
         ({"fallback": 1.5}, "fallback 1.5: expected a probability"),
@@ -208,6 +208,6 @@ def test_an_end_of_the_small_models_is_reviewed_before_it_counts(write: Write, g
         ({"max_draft": 0}, "max draft 0: expected 1 to 1024."),
     ],
 )
-def test_thresholds_out_of_range_are_refused(options: dict[str, float], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}"):
+def test_out_of_range_thresholds_raise_usage_error(options: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
         BigLittleDecoder(**options)

@@ -1,4 +1,4 @@
-"""The caches of keys and values are shortened and written over where they are, and never copied."""
+"""KV caches are truncated and overwritten in place, and never copied."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def addresses(generator: TextGenerator) -> list[int]:
 
 @methods
 @pytest.mark.parametrize("batch", [1, 2])
-def test_the_buffers_stay_where_they_are_between_the_steps_of_growth(
+def test_buffers_stay_in_place_between_growth_steps(
     method: str, batch: int, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 tokens with many rollbacks, in a cache that grows by 64 slots."""
@@ -87,7 +87,7 @@ def traced() -> Iterator[None]:
 
 
 def peak(generator: TextGenerator, prompt: str) -> int:
-    """Bytes of arrays and objects, at most at a time, while 60 tokens are written into caches that hold them all."""
+    """Peak bytes of arrays and objects while 60 tokens are generated into caches of sufficient capacity."""
     with generator:
         generator.write(prompt).whole()  # binds the buffers of every shape
         before = addresses(generator)
@@ -101,11 +101,11 @@ def peak(generator: TextGenerator, prompt: str) -> int:
 
 
 @methods
-def test_what_steps_allocate_does_not_grow_with_the_cache(
+def test_step_allocations_are_independent_of_cache_size(
     method: str, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
 ) -> None:
     """The cache of the second run is 15 times as large; a copy of one layer's keys would be 4 MB of 5 more."""
-    width = 256 * 4  # bytes of a token's keys in a layer of the large model
+    width = 256 * 4  # bytes of a token's keys in a layer of the target model
     found = []
     for capacity in (256, 3840):
         monkeypatch.setattr(module, "CAPACITY_STEP", capacity)
@@ -114,7 +114,7 @@ def test_what_steps_allocate_does_not_grow_with_the_cache(
     assert found[1] < 0.5 * 3840 * width
 
 
-def test_the_fixture_sees_arrays(traced: None) -> None:
+def test_fixture_detects_array_allocations(traced: None) -> None:
     start, _ = tracemalloc.get_traced_memory()
     array = np.zeros(1_000_000)
     assert tracemalloc.get_traced_memory()[0] - start >= array.nbytes

@@ -1,4 +1,4 @@
-"""CALM: its texts are those of a loop that was written apart, and nothing of a text depends on those beside it."""
+"""CALM: texts equal those of a reference loop, and are independent of the batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(bundle: Path, prompts: list[str] = PROMPTS, **options: Any) -> list[Ge
 
 @families
 @pytest.mark.parametrize(("saturation", "decay"), [(0.0, 0.0), (0.0, 4.0), (0.6, 1.0), (0.9, 4.0), (1.0, 0.0)])
-def test_the_text_is_that_of_the_reference(
+def test_text_equals_the_reference_loop(
     family: str, saturation: float, decay: float, made: dict[str, tuple[Path, Path, Path]]
 ) -> None:
     checkpoint, bundle, _ = made[family]
@@ -65,9 +65,7 @@ def prompt_tokens(bundle: Path, prompt: str) -> list[int]:
 
 
 @families
-def test_a_saturation_of_nothing_leaves_after_the_first_block_and_of_one_writes_more(
-    family: str, made: dict[str, tuple[Path, Path, Path]]
-) -> None:
+def test_saturation_0_exits_after_the_first_block(family: str, made: dict[str, tuple[Path, Path, Path]]) -> None:
     _, bundle, _ = made[family]
     most = [write(bundle, strategy="calm", saturation=each, decay=1e9) for each in (0.0, 0.9, 1.0)]
     first, *rest = ([result.blocks for result in results] for results in most)
@@ -77,7 +75,7 @@ def test_a_saturation_of_nothing_leaves_after_the_first_block_and_of_one_writes_
 
 
 @families
-def test_other_strategies_write_the_plain_models_text(family: str, made: dict[str, tuple[Path, Path, Path]]) -> None:
+def test_other_strategies_equal_the_plain_model(family: str, made: dict[str, tuple[Path, Path, Path]]) -> None:
     _, bundle, plain = made[family]
     for options in ({}, {"temperature": 0.9, "seed": 3}, {"strategy": "ngram"}):
         found, expected = (write(path, **options) for path in (bundle, plain))
@@ -93,7 +91,7 @@ def test_other_strategies_write_the_plain_models_text(family: str, made: dict[st
 
 @families
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 2}])
-def test_a_batch_writes_what_each_text_would_be_alone(
+def test_batched_texts_equal_single_texts(
     family: str, sampled: dict[str, Any], made: dict[str, tuple[Path, Path, Path]]
 ) -> None:
     """The texts end at different places, and the last rows of the second batch hold none."""
@@ -123,14 +121,14 @@ def sessions(made: dict[str, tuple[Path, Path, Path]]) -> dict[str, tuple[Decode
     thresholds=st.lists(st.one_of(st.floats(-1.1, 1.1), st.just(NEVER)), min_size=3, max_size=3),
     piece=st.integers(1, 9),
 )
-def test_texts_of_different_thresholds_are_each_the_references(
+def test_texts_with_different_thresholds_equal_the_reference(
     family: str,
     texts: list[list[int]],
     thresholds: list[float],
     piece: int,
     sessions: dict[str, tuple[DecoderSession, CalmReference]],
 ) -> None:
-    """Read in pieces of some tokens, every token's logits and blocks are those of a text read alone, one by one."""
+    """In chunks, every token's logits and blocks equal those of a sequence alone, one token at a time."""
     session, reference = sessions[family]
     session.rollback(0)
     session.exit_thresholds[:] = thresholds
@@ -151,10 +149,10 @@ def test_texts_of_different_thresholds_are_each_the_references(
 
 
 @families
-def test_the_caches_stay_where_they_are_and_hold_the_keys_of_every_block(
+def test_caches_stay_in_place_and_hold_keys_of_every_block(
     family: str, made: dict[str, tuple[Path, Path, Path]]
 ) -> None:
-    """Those of the blocks that a token did not go through, too: they are made of the state that it exited with."""
+    """Including those of skipped blocks: they are computed from the state at the exit."""
     checkpoint, bundle, _ = made[family]
     reference = CalmReference(checkpoint)
     with DecoderSession.open(bundle) as session:
@@ -174,14 +172,14 @@ def test_the_caches_stay_where_they_are_and_hold_the_keys_of_every_block(
 
 
 @given(saturation=st.floats(0, 1), decay=st.floats(0, 1e6), most=st.integers(1, 10_000), written=st.integers(1, 10_000))
-def test_the_threshold_falls_and_is_a_cosine(saturation: float, decay: float, most: int, written: int) -> None:
+def test_threshold_decreases_within_0_and_1(saturation: float, decay: float, most: int, written: int) -> None:
     calm = Calm(saturation, decay)
     assert 0 <= calm.threshold(written + 1, most) <= calm.threshold(written, most) <= 1
     assert calm.threshold(0, most) == pytest.approx(0.9 * saturation + 0.1)
     assert Calm(saturation, 0.0).threshold(written, most) == calm.threshold(0, most)
 
 
-def test_a_text_that_was_broken_off_changes_nothing_of_the_next(made: dict[str, tuple[Path, Path, Path]]) -> None:
+def test_interrupted_text_does_not_affect_the_next(made: dict[str, tuple[Path, Path, Path]]) -> None:
     _, bundle, _ = made["gpt2"]
     options: dict[str, Any] = {"strategy": "calm", "max_new_tokens": 12, "ignore_eos": True, "batch": 2}
     with TextGenerator(bundle, **options) as generator:
@@ -199,7 +197,7 @@ def test_a_text_that_was_broken_off_changes_nothing_of_the_next(made: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"strategy": "calm"}, r"has no exit after every block. Train it \(intaglio train early-exit --every-layer\)"),
         ({"strategy": "calm", "saturation": 1.5}, "saturation 1.5: expected a cosine, 0 to 1"),
@@ -211,13 +209,15 @@ def test_a_text_that_was_broken_off_changes_nothing_of_the_next(made: dict[str, 
         ({"saturation": 0.9}, "strategy 'greedy' takes no --saturation"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_unsupported_models_and_options_raise_usage_error(
+    options: dict[str, Any], message: str, tiny_decoder: Path
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         TextGenerator(tiny_decoder, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_line(
+def test_command_line_runs_calm(
     made: dict[str, tuple[Path, Path, Path]], tiny_decoder: Path, intaglio: Callable[..., Any]
 ) -> None:
     _, bundle, _ = made["gpt2"]

@@ -1,4 +1,4 @@
-"""The cost model: what it forecasts is possible, and times that cannot be are measured again."""
+"""The cost model: forecasts are possible, and implausible times are measured again."""
 
 from __future__ import annotations
 
@@ -51,28 +51,26 @@ FIRST = REPEATS + 1  # steps of a first measurement: one that is not timed, and 
 
 @pytest.mark.parametrize("disturbed", [1, 3, 5])
 @pytest.mark.parametrize("factor", [12.0, 1 / 12])
-def test_a_step_that_was_disturbed_is_measured_again(
-    disturbed: int, factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disturbed_step_is_measured_again(disturbed: int, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     times, machine = measured(
         lambda tokens, call: usual(tokens) * (factor if tokens == disturbed and call < FIRST else 1.0), monkeypatch
     )
-    assert times.large == pytest.approx([usual(tokens) for tokens in range(1, 6)], rel=0.05)
+    assert times.target == pytest.approx([usual(tokens) for tokens in range(1, 6)], rel=0.05)
     assert machine.calls.count(disturbed) > FIRST
 
 
-def test_times_that_can_be_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plausible_times_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _, machine = measured(lambda tokens, call: usual(tokens) * (1.1 if call % 2 else 1.0), monkeypatch)
     assert len(machine.calls) == 5 * FIRST
 
 
-def test_what_stays_impossible_is_measured_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_implausible_times_are_measured_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     times, machine = measured(lambda tokens, call: 2.0**-tokens, monkeypatch)
     assert len(machine.calls) == 5 * FIRST * ROUNDS
     assert times.speedup([1.0] * 4) <= 5.0
 
 
-def test_a_draft_step_is_measured_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_draft_step_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     small: Any = Machine(lambda tokens, call: 0.2 * (20.0 if call < FIRST and tokens == 1 else 1.0), monkeypatch)
     found = cost_model._step_times(small, cost_model.CONTEXT, 2)
     assert found[0] == pytest.approx(0.2)
@@ -90,14 +88,12 @@ def test_a_draft_step_is_measured_again_too(monkeypatch: pytest.MonkeyPatch) -> 
         ((1.0,), []),
     ],
 )
-def test_which_times_cannot_be(times: tuple[float, ...], doubtful: list[int]) -> None:
+def test_implausible_times_are_found(times: tuple[float, ...], doubtful: list[int]) -> None:
     assert implausible(times) == doubtful
 
 
 @given(small=st.one_of(st.just(0.0), seconds), large=st.lists(seconds, min_size=1, max_size=13), data=st.data())
-def test_no_forecast_exceeds_a_token_for_each_draft_and_one_more(
-    small: float, large: list[float], data: st.DataObject
-) -> None:
+def test_speedup_is_at_most_one_plus_the_accepted_drafts(small: float, large: list[float], data: st.DataObject) -> None:
     times = StepTimes(small, tuple(large))
     chances = data.draw(st.lists(st.floats(0, 1), max_size=times.longest))
     assert times.speedup(chances) <= (1 + sum(chances)) * (1 + 1e-12)

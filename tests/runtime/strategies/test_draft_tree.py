@@ -1,4 +1,4 @@
-"""Drafts of the model itself: the text is the model's own, and only real paths of the tree are taken."""
+"""Self-drafting: the text equals plain decoding, and accepted tokens form a path of the tree."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto
-from intaglio.runtime.strategies.copies import Copies
 from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import drafts_after
+from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.tree_growth import Tree, grow
 from intaglio.runtime.tokenizer import read_backend
 
@@ -65,7 +65,7 @@ def tokens(results: list[Generated]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_trained_model_writes_its_own_text(
+def test_trained_model_equals_plain_decoding(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts, 40)
@@ -80,7 +80,7 @@ def test_the_trained_model_writes_its_own_text(
         assert all(result.calls.large <= len(result.tokens) - result.accepted + 1 for result in found)
 
 
-def test_four_bits_write_their_own_text_too(
+def test_four_bit_model_equals_its_plain_decoding(
     trained_drafting: Callable[[str], Path], prompts: list[str], tmp_path: Path
 ) -> None:
     compress(trained_drafting("hidden-transfer"), tmp_path / "four", "rtn")
@@ -92,7 +92,7 @@ def test_four_bits_write_their_own_text_too(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3"])
-def test_every_family_writes_its_own_text(
+def test_every_family_equals_plain_decoding(
     family: str, kind: str, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
     plain, drafting = make_drafting(family, kind)
@@ -104,7 +104,7 @@ def test_every_family_writes_its_own_text(
 
 
 @pytest.mark.parametrize("seen", [[], [0], [0, 1, 3], [2, 5], [1, 2, 3, 4, 5]])
-def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, seen: list[int]) -> None:
+def test_kept_cache_rows_are_those_on_the_path(tiny_decoder: Path, seen: list[int]) -> None:
     text, tree = [72, 101, 108], [1, 2, 3, 4, 5, 6]
     with DecoderSession.open(tiny_decoder) as session, DecoderSession.open(tiny_decoder) as straight:
         session.append([text], [1])
@@ -121,7 +121,7 @@ def test_rows_that_are_moved_together_are_those_of_the_path(tiny_decoder: Path, 
         np.testing.assert_allclose(session.append([[9]], [1])[0], straight.append([[9]], [1])[0], atol=1e-3, rtol=1e-4)
 
 
-def test_the_capacity_ends_a_text_and_not_a_tree(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
+def test_capacity_limits_the_text_not_the_tree(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
     plain, drafting = make_drafting("gpt2", "hidden-transfer")
     (expected,) = texts(plain, ["A" * 40], 100)
     (found,) = texts(drafting, ["A" * 40], 100, strategy="hidden-transfer", tree=12, min_draft_prob=1e-9)
@@ -130,7 +130,7 @@ def test_the_capacity_ends_a_text_and_not_a_tree(make_drafting: Callable[..., tu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampled_texts_are_distributed_as_the_models(
+def test_sampled_texts_follow_the_models_distribution(
     kind: str, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
     plain, drafting = make_drafting("gpt2", kind)
@@ -156,7 +156,7 @@ def test_sampled_texts_are_distributed_as_the_models(
     assert follows(sample, expected)
 
 
-def test_typical_acceptance_takes_more_and_every_token_is_likely(
+def test_typical_acceptance_accepts_more_likely_tokens(
     trained_drafting: Callable[[str], Path], prompts: list[str]
 ) -> None:
     bundle, typical = trained_drafting("hidden-transfer"), 0.05
@@ -182,7 +182,7 @@ def test_typical_acceptance_takes_more_and_every_token_is_likely(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_does_not_draft_so_is_refused(
+def test_model_without_these_drafts_is_rejected(
     kind: str, tiny_decoder: Path, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
     other = next(each for each in KINDS if each != kind)
@@ -193,7 +193,7 @@ def test_a_model_that_does_not_draft_so_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"tree": 0}, "tree 0"),
         ({"min_draft_prob": 0.0}, "min draft prob 0.0"),
@@ -203,22 +203,22 @@ def test_a_model_that_does_not_draft_so_is_refused(
         ({"window": 3}, "--window"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], said: str, tiny_decoder: Path) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_out_of_range_options_raise_usage_error(options: dict[str, Any], message: str, tiny_decoder: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         TextGenerator(tiny_decoder, strategy="medusa", **options)
 
 
 @pytest.mark.parametrize(
     ("most", "expected"), [(1, [3]), (2, [3, 4]), (3, [0, 3, 4]), (9, [0, 1, 2, 3, 4])]
 )  # the path ends after each with 0.2, 0.1, 0.1, 0.35, 0.25
-def test_drafts_are_made_after_the_likeliest_ends(most: int, expected: list[int]) -> None:
+def test_drafts_follow_the_likeliest_path_ends(most: int, expected: list[int]) -> None:
     assert Tree([5] * 5, [-1, 0, 0, 1, 2], [1.0, 0.45, 0.35, 0.35, 0.25]).likely_ends(most) == expected
 
 
 @pytest.mark.parametrize(
     ("path", "row", "ahead"), [([0, 1, 3], 1, 0), ([0, 2], 0, 1), ([0], 0, 0), ([0, 2, 4, 5], 0, 3)]
 )
-def test_the_nearest_drafts_are_taken_as_far_as_they_reach(path: list[int], row: int, ahead: int) -> None:
+def test_nearest_drafts_are_used_up_to_their_length(path: list[int], row: int, ahead: int) -> None:
     drafts = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
     assert np.array_equal(drafts_after(path, [0, 3], drafts), drafts[row, ahead:])
     assert drafts_after([5], [0, 3], drafts).shape == (0, 4)
@@ -232,8 +232,8 @@ def test_the_nearest_drafts_are_taken_as_far_as_they_reach(path: list[int], row:
     most=st.integers(0, 12),
     least=st.sampled_from([0.001, 0.1, 0.3]),
 )
-def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> None:
-    found, parents, probabilities = grow(7, logits, most, least, Copies(0))
+def test_tree_holds_the_likeliest_paths(logits: Any, most: int, least: float) -> None:
+    found, parents, probabilities = grow(7, logits, most, least, NgramDrafter(0))
     likely = [softmax(row) for row in logits]
 
     def path(place: int) -> tuple[int, ...]:
@@ -261,16 +261,16 @@ def test_a_tree_is_the_likeliest_paths(logits: Any, most: int, least: float) -> 
     most=st.integers(0, 8),
     least=st.sampled_from([0.01, 0.2]),
 )
-def test_a_tree_goes_on_with_copies(logits: Any, text: list[int], most: int, least: float) -> None:
-    copies = Copies(3)
-    copies.read(text)
-    found, parents, probabilities = grow(text[-1], logits, most, least, copies)
+def test_ngram_drafts_extend_tree_paths(logits: Any, text: list[int], most: int, least: float) -> None:
+    drafter = NgramDrafter(3)
+    drafter.extend(text)
+    found, parents, probabilities = grow(text[-1], logits, most, least, drafter)
     drafted = [softmax(row) for row in logits]
 
     def chance(path: tuple[int, ...]) -> float:
         """Of the last token of `path`, after those before it."""
         *before, token = path
-        copy = copies.after(before)
+        copy = drafter.after(before)
         copied = copy.chance if copy and copy.token == token else 0.0
         return max(copied, float(drafted[len(before)][token]) if len(before) < len(drafted) else 0.0)
 
@@ -283,14 +283,14 @@ def test_a_tree_goes_on_with_copies(logits: Any, text: list[int], most: int, lea
     paths = [path(place) for place in range(len(found))]
     assert len(set(paths)) == len(paths) <= most + 1
     np.testing.assert_allclose(probabilities, [likely(each) for each in paths], rtol=1e-4)
-    # What was left out is no likelier than what was taken, or than `least` where there was room.
+    # Omitted tokens are not likelier than included ones, or than `least` if the tree is not full.
     bound = min(probabilities) if len(paths) == most + 1 else least
     beside = {(*each, token) for each in paths for token in range(3)} - set(paths)
     assert all(likely(each) <= bound * (1 + 1e-4) for each in beside)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_save_passes_where_a_text_repeats_itself(
+def test_ngram_drafts_save_passes_in_repetitive_text(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path]
 ) -> None:
     prompt = ["The list of lists: one, two, three, one, two, three, one,"]
@@ -302,24 +302,24 @@ def test_copies_save_passes_where_a_text_repeats_itself(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_auto_takes_the_models_own_drafts(
+def test_auto_uses_the_models_own_drafts(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts[:4], 40)
     with TextGenerator(trained_drafting(kind), max_new_tokens=40, strategy="auto") as generator:
         assert isinstance(generator.method, Auto)
-        generator.method.times = StepTimes(0.0, (1.0,) * 9)  # what costs nothing is all reviewed
+        generator.method.times = StepTimes(0.0, (1.0,) * 9)  # all drafts are verified at no cost
         found = [generator.write(prompt).whole() for prompt in prompts[:4]]
         generator.method.times = StepTimes(0.0, (1.0, 2.5, 4.0, 5.5, 7.0))
         alone = [generator.write(prompt).whole() for prompt in prompts[:4]]
     assert tokens(found) == tokens(alone) == tokens(expected)
     drafting = texts(trained_drafting(kind), prompts[:4], 40, strategy=kind)
     assert [result.trace for result in found] == [result.trace for result in drafting]
-    assert all(result.calls.large >= len(result.tokens) for result in alone)  # nothing that costs so much is tried
+    assert all(result.calls.large >= len(result.tokens) for result in alone)  # no drafts at this cost
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_repetition_penalty_counts_the_tokens_of_the_path(
+def test_repetition_penalty_counts_tokens_of_the_path(
     kind: str, trained_drafting: Callable[[str], Path], trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     expected = texts(trained_pair[1], prompts[:6], 30, repetition_penalty=1.7)
@@ -331,10 +331,10 @@ def test_a_repetition_penalty_counts_the_tokens_of_the_path(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("capacity", [40, 41])
-def test_trees_fit_into_a_cache_of_one_length(
+def test_trees_fit_into_a_fixed_cache(
     kind: str, capacity: int, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
-    """As TensorRT's: beside a text at its end others go on, with trees as wide as there is room for."""
+    """Like TensorRT's: beside a nearly full row others continue, with trees that fit."""
     plain, drafting = make_drafting("gpt2", kind)
     strategy = STRATEGIES[kind](tree=12, min_draft_prob=1e-9, draft_positions=2)
     prompts = [[1] * 30, [2] * 3, [3] * 12]
@@ -355,7 +355,7 @@ def test_trees_fit_into_a_cache_of_one_length(
     assert sum(state.counts.rolled_back for state in states) > 0
 
 
-def test_an_engine_that_drafts_after_fewer_tokens_says_so(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
+def test_too_many_draft_positions_raise_usage_error(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
     bundle = Bundle.open(make_drafting("gpt2", "medusa")[1])
     with OnnxRuntimeEngine(bundle) as engine:
         fixed = FixedEngine(engine, 40, 7)

@@ -1,4 +1,4 @@
-"""Several texts side by side are the same as one after the other, whatever each of them waits for."""
+"""Batched texts equal single texts, with every strategy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.runtime.generation.request import GenerationRequest
 from intaglio.runtime.generation.scheduler import Scheduler
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.strategies import STRATEGIES, Written
+from intaglio.runtime.strategies import STRATEGIES, Emitted
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -36,7 +36,7 @@ PairOf = Callable[[str], tuple[Path, Path]]
 
 @pytest.fixture(scope="session")
 def pair_of(trained_pair: tuple[Path, Path], trained_drafting: Callable[[str], Path]) -> PairOf:
-    """A function that gives the small and the large model for one of the METHODS."""
+    """A function that returns the draft and the target model for one of the METHODS."""
 
     def pair(method: str) -> tuple[Path, Path]:
         small, large = trained_pair
@@ -50,8 +50,8 @@ def write(pair: tuple[Path, Path], prompts: list[str], method: str, **options: A
     return list(generate(pair[1], prompts, **METHODS[method], **draft, threads=1, **options))
 
 
-def told(result: Generated) -> tuple[Any, ...]:
-    """What does not depend on the clock."""
+def comparable(result: Generated) -> tuple[Any, ...]:
+    """The fields that are independent of time."""
     return (
         result.text, result.tokens, result.trace, result.stopped, result.calls, result.processed, result.accepted,
         result.rolled_back, result.prompt_tokens,
@@ -60,30 +60,28 @@ def told(result: Generated) -> tuple[Any, ...]:
 
 @methods
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-def test_a_batch_writes_what_each_text_would_be_alone(
-    method: str, sampling: str, pair_of: PairOf, prompts: list[str]
-) -> None:
+def test_batched_texts_equal_single_texts(method: str, sampling: str, pair_of: PairOf, prompts: list[str]) -> None:
     """Seven prompts of different lengths, three at a time: the last batch is not full."""
     options = SAMPLED if sampling == "sampled" else {}
     alone, together = (
         write(pair_of(method), prompts[:7], method, max_new_tokens=30, batch=batch, **options) for batch in (1, 3)
     )
-    assert [told(result) for result in together] == [told(result) for result in alone]
+    assert [comparable(result) for result in together] == [comparable(result) for result in alone]
 
 
 @methods
-def test_texts_of_a_batch_stop_each_for_itself(method: str, pair_of: PairOf, prompts: list[str]) -> None:
+def test_batched_texts_stop_independently(method: str, pair_of: PairOf, prompts: list[str]) -> None:
     stop = [" the", "\n"]
     alone, together = (
         write(pair_of(method), prompts[:8], method, max_new_tokens=25, batch=batch, stop=stop) for batch in (1, 4)
     )
-    assert [told(result) for result in together] == [told(result) for result in alone]
+    assert [comparable(result) for result in together] == [comparable(result) for result in alone]
     assert {result.stopped for result in together} == {"stop", "length"}
     assert len({len(result.tokens) for result in together}) > 3
 
 
 @methods
-def test_the_pieces_of_texts_side_by_side_add_up_to_each(method: str, pair_of: PairOf, prompts: list[str]) -> None:
+def test_streamed_pieces_add_up_to_each_text(method: str, pair_of: PairOf, prompts: list[str]) -> None:
     small, large = pair_of(method)
     draft = {"draft": small} if method in ("bild", "speculative") else {}
     with TextGenerator(
@@ -99,7 +97,7 @@ def test_the_pieces_of_texts_side_by_side_add_up_to_each(method: str, pair_of: P
 
 
 @methods
-def test_counts_add_up(method: str, pair_of: PairOf, prompts: list[str]) -> None:
+def test_statistics_add_up(method: str, pair_of: PairOf, prompts: list[str]) -> None:
     for result in write(pair_of(method), prompts[:6], method, max_new_tokens=30, batch=2, stop=[" is"]):
         kept = [written for written in result.trace if not written.rolled_back]
         assert [written.token for written in kept] == result.tokens
@@ -108,7 +106,7 @@ def test_counts_add_up(method: str, pair_of: PairOf, prompts: list[str]) -> None
         assert result.accepted + result.rolled_back + by_large == len(result.trace)
         drafted = result.accepted + result.rolled_back
         assert result.acceptance == (result.accepted / drafted if drafted else None)
-        # Every pass of the large model gives one token; the last one may end before it, in a stop string.
+        # Every pass of the target model gives one token; the last one may end before it, in a stop string.
         assert by_large <= result.calls.large <= by_large + 1
         assert result.processed.large >= result.prompt_tokens + len(result.tokens) - 1
         assert 0 < result.seconds_in.large <= result.seconds
@@ -122,10 +120,8 @@ def test_counts_add_up(method: str, pair_of: PairOf, prompts: list[str]) -> None
 
 
 @methods
-def test_nothing_comes_after_a_stop_string_within_an_accepted_draft(
-    method: str, pair_of: PairOf, prompts: list[str]
-) -> None:
-    """Every text that was written whole is written again with a stop string from its middle."""
+def test_stop_string_within_an_accepted_draft_stops_the_text(method: str, pair_of: PairOf, prompts: list[str]) -> None:
+    """Every complete text is generated again with a stop string from its middle."""
     within = 0
     for prompt, whole in zip(prompts[:6], write(pair_of(method), prompts[:6], method, max_new_tokens=24), strict=True):
         stop = whole.text[len(whole.text) // 2 :][:4]
@@ -143,9 +139,7 @@ def test_nothing_comes_after_a_stop_string_within_an_accepted_draft(
 
 @methods
 @pytest.mark.parametrize("count", [1, 2, 11])
-def test_as_many_tokens_are_written_as_are_asked_for(
-    method: str, count: int, pair_of: PairOf, prompts: list[str]
-) -> None:
+def test_max_new_tokens_is_exact(method: str, count: int, pair_of: PairOf, prompts: list[str]) -> None:
     for result in write(pair_of(method), prompts[:3], method, max_new_tokens=count, batch=3, ignore_eos=True):
         assert (len(result.tokens), result.stopped) == (count, "length")
         assert sum(not written.rolled_back for written in result.trace) == count
@@ -154,7 +148,7 @@ def test_as_many_tokens_are_written_as_are_asked_for(
 
 @pytest.fixture(scope="module")
 def unequal_pairs(make_decoder: Any, export_altered: Any) -> dict[str, tuple[Path, Path]]:
-    """Two tiny decoders of which the small one, or the large one, takes 48 tokens instead of 64."""
+    """Two tiny decoders; the draft model, or the target model, has a limit of 48 tokens instead of 64."""
 
     def shorten(weights: dict[str, Any]) -> None:
         weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:48].clone()
@@ -169,7 +163,7 @@ def unequal_pairs(make_decoder: Any, export_altered: Any) -> dict[str, tuple[Pat
 @methods_of_any_model
 @pytest.mark.parametrize("shorter", ["small", "large"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_text_that_reaches_the_capacity_of_the_smaller_cache_ends_there(
+def test_text_stops_at_the_smaller_models_capacity(
     method: str, shorter: str, batch: int, unequal_pairs: dict[str, tuple[Path, Path]]
 ) -> None:
     prompts = ["x" * 20, "Hello", "y" * 47]
@@ -187,10 +181,8 @@ def test_a_text_that_reaches_the_capacity_of_the_smaller_cache_ends_there(
 
 
 @methods_of_any_model
-def test_a_cache_of_one_length_serves_texts_that_end_at_different_times(
-    method: str, tiny_pair: tuple[Path, Path]
-) -> None:
-    """As TensorRT's: beside texts at their end, and beyond it, others draft as they would alone."""
+def test_fixed_cache_serves_texts_ending_at_different_times(method: str, tiny_pair: tuple[Path, Path]) -> None:
+    """Like TensorRT's: beside texts at their end, and after it, others draft as if alone."""
     strategy = STRATEGIES[METHODS[method].get("strategy", "greedy")]()
     prompts = [[1] * 30, [2] * 3, [3] * 12]
     written: list[list[Generated]] = []
@@ -214,8 +206,8 @@ def test_a_cache_of_one_length_serves_texts_that_end_at_different_times(
     assert [result.tokens for result in written[0]] == [result.tokens for result in written[1]]
 
 
-def drafts(trace: list[Written]) -> Iterator[int]:
-    """The lengths of the drafts that a trace tells of."""
+def drafts(trace: list[Emitted]) -> Iterator[int]:
+    """The lengths of the drafts in a trace."""
     for by, group in groupby(trace, key=lambda written: written.by):
         if by == "small":
             yield len(list(group))
@@ -223,7 +215,7 @@ def drafts(trace: list[Written]) -> Iterator[int]:
 
 @pytest.mark.parametrize("window", [1, 3, 7])
 @pytest.mark.parametrize("method", ["speculative", "ngram"])
-def test_no_draft_is_longer_than_its_window(
+def test_drafts_are_at_most_as_long_as_the_window(
     method: str, window: int, trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     draft = {"draft": trained_pair[0]} if method == "speculative" else {}

@@ -1,4 +1,4 @@
-"""Greedy texts of every strategy that promises it are the large model's own, token for token."""
+"""Greedy texts of exact strategies equal the target model's, token for token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def options_of(method: str, small: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def plain(trained_pair: tuple[Path, Path], four_bit: Path, prompts: list[str]) -> dict[Path, list[Generated]]:
-    """What the large model writes greedily after the prompts: in float32, with weights of four bits."""
+    """The greedy texts of the target model: in float32, and with weights of four bits."""
     return {
         bundle: list(generate(bundle, prompts, max_new_tokens=40, threads=1)) for bundle in (trained_pair[1], four_bit)
     }
@@ -37,7 +37,7 @@ def plain(trained_pair: tuple[Path, Path], four_bit: Path, prompts: list[str]) -
 @methods
 @pytest.mark.parametrize("weights", ["float32", "4 bits"])
 @pytest.mark.parametrize(("batch", "count"), [(1, 20), (3, 8)])
-def test_trained_models_write_the_large_ones_text(
+def test_trained_models_equal_the_target_models_text(
     method: str,
     weights: str,
     batch: int,
@@ -53,16 +53,16 @@ def test_trained_models_write_the_large_ones_text(
     assert [result.tokens for result in found] == [result.tokens for result in plain[bundle][:count]]
     assert [result.text for result in found] == [result.text for result in plain[bundle][:count]]
     assert sum(result.rolled_back for result in found) > 0
-    if method != "bild":  # whose small model is never as certain as a rollback of 0 demands
+    if method != "bild":  # whose draft model is never as certain as a rollback of 0 demands
         assert sum(result.accepted for result in found) > 5 * count
 
 
 @methods
 @pytest.mark.parametrize("penalty", [1.0, 1.4, 1.7])
-def test_models_that_are_certain_write_the_large_ones_text(
+def test_certain_models_equal_the_target_models_text(
     method: str, penalty: float, certain_pair: tuple[Path, Path]
 ) -> None:
-    """Of probabilities that are exactly 1 BiLD keeps tokens at a rollback of 0 too."""
+    """BiLD accepts tokens with a probability of exactly 1 at a rollback of 0 too."""
     small, large = certain_pair
     prompts = [f"{first}{then} hello" for first, then in zip(ascii_uppercase, ascii_lowercase, strict=True)]
     options: dict[str, Any] = {"max_new_tokens": 40, "repetition_penalty": penalty, "batch": len(prompts), "threads": 1}
@@ -74,7 +74,7 @@ def test_models_that_are_certain_write_the_large_ones_text(
 
 @methods
 @pytest.mark.parametrize("wider", ["small", "large"])
-def test_vocabularies_that_are_padded_to_different_lengths(
+def test_vocabularies_may_be_padded_to_different_sizes(
     method: str, wider: str, make_decoder: Callable[..., tuple[Path, Path]], export_altered: Callable[..., Path]
 ) -> None:
     def pad(weights: dict[str, Any]) -> None:

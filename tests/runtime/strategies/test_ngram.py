@@ -1,4 +1,4 @@
-"""N-gram drafting: what it copies is what followed the text's last tokens before."""
+"""N-gram drafting: drafts copy the continuation of an earlier occurrence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.strategies.ngram import NGram
 
 
-def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -> None:
+def test_repetitive_text_is_drafted_from_copies(trained_pair: tuple[Path, Path]) -> None:
     (result,) = generate(
         trained_pair[1],
         "The list of lists: one, two, three, one, two, three, one,",
@@ -26,7 +26,7 @@ def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"ngram": 0}, "ngram 0: expected 1 to 1024."),
         ({"ngram": 10**9}, "ngram 1000000000: expected 1 to 1024."),
@@ -34,8 +34,8 @@ def test_a_text_that_repeats_itself_is_copied(trained_pair: tuple[Path, Path]) -
         ({"min_draft_prob": 2.0}, "min draft prob 2.0: expected a probability"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=f"^{said}"):
+def test_out_of_range_options_raise_usage_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
         NGram(**options)
 
 
@@ -43,7 +43,7 @@ def drafted(results: Iterable[Generated]) -> int:
     return sum(result.accepted + result.rolled_back for result in results)
 
 
-def test_what_is_not_likely_enough_is_not_drafted(trained_pair: tuple[Path, Path], prompts: list[str]) -> None:
+def test_unlikely_tokens_are_not_drafted(trained_pair: tuple[Path, Path], prompts: list[str]) -> None:
     counts = [
         drafted(generate(trained_pair[1], prompts[:4], strategy="ngram", min_draft_prob=least, max_new_tokens=40))
         for least in (1e-6, 0.2, 1.0)
@@ -51,8 +51,8 @@ def test_what_is_not_likely_enough_is_not_drafted(trained_pair: tuple[Path, Path
     assert counts[0] > counts[1] > counts[2] == 0
 
 
-def test_where_copies_prove_wrong_no_more_are_drafted(tiny_decoder: Path) -> None:
-    """Of random tokens, of which each has occurred before: at first one of three is thought to go on as before."""
+def test_rejected_copies_stop_drafting(tiny_decoder: Path) -> None:
+    """Random tokens that all occurred before: the initial estimate of acceptance is one third."""
     with TextGenerator(
         tiny_decoder, strategy="ngram", ngram=1, min_draft_prob=0.3, max_new_tokens=50, temperature=50.0, top_k=12,
         seed=0, ignore_eos=True,

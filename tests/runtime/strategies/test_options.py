@@ -1,4 +1,4 @@
-"""A strategy's options are declared by its dataclass alone: the command line and Python take them from there."""
+"""A strategy's options are declared by its dataclass alone, for the command line and Python."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from intaglio.runtime import strategies
 from intaglio.runtime.generation import request, strategy_choice
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies import STRATEGIES, BigLittleDecoder, NGram, Strategy, contract
-from intaglio.runtime.strategies.drafting import settle, verify
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
+from intaglio.runtime.strategies.verification import commit, verify
 
 
 def documented() -> type[Strategy]:
     """The strategy that docs/extending.md shows, from its text."""
     page = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding="utf-8")
     code = page.split("## A strategy")[1].split("```python\n")[1].split("```")[0]
-    names = {**vars(contract), "verify": verify, "settle": settle, "option": option, "dataclass": dataclass}
+    names = {**vars(contract), "verify": verify, "commit": commit, "option": option, "dataclass": dataclass}
     exec(code, names)  # noqa: S102  it is our own page
     return names["Repeat"]  # type: ignore[no-any-return]
 
@@ -37,7 +37,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_the_documented_strategy_is_a_class_and_a_line_of_the_table(tiny_decoder: Path) -> None:
+def test_documented_strategy_runs_as_printed(tiny_decoder: Path) -> None:
     @click.command()
     def command(**options: object) -> None: ...
 
@@ -55,12 +55,12 @@ def test_the_documented_strategy_is_a_class_and_a_line_of_the_table(tiny_decoder
 
 
 @pytest.mark.usefixtures("table")
-def test_an_option_of_another_strategy_lists_those_that_it_takes(tiny_decoder: Path) -> None:
+def test_foreign_option_error_lists_the_strategys_options(tiny_decoder: Path) -> None:
     with pytest.raises(UsageError, match=r"strategy 'repeat' takes no --window\. Its options: --times\."):
         TextGenerator(tiny_decoder, strategy="repeat", window=3)
 
 
-def test_every_strategy_is_offered_by_the_completion() -> None:
+def test_shell_completion_offers_every_strategy() -> None:
     context = click.Context(cli)
     command = cli.get_command(context, "generate")
     assert command is not None
@@ -69,7 +69,7 @@ def test_every_strategy_is_offered_by_the_completion() -> None:
     assert [each.value for each in strategy.shell_complete(context, "")] == [*STRATEGIES]
 
 
-def test_a_strategy_that_needs_a_draft_model_is_named_where_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_option_error_lists_strategies_with_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     class Needy(NGram):
         needs_draft = True
 
@@ -79,26 +79,26 @@ def test_a_strategy_that_needs_a_draft_model_is_named_where_one_is_chosen(monkey
         strategy_choice.method_of("greedy", {}, "--draft")
 
 
-def test_tuning_has_the_options_of_the_strategy_that_it_tunes() -> None:
+def test_tune_decoding_has_bild_options() -> None:
     helps = {each.name: str(getattr(each, "help", None)).lower() for each in tune_decoding_command.params}
     for each in options_of(BigLittleDecoder):
         assert each.meaning in helps[each.name]
 
 
 @pytest.mark.parametrize("strategy", dict.fromkeys(STRATEGIES.values()))
-def test_every_option_is_a_number_and_says_what_it_means(strategy: type[Strategy]) -> None:
+def test_every_option_is_a_number_with_help(strategy: type[Strategy]) -> None:
     for each in options_of(strategy):
         assert each.kind in (int, float) and each.meaning
         assert each.default is None or isinstance(each.default, each.kind)
 
 
-def test_options_of_one_name_are_of_one_kind() -> None:
+def test_options_with_one_name_have_one_type() -> None:
     """The command line has one option for all of them."""
     for options in options_by_name(STRATEGIES).values():
         assert len({each.kind for each in options.values()}) == 1
 
 
-def test_a_field_without_a_meaning_is_found() -> None:
+def test_field_without_help_is_detected() -> None:
     @dataclass(frozen=True)
     class Silent(NGram):
         width: int = 3

@@ -1,4 +1,4 @@
-"""How much is drafted: what the cost model predicts is what happens, and where drafting cannot win it is turned off."""
+"""Draft lengths: predictions of the cost model hold, and drafting is off where it cannot be faster."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ SLOW = StepTimes(1.5, (1.0, 1.05, 1.1, 1.15, 1.2))
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("window", [0, 1, 4])
-def test_the_predicted_speed_is_that_of_simulated_drafts(acceptance: float, window: int) -> None:
+def test_predicted_speedup_matches_simulated_drafts(acceptance: float, window: int) -> None:
     random = np.random.default_rng(0)
     kept = (random.random((20_000, window)) < acceptance).cumprod(axis=1).sum(axis=1)
-    seconds = window * FAST.small + FAST.large[window]
-    simulated = (kept + 1).mean() * FAST.large[0] / seconds
-    assert FAST.speedup(FAST.kept_alike(acceptance)[:window]) == pytest.approx(simulated, rel=0.02)
+    seconds = window * FAST.draft + FAST.target[window]
+    simulated = (kept + 1).mean() * FAST.target[0] / seconds
+    assert FAST.speedup(FAST.acceptance_powers(acceptance)[:window]) == pytest.approx(simulated, rel=0.02)
 
 
 @given(acceptance=st.floats(0, 1))
-def test_no_window_is_better_than_the_best(acceptance: float) -> None:
-    chances = FAST.kept_alike(acceptance)
+def test_best_window_is_optimal(acceptance: float) -> None:
+    chances = FAST.acceptance_powers(acceptance)
     best = FAST.speedup(chances[: FAST.best_window(chances)])
     assert best >= max(FAST.speedup(chances[:window]) for window in range(5))
 
 
-def test_a_slow_draft_model_is_not_asked() -> None:
-    assert SLOW.best_window(SLOW.kept_alike(1.0)) == 0
+def test_slow_draft_model_is_not_used() -> None:
+    assert SLOW.best_window(SLOW.acceptance_powers(1.0)) == 0
     window = CostWindow(SLOW)
     for _ in range(3 * LOOK_AGAIN):
         assert window.size() == 0
         window.observe(0, 0)
 
 
-def test_a_bad_draft_model_is_asked_again_now_and_then() -> None:
+def test_bad_draft_model_is_retried_periodically() -> None:
     window, asked = CostWindow(FAST), list[int]()
     for _ in range(40 + 3 * LOOK_AGAIN):
         asked.append(window.size())
@@ -54,7 +54,7 @@ def test_a_bad_draft_model_is_asked_again_now_and_then() -> None:
     assert set(asked[-2 * LOOK_AGAIN :]) == {0, 1}
 
 
-def test_a_good_draft_model_is_asked_for_more() -> None:
+def test_good_draft_model_drafts_more() -> None:
     window = CostWindow(FAST, acceptance=0.5)
     first = window.size()
     for _ in range(20):
@@ -62,7 +62,7 @@ def test_a_good_draft_model_is_asked_for_more() -> None:
     assert window.size() == FAST.longest > first
 
 
-def test_the_adaptive_window_grows_and_shrinks_within_its_limits() -> None:
+def test_adaptive_window_stays_within_its_limits() -> None:
     window = AdaptiveWindow()
     sizes = []
     for kept_whole in [True] * 12 + [False] * 30:
@@ -80,18 +80,18 @@ def test_measuring_leaves_the_caches_empty(trained_pair: tuple[Path, Path]) -> N
         times = StepTimes.measure(session, drafting, longest=3)
         assert not any(drafting.lengths)
         assert not any(session.lengths)
-    assert len(times.large) == 4
-    assert times.small > 0
-    assert all(seconds > 0 for seconds in times.large)
+    assert len(times.target) == 4
+    assert times.draft > 0
+    assert all(seconds > 0 for seconds in times.target)
 
 
-def test_models_of_few_positions_are_measured_within_them(tiny_decoder: Path) -> None:
+def test_measurement_stays_within_the_models_positions(tiny_decoder: Path) -> None:
     with DecoderSession.open(tiny_decoder, limit=8) as session:
         assert StepTimes.measure(session, None).longest < 8
 
 
 @pytest.mark.parametrize("times", [FAST, SLOW])
-def test_auto_writes_the_large_models_text_and_says_what_to_expect(
+def test_auto_equals_the_target_text_and_forecasts(
     times: StepTimes, trained_pair: tuple[Path, Path], prompts: list[str]
 ) -> None:
     small, large = trained_pair
@@ -100,23 +100,23 @@ def test_auto_writes_the_large_models_text_and_says_what_to_expect(
         assert isinstance(generator.method, Auto)
         generator.method.times = times
         found = [generator.write(prompt).whole() for prompt in prompts[:6]]
-        said = generator.method.forecast()
+        message = generator.method.forecast()
     assert [result.tokens for result in found] == expected
     assert any(result.calls.small for result in found) == (times is FAST)
-    assert ("Drafting is off" in said) == (times is SLOW)
+    assert ("Drafting is off" in message) == (times is SLOW)
 
 
 @pytest.mark.parametrize(
-    ("large", "said"),
+    ("large", "message"),
     [
         ((1.0,) * 13, "13.0 times as fast, if all 12 draft tokens"),
         ((1.0, 3.0, 5.0), "off: a pass over several tokens takes too long"),
     ],
 )
-def test_without_a_draft_model_reviewing_is_what_costs(
-    large: tuple[float, ...], said: str, trained_pair: tuple[Path, Path]
+def test_cost_of_ngram_drafts_is_verification(
+    large: tuple[float, ...], message: str, trained_pair: tuple[Path, Path]
 ) -> None:
     with TextGenerator(trained_pair[1], strategy="auto", max_new_tokens=5) as generator:
         assert isinstance(generator.method, Auto)
         generator.method.times = StepTimes(0.0, large)
-        assert said in generator.method.forecast()
+        assert message in generator.method.forecast()

@@ -1,4 +1,4 @@
-"""Texts of a schema's grammar validate, whichever of two equal keys a parser keeps; few schemas are refused."""
+"""Texts of a schema's grammar validate for the first and the last of duplicate keys; few schemas are rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUITE = [json.loads(line) for line in (Path(__file__).parent / "suite.jsonl").re
 OWN = [*HAND_WRITTEN, *(generated(seed) for seed in range(180 - len(HAND_WRITTEN)))]
 MOST_REFUSED = 0.25
 MOST_SECONDS = 5  # of processor time, to read and compile a schema
-# Formats whose whole meaning no grammar has: they are annotations.
+# Formats that no grammar can express: they are annotations.
 ANNOTATIONS = {"ecmascript-regex", "regex", "uri-template"}
 PREFERRED = b'"}],:0123456789abcxy{[tfn-.\\'
 
@@ -73,8 +73,8 @@ def readings(text: str) -> Iterator[Any]:
 
 class Outcome(NamedTuple):
     refused: str | None
-    wrong: list[str]  # texts that the grammar has and a validator refuses
-    missing: int  # texts that a validator takes and the grammar does not have
+    wrong: list[str]  # texts that the grammar allows and a validator rejects
+    missing: int  # texts that a validator accepts and the grammar does not allow
     valid: int
 
 
@@ -97,7 +97,7 @@ def outcome(schema: Any, tests: list[list[Any]], walks: int) -> Outcome:
 
 
 def reported(name: str, outcomes: list[Outcome]) -> float:
-    """Print the figures of some schemas; return the share that is refused."""
+    """Print the results of some schemas; return the fraction that is rejected."""
     refused = Counter(_cause(each.refused) for each in outcomes if each.refused)
     share = sum(refused.values()) / len(outcomes)
     valid, missing = sum(each.valid for each in outcomes), sum(each.missing for each in outcomes)
@@ -130,7 +130,7 @@ def _encodes(value: Any) -> bool:
     return True
 
 
-def test_nothing_of_the_test_suite_is_accepted_that_its_validator_refuses() -> None:
+def test_grammar_accepts_only_valid_instances_of_the_test_suite() -> None:
     assert reported("JSON-Schema-Test-Suite", of_suite(walks=0)) <= MOST_REFUSED
 
 
@@ -150,7 +150,7 @@ def test_nothing_of_the_test_suite_is_accepted_that_its_validator_refuses() -> N
         ({"oneOf": [{"const": 0.29}, {"const": 0.29, "multipleOf": 0.01}]}, "0.29"),
     ],
 )
-def test_what_validators_read_in_two_ways_is_accepted_only_where_both_accept_it(schema: Any, text: str) -> None:
+def test_ambiguous_instances_need_both_validators(schema: Any, text: str) -> None:
     try:
         accepted = accepts(schema, text)
     except UsageError:
@@ -166,17 +166,17 @@ def test_what_validators_read_in_two_ways_is_accepted_only_where_both_accept_it(
         ({"if": {"properties": {"a": {"format": "date"}}}, "then": {"required": ["b"]}, "type": "object"}, '{"b":1}'),
     ],
 )
-def test_a_format_leaves_options_that_differ_by_type(schema: Any, text: str) -> None:
+def test_format_constrains_strings_only(schema: Any, text: str) -> None:
     assert accepts(schema, text)
 
 
 @pytest.mark.parametrize("number", range(0, len(OWN), 6))
-def test_texts_of_a_schema_validate_with_the_first_and_the_last_of_equal_keys(number: int) -> None:
+def test_duplicate_keys_validate_with_first_and_last_value(number: int) -> None:
     assert not outcome(OWN[number], [], 3).wrong
 
 
 @pytest.mark.proof
-def test_no_text_of_any_schema_is_refused_by_a_validator_and_few_schemas_are_refused() -> None:
+def test_generated_texts_validate_and_few_schemas_are_rejected() -> None:
     own = [outcome(schema, [], 25) for schema in OWN]
     assert not [(OWN[number], each.wrong) for number, each in enumerate(own) if each.wrong]
     assert reported("JSON-Schema-Test-Suite", of_suite(walks=10)) <= MOST_REFUSED

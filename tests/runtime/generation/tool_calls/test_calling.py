@@ -1,4 +1,4 @@
-"""Requests with tools: what is refused, which format a template has, and which texts the grammar allows."""
+"""Requests with tools: validation, the format of a template, and the texts that the grammar allows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def written(style: ToolCallFormat, *calls: tuple[str, str], opening: bool = True
 
 
 def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequence[int] | None = None) -> bool:
-    """Whether `text` may be written as it is encoded, or as `tokens`, and end there."""
+    """Whether the grammar allows `text`, encoded or as `tokens`, and its end."""
     assert grammar is not None
     constraint = GrammarConstraint(Grammar.from_lark(grammar, tokenizer), [END])
     tokens = tokens or tokenizer.encode(text, add_special_tokens=False).ids
@@ -68,7 +68,7 @@ def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequen
 @marked
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required", "none", NAMED], ids=["auto", "required", "none", "named"])
-def test_the_grammar_allows_the_calls_of_the_choice_and_no_others(
+def test_grammar_allows_only_calls_of_the_tool_choice(
     choice: Any, parallel: bool, special: bool | None, style: ToolCallFormat, tokenizer: Tokenizer
 ) -> None:
     tokenizer = marked_tokenizer(tokenizer, style, special)
@@ -99,7 +99,7 @@ def test_the_grammar_allows_the_calls_of_the_choice_and_no_others(
 
 @styles
 @marked
-def test_a_marker_that_is_spelled_with_other_tokens_begins_no_call_of_any_content(
+def test_marker_in_other_tokens_starts_no_unconstrained_call(
     special: bool | None, style: ToolCallFormat, tokenizer: Tokenizer
 ) -> None:
     spelled = [token for each in style.opening for token in tokenizer.encode(each).ids]
@@ -110,7 +110,7 @@ def test_a_marker_that_is_spelled_with_other_tokens_begins_no_call_of_any_conten
         assert not allowed(calling.grammar, tokenizer, "", [*spelled, *tokenizer.encode("x").ids])
 
 
-def test_text_has_the_added_tokens_that_decoding_shows_and_no_special_ones(tokenizer: Tokenizer) -> None:
+def test_text_allows_visible_added_tokens_and_no_special_ones(tokenizer: Tokenizer) -> None:
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     tokenizer.add_tokens([AddedToken("<|secret|>", special=True)])
     for sign in "<tool_call>", "<|python_tag|>":
@@ -121,7 +121,7 @@ def test_text_has_the_added_tokens_that_decoding_shows_and_no_special_ones(token
         assert not allowed(calling.grammar, tokenizer, "Well <|secret|>")
 
 
-def test_only_markers_that_decoding_leaves_out_are_kept(tokenizer: Tokenizer) -> None:
+def test_only_special_markers_are_kept(tokenizer: Tokenizer) -> None:
     source = "{{ tools }} <tool_call>"
     assert tool_calling(source, tokenizer, [NOW]).keep_special == frozenset()
     tokenizer.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("</tool_call>", special=True)])
@@ -129,7 +129,7 @@ def test_only_markers_that_decoding_leaves_out_are_kept(tokenizer: Tokenizer) ->
     assert tool_calling(source, tokenizer, [NOW], "none").keep_special == frozenset()
 
 
-def test_without_tools_any_text_is_allowed(tokenizer: Tokenizer) -> None:
+def test_any_text_is_allowed_without_tools(tokenizer: Tokenizer) -> None:
     calling = tool_calling("", tokenizer, [])
     assert calling.grammar is None
     assert calling.parser() is None
@@ -147,12 +147,12 @@ def test_without_tools_any_text_is_allowed(tokenizer: Tokenizer) -> None:
         ("{{ tools | tojson }}", "hermes"),
     ],
 )
-def test_a_template_shows_its_format(source: str, name: str) -> None:
+def test_format_is_detected_from_the_template(source: str, name: str) -> None:
     assert format_of(source).name == name
 
 
 @pytest.mark.parametrize(
-    ("tools", "choice", "said"),
+    ("tools", "choice", "message"),
     [
         ([{"type": "retrieval"}], "auto", "tool 1: expected"),
         ([{"type": "function", "function": "now"}], "auto", "tool 1: expected"),
@@ -168,14 +168,14 @@ def test_a_template_shows_its_format(source: str, name: str) -> None:
         ([NOW], {"type": "function", "function": None}, "tool choice: expected"),
     ],
 )
-def test_invalid_tools_and_choices_are_refused(
-    tools: list[dict[str, Any]], choice: Any, said: str, tokenizer: Tokenizer
+def test_invalid_tools_and_choices_are_rejected(
+    tools: list[dict[str, Any]], choice: Any, message: str, tokenizer: Tokenizer
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         tool_calling("", tokenizer, tools, choice)
 
 
-def test_a_schema_that_cannot_be_held_to_is_refused_with_its_tool_and_place(tokenizer: Tokenizer) -> None:
+def test_unsupported_schema_error_names_tool_and_path(tokenizer: Tokenizer) -> None:
     odd = {"type": "object", "properties": {"x": {"type": "string", "pattern": "a(?=b)"}}}
     with pytest.raises(UsageError, match=r"^tool 'x': parameters at #/properties/x: pattern 'a\(\?=b\)': look-around"):
         tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
@@ -192,7 +192,7 @@ CENTS = {"type": "object", "properties": {"x": {"type": "number", "multipleOf": 
         (CENTS, '{"x": 0.29}', '{"x": 0.295}', "multipleOf at #/properties/x"),
     ],
 )
-def test_a_keyword_that_no_grammar_enforces_is_checked_in_the_finished_call(
+def test_unenforced_keyword_is_checked_in_the_finished_call(
     parameters: dict[str, Any], good: str, bad: str, keyword: str, tokenizer: Tokenizer
 ) -> None:
     tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
@@ -217,7 +217,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("schema", HARMLESS)
-def test_harmless_keywords_of_a_tool_are_taken(schema: dict[str, Any], tokenizer: Tokenizer) -> None:
+def test_harmless_tool_keywords_are_accepted(schema: dict[str, Any], tokenizer: Tokenizer) -> None:
     parameters = {"type": "object", "properties": {"x": schema}}
     tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
     calling = tool_calling("", tokenizer, [tool])

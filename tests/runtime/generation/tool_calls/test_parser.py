@@ -1,4 +1,4 @@
-"""Tool calls in streamed text: the same events however it is cut, and no text is lost."""
+"""Tool calls in streamed text: events are independent of piece boundaries, and no text is lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @styles
 @given(text=texts, places=st.lists(st.integers(0, 400), max_size=8))
-def test_events_do_not_depend_on_how_the_text_is_cut(style: ToolCallFormat, text: str, places: list[int]) -> None:
+def test_events_are_independent_of_piece_boundaries(style: ToolCallFormat, text: str, places: list[int]) -> None:
     whole = parsed(style, [text])
     assert parsed(style, cut(text, places)) == whole
     assert parsed(style, list(text)) == whole
@@ -92,7 +92,7 @@ def test_events_do_not_depend_on_how_the_text_is_cut(style: ToolCallFormat, text
     ascii_only=st.booleans(),
     order=st.permutations([0, 1, 2]),
 )
-def test_calls_that_models_write_are_read(
+def test_calls_in_model_formats_are_parsed(
     style: ToolCallFormat,
     content: str,
     calls: list[tuple[str, dict[str, Any]]],
@@ -120,7 +120,7 @@ def events(style: ToolCallFormat, *pieces: str) -> list[list[ToolEvent]]:
     return [parser.feed(piece) for piece in pieces] + [parser.finish()]
 
 
-def test_text_and_arguments_are_reported_as_soon_as_they_are_certain() -> None:
+def test_text_and_arguments_are_reported_once_certain() -> None:
     found = events(
         HERMES,
         "Let me ",
@@ -139,7 +139,7 @@ def test_text_and_arguments_are_reported_as_soon_as_they_are_certain() -> None:
     assert found[5:] == [[ArgumentsPiece(0, 'ty": 1}')], [CallEnded(0)], []]
 
 
-def test_a_call_that_is_cut_off_does_not_end() -> None:
+def test_truncated_call_does_not_end() -> None:
     for text in '{"city": "U', '{"city": "Ulm"}', '{"city": "Ulm"}, ':
         (started, piece), rest = events(HERMES, '<tool_call>{"name": "weather", "arguments": ' + text)
         assert isinstance(started, CallStarted)
@@ -161,18 +161,18 @@ def test_a_call_that_is_cut_off_does_not_end() -> None:
         "",
     ],
 )
-def test_what_is_not_a_call_is_content_with_its_marker(text: str) -> None:
+def test_invalid_call_becomes_content_with_its_marker(text: str) -> None:
     assert parsed(HERMES, [text]) == (text, [])
 
 
-def test_a_call_after_one_that_is_none_is_read() -> None:
+def test_call_after_an_invalid_one_is_parsed() -> None:
     call = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
     assert parsed(HERMES, ["<tool_call>" + call]) == ("<tool_call>", [("weather", "{}", True)])
     assert parsed(HERMES, [call.removesuffix("</tool_call>") + call])[1] == [("weather", "{}", True)] * 2
     assert parsed(HERMES, [call + "\nand\n" + call]) == ("\nand", [("weather", "{}", True)] * 2)
 
 
-def test_the_whole_text_is_a_call_only_if_it_names_a_tool() -> None:
+def test_bare_json_is_a_call_only_if_it_names_a_tool() -> None:
     call = '\n{"name": "weather", "parameters": {"city": "Ulm"}}'
     assert parsed(LLAMA, [call]) == ("", [("weather", '{"city": "Ulm"}', True)])
     assert parsed(LLAMA, [call.replace("weather", "Bob")]) == (call.replace("weather", "Bob"), [])
@@ -180,24 +180,24 @@ def test_the_whole_text_is_a_call_only_if_it_names_a_tool() -> None:
     assert parsed(LLAMA, ["<|python_tag|>" + call.replace("weather", "Bob")])[1] == [("Bob", '{"city": "Ulm"}', True)]
 
 
-def test_a_list_of_calls_in_tags_is_read() -> None:
+def test_list_of_calls_in_tags_is_parsed() -> None:
     body = '[{"name": "weather", "arguments": {}}, {"name": "now", "arguments": {}}]'
     assert parsed(HERMES, [f"<tool_call>{body}</tool_call>"]) == ("", [("weather", "{}", True), ("now", "{}", True)])
 
 
-def test_the_ids_have_the_length_that_templates_check() -> None:
+def test_call_ids_have_the_length_templates_check() -> None:
     (started, *_), *_ = events(MISTRAL, '[TOOL_CALLS][{"name": "weather", "arguments": {}}]')
     assert isinstance(started, CallStarted)
     assert len(started.id) == 9 and started.id.isalnum()
 
 
-def test_half_of_a_surrogate_pair_in_a_name_is_replaced() -> None:
+def test_lone_surrogate_in_a_name_is_replaced() -> None:
     (_, calls) = parsed(HERMES, ['<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'])
     assert calls == [("?", "{}", True)]
 
 
 def written(style: ToolCallFormat, opening: bool = True) -> str:
-    """Two calls as a model writes them, or one where the format has no more."""
+    """Two calls in a model's format, or one if the format allows no more."""
     body = f'{{"name": "weather", "{style.arguments}": {{"city": "a<b[c"}}}}'
     second = "" if style.between is None else style.between + body.replace("weather", "now")
     return f"{style.opening * opening}{style.before}{body}{second}{style.after}"
@@ -205,7 +205,7 @@ def written(style: ToolCallFormat, opening: bool = True) -> str:
 
 @styles
 @pytest.mark.parametrize("content", ["", "Sure.", "a < b\n[TOOL"])
-def test_no_markup_of_a_call_that_is_cut_anywhere_is_content(style: ToolCallFormat, content: str) -> None:
+def test_markup_of_a_truncated_call_is_not_content(style: ToolCallFormat, content: str) -> None:
     text = f"{content}\n{written(style)}\n"
     whole = parsed(style, [text])[1]
     for place in range(len(content) + 1, len(text) + 1):
@@ -217,14 +217,14 @@ def test_no_markup_of_a_call_that_is_cut_anywhere_is_content(style: ToolCallForm
             assert not ended or arguments == call[1]
 
 
-def test_no_markup_of_a_call_without_a_marker_is_content_if_it_is_cut() -> None:
+def test_markup_of_a_truncated_markerless_call_is_not_content() -> None:
     text = written(LLAMA, opening=False)
     assert all(parsed(LLAMA, [text[:place]], cut=True)[0] == "" for place in range(len(text) + 1))
 
 
 @styles
 @given(text=texts, places=st.lists(st.integers(0, 400), max_size=8), following=st.sampled_from(["", *FRAGMENTS]))
-def test_a_cut_loses_no_more_than_what_may_begin_a_call(
+def test_truncation_loses_only_a_possible_call_start(
     style: ToolCallFormat, text: str, places: list[int], following: str
 ) -> None:
     whole = parsed(style, [text], cut=True, following=following)
@@ -237,14 +237,14 @@ def test_a_cut_loses_no_more_than_what_may_begin_a_call(
 
 
 @styles
-def test_a_stop_string_shows_whether_a_beginning_of_a_marker_is_one(style: ToolCallFormat) -> None:
+def test_stop_string_decides_about_a_partial_marker(style: ToolCallFormat) -> None:
     begun = style.opening[:1]
     for following, content in (("1", f"a {begun}"), (style.opening[1:], "a"), (style.opening[1:3], "a"), ("", "a")):
         assert parsed(style, [f"a {begun}"], cut=True, following=following) == (content, [])
     assert parsed(style, [f"a {begun}"]) == (f"a {begun}", []), "the model ended the text"
 
 
-def test_the_parser_knows_whether_the_text_ended_within_a_call() -> None:
+def test_parser_reports_text_that_ends_within_a_call() -> None:
     cases = {
         "Sure. <": True,
         "Sure. <tool_call>": True,

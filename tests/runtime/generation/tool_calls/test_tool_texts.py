@@ -215,7 +215,7 @@ def write(
 
 @pytest.fixture(scope="module")
 def plain_tokens() -> dict[tuple[str, str, bool], list[list[int]]]:
-    """The tokens that `Plain` writes greedily, by choice, style and whether markers are special tokens."""
+    """The greedy tokens of `Plain`, by choice, style and whether markers are special tokens."""
     return {}
 
 
@@ -264,8 +264,8 @@ def test_every_call_parses_and_matches_its_tool(
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
-def test_the_calls_of_a_text_are_found_again_in_the_prompt_of_the_next_turn(special: bool, generators: Opened) -> None:
-    """What a model writes and what its template makes of the parsed call are the same text."""
+def test_parsed_calls_are_in_the_prompt_of_the_next_turn(special: bool, generators: Opened) -> None:
+    """The model's text of a call equals the template's rendering of the parsed call."""
     generator = generators("hermes", special)
     calling = tool_calling(generator.template.tool_source, generator.tokenizer, TOOLS, "required", parallel=False)
     ((result, pieces), *_) = write(generator, calling, QUESTIONS[:1], Plain(), Sampling(1.0))

@@ -1,4 +1,4 @@
-"""Reviews of drafts: what is written is distributed as the large model's text alone."""
+"""Verification of drafts preserves the target model's distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.sampling import Probabilities, Sampler, Sampling, distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import CachedModel, GeneratedSequence
-from intaglio.runtime.strategies.drafting import verify
+from intaglio.runtime.strategies.verification import verify
 from intaglio.runtime.tokenizer import read_backend
 
 PARTS = 6  # probabilities are multiples of a sixth
@@ -49,10 +49,10 @@ def logits(probabilities: Probabilities) -> np.ndarray:
         return np.log(probabilities).astype(np.float32)
 
 
-def reviewed(target: Probabilities, token: int, proposal: Probabilities | None, before: int) -> Probabilities:
-    """How the token in the place of a drafted one is distributed, summed over all that is drawn at random.
+def verified(target: Probabilities, token: int, proposal: Probabilities | None, before: int) -> Probabilities:
+    """The distribution of the token in place of a draft token, summed over all random draws.
 
-    `before`: drafted tokens in front of it that are sure to be kept.
+    `before`: preceding draft tokens, which are always accepted.
     """
     sure = np.eye(len(target))[0]
     draft, proposals = [0] * before + [token], [sure if proposal is not None else None] * before + [proposal]
@@ -82,23 +82,23 @@ def distributions(draw: st.DrawFn, size: int) -> Probabilities:
 
 @settings(max_examples=25)
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
-def test_a_drawn_draft_leaves_the_distribution_exactly_as_it_is(data: st.DataObject, size: int, before: int) -> None:
+def test_sampled_draft_preserves_the_distribution(data: st.DataObject, size: int, before: int) -> None:
     target, proposal = data.draw(distributions(size)), data.draw(distributions(size))
     found = sum(
-        proposal[token] * reviewed(target, token, proposal, before) for token in range(size) if proposal[token] > 0
+        proposal[token] * verified(target, token, proposal, before) for token in range(size) if proposal[token] > 0
     )
     np.testing.assert_allclose(found, target, atol=1e-12)
 
 
 @settings(max_examples=25)
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
-def test_a_copied_draft_leaves_the_distribution_exactly_as_it_is(data: st.DataObject, size: int, before: int) -> None:
+def test_copied_draft_preserves_the_distribution(data: st.DataObject, size: int, before: int) -> None:
     target, token = data.draw(distributions(size)), data.draw(st.integers(0, size - 1))
-    np.testing.assert_allclose(reviewed(target, token, None, before), target, atol=1e-12)
+    np.testing.assert_allclose(verified(target, token, None, before), target, atol=1e-12)
 
 
 @given(st.integers(1, 6), st.integers(0, 6), st.booleans(), st.integers(0, 2**32))
-def test_a_greedy_review_keeps_what_the_model_would_choose(size: int, length: int, drawn: bool, seed: int) -> None:
+def test_greedy_verification_accepts_the_models_choices(size: int, length: int, drawn: bool, seed: int) -> None:
     random = np.random.default_rng(seed)
     scores = random.standard_normal((length + 1, size)).astype(np.float32)
     draft = random.integers(0, size, length).tolist()
@@ -113,8 +113,8 @@ def test_a_greedy_review_keeps_what_the_model_would_choose(size: int, length: in
 
 
 @given(st.integers(0, 2**32))
-def test_all_kept_brings_a_token_of_the_models_own(seed: int) -> None:
-    """It is drawn from the model after the last drafted token, whatever that is."""
+def test_fully_accepted_draft_adds_a_target_token(seed: int) -> None:
+    """It is drawn from the target distribution after the last draft token."""
     random = np.random.default_rng(seed)
     target, last = random.dirichlet(np.ones(5)), random.dirichlet(np.ones(5))
     number = random.random()
@@ -134,7 +134,7 @@ def large(tiny_pair: tuple[Path, Path]) -> Iterator[DecoderSession]:
 
 
 def after(large: DecoderSession, tokens: list[int]) -> dict[int, float]:
-    """The tokens that the large model of the tiny pair may write after others, and how probable they are."""
+    """The tokens that the target model of the tiny pair may write after others, and how probable they are."""
     large.rollback(0)
     probabilities = distribution(large.prefill([tokens])[0], Sampling(**SAMPLING))
     return {token: float(probabilities[token]) for token in np.flatnonzero(probabilities).tolist()}
@@ -150,7 +150,7 @@ def prompt(large: DecoderSession, tiny_pair: tuple[Path, Path]) -> str:
 
 @pytest.fixture(scope="module")
 def expected(large: DecoderSession, tiny_pair: tuple[Path, Path], prompt: str) -> dict[tuple[int, ...], float]:
-    """The probability of every text of three tokens of the large model of the tiny pair."""
+    """The probability of every text of three tokens of the target model of the tiny pair."""
     start = read_backend(Bundle.open(tiny_pair[1])).encode(prompt).ids
     return {
         (first, second, third): one * two * three
@@ -182,7 +182,7 @@ def all_follow(texts: list[tuple[int, ...]], distribution: dict[tuple[int, ...],
         pytest.param({"strategy": "ngram"}, id="ngram", marks=pytest.mark.proof),
     ],
 )
-def test_sampled_texts_are_distributed_as_the_large_models(
+def test_sampled_texts_follow_the_target_distribution(
     options: dict[str, Any], tiny_pair: tuple[Path, Path], prompt: str, expected: dict[tuple[int, ...], float]
 ) -> None:
     small, large = tiny_pair
@@ -202,7 +202,7 @@ def test_sampled_texts_are_distributed_as_the_large_models(
         assert accepted > COUNT / 10 and rolled_back > COUNT / 10  # both ways were taken often
 
 
-def test_a_wrong_distribution_is_found(expected: dict[tuple[int, ...], float]) -> None:
+def test_wrong_distribution_is_detected(expected: dict[tuple[int, ...], float]) -> None:
     """The test above can fail: samples whose likeliest first token is a little too probable do not pass it."""
     random = np.random.default_rng(0)
     texts, right = list(expected), np.array(list(expected.values()))

@@ -1,4 +1,4 @@
-"""The rows of a cache: how many tokens each holds, and how some of them are forgotten, moved or copied."""
+"""The rows of a cache: the number of tokens of each, and truncating, moving and copying them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from intaglio.runtime.sessions.cache import KeyValueCache
 
 
 class CachedRows:
-    """Sequences of a batch, a row each. What lies in a row's slots beyond its length has no meaning."""
+    """Sequences of a batch, a row each. The slots of a row beyond its length have no meaning."""
 
     def __init__(self, cache: KeyValueCache, decoder: Decoder, batch: int, limit: int):
-        """`limit`: the most tokens of a sequence."""
+        """`limit`: maximum tokens of a sequence."""
         self.cache, self.decoder, self.batch, self.limit = cache, decoder, batch, limit
-        self.lengths = [0] * batch  # tokens that the cache holds of each row
+        self.lengths = [0] * batch  # cached tokens of each row
 
     @property
     def capacity(self) -> int:
-        """The slots that the cache has for each sequence."""
+        """Number of slots of each sequence."""
         return self.cache.capacity
 
     def rollback(self, lengths: npt.ArrayLike) -> None:
-        """Forget what the rows hold beyond `lengths`, [batch] or one for all. Raises `UsageError` if it is more."""
+        """Truncate the rows to `lengths`, [batch] or one for all. Raises `UsageError` for rows that are shorter."""
         wanted = np.broadcast_to(np.asarray(lengths, np.int64), (self.batch,)).tolist()
         if any(not 0 <= less <= length for less, length in zip(wanted, self.lengths, strict=True)):
             raise UsageError(f"rollback to {wanted} tokens: the cache holds {self.lengths}.")
         self.lengths = wanted
 
     def truncate(self, row: int, length: int) -> None:
-        """Forget what `row` holds beyond `length` tokens, if it holds more."""
+        """Truncate `row` to at most `length` tokens."""
         self.lengths[row] = min(self.lengths[row], length)
 
     def keep(self, row: int, start: int, places: Sequence[int]) -> None:
-        """Keep the tokens at `start` + `places`, ascending, of what `row` holds from `start` on, and forget the others.
+        """Of the tokens of `row` from `start` on, keep those at `start` + `places`, ascending, and remove the others.
 
-        They move up behind each other in the cache, which stays where it is.
+        The kept tokens become contiguous in the cache, which stays where it is.
         """
         self.cache.keep(row, start, places)
         self.lengths[row] = start + len(places)
 
     def copy(self, source: int, row: int, length: int) -> None:
-        """Let `row` hold the first `length` tokens of the row `source`, and nothing else."""
+        """Replace the tokens of `row` by the first `length` tokens of the row `source`."""
         if not 0 <= length <= self.lengths[source]:
             raise UsageError(f"copy of {length} tokens: row {source} holds {self.lengths[source]}.")
         self.cache.copy(source, row, length, self.decoder.layers)
@@ -63,12 +63,13 @@ class CachedRows:
         if longest > self.limit:
             which = "model's" if self.limit == self.decoder.max_positions else "cache's"
             raise UsageError(
-                f"sequence of {longest} tokens, the {which} limit is {self.limit}. Shorten the prompt, or ask for less."
+                f"sequence of {longest} tokens, the {which} limit is {self.limit}. "
+                "Shorten the prompt, or generate fewer tokens."
             )
 
 
-def taking_part(counts: Sequence[int]) -> range:
-    """The rows from the first to the last that get tokens; those between get some that are not real."""
+def active_rows(counts: Sequence[int]) -> range:
+    """The rows from the first to the last with new tokens; rows between them without any get dummy tokens."""
     if all(counts) or not any(counts):
         return range(len(counts))
     rows = [row for row, count in enumerate(counts) if count]

@@ -10,9 +10,9 @@ from intaglio.runtime.generation.request_state import RequestState
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.strategies import Forward, Strategy
-from intaglio.runtime.strategies.calm import AT_ONCE
+from intaglio.runtime.strategies.calm import ALWAYS_EXIT
 
-MIN_SHARED = 16  # tokens; a shorter prefix is not copied but read in the pass that reads the rest
+MIN_SHARED = 16  # tokens; a shorter prefix is not copied but prefilled with the rest
 
 
 @dataclass
@@ -25,30 +25,30 @@ class Row:
     freed: int = 0  # when it became idle, as a counter
 
     def known(self) -> tuple[Sequence[int], int]:
-        """Return tokens, and how many of the first ones may be in the caches exactly as a prefill would leave them.
+        """Return tokens, and how many of the first ones may be in the caches exactly as after a prefill.
 
-        The last token may not have been read yet, or be in the place of a draft; if a strategy skips blocks, only the
-        prompt went through all of them.
+        The last token may not have been processed yet, or be in the place of a draft; if a strategy skips blocks, only
+        the prompt went through all of them.
         """
         if self.state is None:
             return self.tokens, len(self.tokens)
         if self.state.sequence is None:
             return (), 0
-        tokens, whole = self.state.sequence.tokens, self.state.request.strategy.whole_passes
-        return tokens, len(tokens) - 1 if whole else min(len(tokens) - 1, len(self.state.start))
+        tokens, all_blocks = self.state.sequence.tokens, self.state.request.strategy.whole_passes
+        return tokens, len(tokens) - 1 if all_blocks else min(len(tokens) - 1, len(self.state.start))
 
 
 class Rows:
     """The rows of a pair of sessions. A finished row keeps its caches until the row is needed.
 
-    A session may shorten rows that take no part in a pass, so their lengths are read whenever a prefix is reused.
+    A session may truncate idle rows in a pass, so their lengths are read whenever a prefix is reused.
     """
 
-    def __init__(self, large: DecoderSession, draft: DecoderSession | None):
-        self._large, self._draft = large, draft
-        self._rows = [Row(number) for number in range(large.batch)]
+    def __init__(self, target: DecoderSession, draft: DecoderSession | None):
+        self._target, self._draft = target, draft
+        self._rows = [Row(number) for number in range(target.batch)]
         self._freed = 0
-        large.exit_thresholds[:] = AT_ONCE  # no block runs only for idle rows
+        target.exit_thresholds[:] = ALWAYS_EXIT  # no block runs only for idle rows
 
     def prepare(self, strategy: Strategy) -> None:
         """Prepare a strategy for the models; if it measures them, their caches are empty before and after.
@@ -57,31 +57,31 @@ class Rows:
         """
         if strategy.measures:
             assert not any(self.busy()), "only idle models are measured"
-            self.forget()
-            self._large.exit_thresholds[:] = NEVER
-        strategy.prepare(self._large, self._draft)
+            self.clear()
+            self._target.exit_thresholds[:] = NEVER
+        strategy.prepare(self._target, self._draft)
         if strategy.measures:
-            self._large.exit_thresholds[:] = AT_ONCE
+            self._target.exit_thresholds[:] = ALWAYS_EXIT
 
     def busy(self) -> Iterator[Row]:
         """Yield the rows that have a request."""
         return (row for row in self._rows if row.state is not None)
 
-    def take(self, state: RequestState) -> Row:
-        """Give a request the idle row that holds most of its prompt; there is at least one idle row.
+    def assign(self, state: RequestState) -> Row:
+        """Assign the idle row that holds most of the prompt to a request; there is at least one idle row.
 
         If none holds any, take the first that was never used, so that passes cover few rows, or the one idle longest.
         """
         idle = [row for row in self._rows if row.state is None]
-        held = {row.number: self._held(row, self._large, state) for row in idle}
+        held = {row.number: self._held(row, self._target, state) for row in idle}
         best = max(idle, key=lambda row: held[row.number])
         if held[best.number] < MIN_SHARED:
             best = min(idle, key=lambda row: (row.freed, row.number))
             held[best.number] = 0
         state.reused = held[best.number]
-        for session in filter(None, (self._large, self._draft)):
+        for session in filter(None, (self._target, self._draft)):
             session.truncate(best.number, state.reused)
-        self._large.exit_thresholds[best.number] = NEVER
+        self._target.exit_thresholds[best.number] = NEVER
         best.state = state
         return best
 
@@ -91,36 +91,36 @@ class Rows:
         row.tokens, row.state = list(tokens[:count]), None
         self._freed += 1
         row.freed = self._freed
-        self._large.exit_thresholds[row.number] = AT_ONCE
-        for session in filter(None, (self._large, self._draft)):
+        self._target.exit_thresholds[row.number] = ALWAYS_EXIT
+        for session in filter(None, (self._target, self._draft)):
             session.truncate(row.number, count)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear all caches, whose contents are unknown after an error."""
         for row in self._rows:
             row.tokens = ()
-        for session in filter(None, (self._large, self._draft)):
+        for session in filter(None, (self._target, self._draft)):
             for row in self._rows:
                 session.truncate(row.number, 0)
 
     def copy_prefix(self, row: Row, session: DecoderSession) -> None:
         """Copy the longest prefix of the prompt of `row` from another row, if `row` itself holds less."""
         state = row.state
-        assert state is not None, "only busy rows read prompts"
+        assert state is not None, "only busy rows prefill"
         others = [other for other in self._rows if other is not row]
         held, best = max(((self._held(other, session, state), other) for other in others), key=_first, default=(0, row))
         more = held - session.lengths[row.number]
         if more >= MIN_SHARED:
             session.copy(best.number, row.number, held)
-            state.reused += more if session is self._large else 0
+            state.reused += more if session is self._target else 0
 
-    def is_read_before(self, row: Row, session: DecoderSession, earlier: Sequence[Row]) -> bool:
-        """Whether one of the `earlier` rows is reading a longer shared prefix than `row` has read, to copy later."""
+    def awaits_shared_prefix(self, row: Row, session: DecoderSession, earlier: Sequence[Row]) -> bool:
+        """Whether one of the `earlier` rows prefills a longer shared prefix than `row` holds, to copy later."""
         state = row.state
         if state is None or not state.request.reuse_prefix:
             return False
-        reading = (other for other in earlier if other.state and is_reading(other.state, session))
-        shared = (shared_tokens(*other.known(), state.start) for other in reading)
+        prefilling = (other for other in earlier if other.state and is_prefilling(other.state, session))
+        shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
         return max(shared, default=0) - session.lengths[row.number] >= MIN_SHARED
 
     def _held(self, row: Row, session: DecoderSession, state: RequestState) -> int:
@@ -128,14 +128,14 @@ class Rows:
         if not state.request.reuse_prefix:
             return 0
         held = session.lengths[row.number]
-        if isinstance(session, EarlyExitSession):  # passes of the whole model write over what the exit read alone
-            held = min(held, self._large.lengths[row.number])
+        if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote
+            held = min(held, self._target.lengths[row.number])
         tokens, known = row.known()
         return shared_tokens(tokens, min(held, known), state.start)
 
 
-def is_reading(state: RequestState, session: DecoderSession | None = None) -> bool:
-    """Whether a request waits for any session, or for `session`, to read more than the last token of its prompt."""
+def is_prefilling(state: RequestState, session: DecoderSession | None = None) -> bool:
+    """Whether a request waits for any session, or for `session`, to prefill more than its prompt's last token."""
     forward = state.forward
     return (
         isinstance(forward, Forward)

@@ -1,4 +1,4 @@
-"""Shared parts of the drafting strategies: checks of options, verification of drafts, and accepting them."""
+"""Shared by the drafting strategies: checks of options, verifying draft tokens, and committing the accepted ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.sampling import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
-from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Written
+from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps
 
 MAX_COUNT = 1024  # tokens; useful windows and n-grams are far shorter
 
@@ -26,40 +26,42 @@ def check_probability(option: str, value: float) -> None:
         raise UsageError(f"{option} {value}: expected a probability, more than 0 and at most 1.")
 
 
-def check_fits(option: str, count: int, large: DecoderSession, small: DecoderSession | None) -> None:
+def check_fits(option: str, count: int, target: DecoderSession, draft: DecoderSession | None) -> None:
     """Raise `UsageError` for more draft tokens at a time than the models take."""
-    limit = min(session.limit for session in (large, small) if session)
+    limit = min(session.limit for session in (target, draft) if session)
     if count >= limit:
         raise UsageError(f"{option} {count}: expected less than the {limit} tokens that the models take.")
 
 
 def verify(
-    sequence: GeneratedSequence, draft: Sequence[int], proposals: Sequence[Probabilities | None], logits: Logits
+    sequence: GeneratedSequence, draft: Sequence[int], draft_probs: Sequence[Probabilities | None], logits: Logits
 ) -> tuple[int, int]:
-    """Return how many draft tokens to accept, and the token after them; the large model's distribution is preserved.
+    """Return how many draft tokens to accept, and the token after them; the target model's distribution is preserved.
 
-    draft      tokens, each drawn from its entry of `proposals`, [vocab]; None if it was not drawn
-    logits     [len(draft) + 1, vocab], the large model's before each draft token and after the last
+    draft      tokens, each drawn from its entry of `draft_probs`, [vocab]; None if it was not drawn
+    logits     [len(draft) + 1, vocab], the target model's before each draft token and after the last
 
     Token x is accepted with probability min(1, p(x) / q(x)); the first rejected token is replaced by one drawn from the
     positive part of p - q (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2). With greedy decoding, p
     and q have one token each, and the result is the model's own choice.
     """
     sampler, seen = sequence.sampler, list(sequence.tokens)
-    for kept, (token, proposal) in enumerate(zip(draft, proposals, strict=True)):
-        target = sampler.distribution(logits[kept], seen)
-        if sampler.uniform() * (1.0 if proposal is None else proposal[token]) >= target[token]:
-            if proposal is None:
-                target[token] = 0.0
-            return kept, sampler.draw(target if proposal is None else np.maximum(target - proposal, 0.0))
+    for accepted, (token, draft_prob) in enumerate(zip(draft, draft_probs, strict=True)):
+        target_prob = sampler.distribution(logits[accepted], seen)
+        if sampler.uniform() * (1.0 if draft_prob is None else draft_prob[token]) >= target_prob[token]:
+            if draft_prob is None:
+                target_prob[token] = 0.0
+            return accepted, sampler.draw(
+                target_prob if draft_prob is None else np.maximum(target_prob - draft_prob, 0.0)
+            )
         seen.append(token)
     return len(draft), sampler.draw(sampler.distribution(logits[-1], seen))
 
 
-def settle(sequence: GeneratedSequence, draft: Sequence[int], kept: int, token: int) -> Steps:
-    """Write the first `kept` draft tokens and the large model's `token`; remove the others from the caches."""
+def commit(sequence: GeneratedSequence, draft: Sequence[int], accepted: int, token: int) -> Steps:
+    """Emit the first `accepted` draft tokens and the target model's `token`; remove the others from the caches."""
     for place, drafted in enumerate(draft):
-        yield Written(drafted, "small", rolled_back=place >= kept)
-    yield Written(token, "large")
-    for model in filter(None, (sequence.draft, sequence.large)):
+        yield Emitted(drafted, "small", rolled_back=place >= accepted)
+    yield Emitted(token, "large")
+    for model in filter(None, (sequence.draft, sequence.target)):
         model.truncate(len(sequence.tokens) - 1)

@@ -1,4 +1,4 @@
-"""Drafts copied from the text: tokens that followed the last n-gram earlier (prompt lookup, Saxena 2023)."""
+"""N-gram drafts, copied from the text: tokens that followed the last n-gram earlier (prompt lookup, Saxena 2023)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from intaglio.runtime.strategies.windows import learn
 
 
 @dataclass
-class Places:
-    """The last occurrence of each n-gram, of 1 to `longest` tokens, in a growing text, that has a token after it."""
+class NgramIndex:
+    """The last occurrence that has a token after it of each n-gram, of 1 to `longest` tokens, in a growing text."""
 
     longest: int
     ends: dict[tuple[int, ...], int] = field(default_factory=dict)  # n-gram -> place of the token after it
     known: int = 0  # tokens of the text whose n-grams are in `ends`
 
-    def read(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Process the tokens added to the text, which is now `tokens`."""
         for end in range(self.known + 1, len(tokens)):
             self.ends.update({tuple(tokens[end - size : end]): end for size in range(1, min(self.longest, end) + 1)})
@@ -29,7 +29,7 @@ class Places:
         return next(((self.ends[gram], size) for size in sizes if (gram := tuple(tokens[-size:])) in self.ends), None)
 
 
-class Copy(NamedTuple):
+class NgramDraft(NamedTuple):
     """A token that may come next, because it followed the same n-gram earlier."""
 
     token: int
@@ -37,7 +37,7 @@ class Copy(NamedTuple):
     size: int  # length of the n-gram
 
 
-class Copies:
+class NgramDrafter:
     """Proposes the next tokens of one text, and learns how reliable n-grams of each length are.
 
     The initial estimate for n-grams of n tokens is a probability of n / (n + 2).
@@ -45,34 +45,34 @@ class Copies:
 
     def __init__(self, longest: int):
         """`longest`: maximum length of an n-gram; 0: propose nothing."""
-        self._places = Places(longest)
+        self._index = NgramIndex(longest)
         self._chances = [size / (size + 2) for size in range(longest + 1)]
-        self._tokens: Sequence[int] = ()  # read so far
+        self._tokens: Sequence[int] = ()  # processed so far
         self._end: Sequence[int] = ()  # the last `longest` of them
 
-    def read(self, tokens: Sequence[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         """Process the tokens added to the text, which is now `tokens`."""
-        self._places.read(tokens)
+        self._index.extend(tokens)
         self._tokens = tokens  # they only grow
-        self._end = tokens[max(len(tokens) - self._places.longest, 0) :]
+        self._end = tokens[max(len(tokens) - self._index.longest, 0) :]
 
-    def after(self, path: Sequence[int]) -> Copy | None:
+    def after(self, path: Sequence[int]) -> NgramDraft | None:
         """Return the token that may follow the text and the tokens `path` after it."""
-        if found := self._places.after([*self._end, *path]):
+        if found := self._index.after([*self._end, *path]):
             place, size = found
-            return Copy(self._tokens[place], self._chances[size], size)
+            return NgramDraft(self._tokens[place], self._chances[size], size)
         return None
 
     def chain(self, most: int) -> tuple[list[int], list[float]]:
         """Propose up to `most` successive tokens, each with the probability that it and all before it are right."""
         tokens, chances = list[int](), list[float]()
-        while len(tokens) < most and (copy := self.after(tokens)):
-            tokens.append(copy.token)
-            chances.append(copy.chance * (chances[-1] if chances else 1.0))
+        while len(tokens) < most and (draft := self.after(tokens)):
+            tokens.append(draft.token)
+            chances.append(draft.chance * (chances[-1] if chances else 1.0))
         return tokens, chances
 
-    def observe(self, written: Sequence[int]) -> None:
-        """Learn from the tokens that were written after the text."""
-        for ahead, token in enumerate(written):
-            if copy := self.after(written[:ahead]):
-                self._chances[copy.size] = learn(copy.chance, copy.token == token)
+    def observe(self, generated: Sequence[int]) -> None:
+        """Learn from the tokens that were generated after the text."""
+        for ahead, token in enumerate(generated):
+            if draft := self.after(generated[:ahead]):
+                self._chances[draft.size] = learn(draft.chance, draft.token == token)

@@ -27,11 +27,11 @@ class PromptLimit(NamedTuple):
     """The maximum length of a prompt."""
 
     tokens: int
-    said: str  # the limit as errors state it, after "prompt of 64 tokens: "
+    description: str  # in errors, after "prompt of 64 tokens: "
 
     @classmethod
     def of(cls, positions: int, source: int | None) -> Self:
-        """The limit of a model with so many positions; `source`: tokens that its encoder reads, if it has one."""
+        """The limit of a model with `positions`; `source`: tokens that its encoder reads, if it has one."""
         if source is not None:
             return cls(source, f"the encoder takes at most {source}")
         return cls(positions - 1, f"the model takes at most {positions}, including at least one new token")
@@ -41,10 +41,10 @@ class PromptLimit(NamedTuple):
         if not tokens:
             raise UsageError("the prompt is empty, expected at least one token. Add text to it.")
         if tokens > self.tokens:
-            raise ContextLengthError(f"prompt of {tokens} tokens: {self.said}. Shorten the prompt.")
+            raise ContextLengthError(f"prompt of {tokens} tokens: {self.description}. Shorten the prompt.")
 
 
-class PromptReader:
+class PromptEncoder:
     """The tokenizer and the chat template of a bundle; thread-safe."""
 
     def __init__(self, bundle: Bundle):
@@ -62,7 +62,7 @@ class PromptReader:
     def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt, limit: PromptLimit | None = None) -> EncodedPrompt:
         """Encode a text (with the tokenizer's special tokens) or a conversation (with its template); keep token ids.
 
-        With a `limit`, a prompt must have a token and fit into it; a text that is far too long is not even tokenized.
+        With a `limit`, a prompt must have a token and fit into it; a far too long text is not tokenized.
         Raises `UsageError` otherwise, for invalid text, and for messages or tools that the template rejects.
         """
         if isinstance(prompt, EncodedPrompt):
