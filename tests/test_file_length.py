@@ -14,6 +14,7 @@ LONGER = {
     "plugins/integer_math.py": "the integer arithmetic of all operators, one function for each operation",
     "plugins/function_body.py": "one method for each operation of the reference",
     "runtime/generation/grammar.py": "what a grammar is, and one function for each form that it is given in",
+    "tests/conftest.py": "the fixtures that the stages share",
     **dict.fromkeys(
         [
             "benchmarks/agent_speed.py",
@@ -33,6 +34,7 @@ LONGER = {
             "tests/cli/test_agent.py",
             "tests/cli/test_generate.py",
             "tests/exporters/encoder_decoders/test_encoder_decoders.py",
+            "tests/exporters/test_bad_input.py",
             "tests/exporters/test_export.py",
             "tests/graph_passes/integer/test_int8_qdq.py",
             "tests/graph_passes/test_calibrate.py",
