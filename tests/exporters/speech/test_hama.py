@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hama.asr import ASRModel
 
 import intaglio
 from intaglio.bundle import Bundle
 from intaglio.errors import SourceError
+from intaglio.exporters import load_module
 from intaglio.exporters.checkpoints.hama_container import MAGIC
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.speech_samples import Recording, recordings
@@ -101,3 +103,21 @@ def test_a_container_without_its_vocabulary_says_which_file_it_needs(tmp_path: P
     path.write_bytes(CONTAINER.read_bytes())
     with pytest.raises(SourceError, match=r"g2p_vocab\.json: no such file"):
         intaglio.convert(path, tmp_path / "checkpoint")
+
+
+def test_the_network_is_exported_without_its_front_end(tmp_path: Path) -> None:
+    """Its features are rounded to float16 in the graph, where float32 ones arrive."""
+    intaglio.convert(CONTAINER, tmp_path / "checkpoint")
+    assert intaglio.export(tmp_path / "checkpoint", tmp_path / "bundle", features=True).passed
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [spec.name for spec in manifest.inputs] == ["features", "lengths"]
+    network = load_module(manifest.source)
+    samples = torch.from_numpy(SAMPLES[0].samples[None, :32000])
+    lengths = torch.tensor([samples.shape[1]])
+    features, frames = network.front_end(samples, lengths)
+    expected, _ = network(samples, lengths)
+    with intaglio.open_engine(tmp_path / "bundle") as engine:
+        found = engine.run({"features": features.numpy(), "lengths": frames.numpy()})["log_probs"]
+        zeros = engine.run({"features": 0 * features.numpy(), "lengths": frames.numpy()})["log_probs"]
+    assert np.abs(found - expected.numpy()).max() <= 1e-3
+    assert np.abs(zeros - expected.numpy()).max() > 1e-1
