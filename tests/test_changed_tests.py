@@ -50,7 +50,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize("changed", REACHED)
-def test_changed_file_selects_the_tests_that_use_it(changed: str, tmp_path: Path) -> None:
+def test_changed_file_selects_its_tests(changed: str, tmp_path: Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)

@@ -55,7 +55,7 @@ def excused(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_no_files_import_one_another_in_a_circle(graph: ImportGraph, folder: str) -> None:
+def test_imports_have_no_cycle(graph: ImportGraph, folder: str) -> None:
     found = [
         component
         for component in circles(graph.edges())
@@ -66,7 +66,7 @@ def test_no_files_import_one_another_in_a_circle(graph: ImportGraph, folder: str
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_stand_at_the_top_unless_what_they_load_is_heavy(graph: ImportGraph, folder: str) -> None:
+def test_only_heavy_imports_are_deferred(graph: ImportGraph, folder: str) -> None:
     found = [
         f"  {graph.files[name]}:{each.line} {each.name}"
         for name, each in graph.put_off()
@@ -81,7 +81,7 @@ def test_every_exception_is_still_needed(graph: ImportGraph) -> None:
     assert used == PUT_OFF.keys()
 
 
-def test_every_computed_import_is_followed_or_has_a_reason(graph: ImportGraph) -> None:
+def test_every_dynamic_import_is_resolved_or_has_a_reason(graph: ImportGraph) -> None:
     assert {str(graph.files[name]) for name in graph.computed} == TABLES.keys() | UNFOLLOWED.keys()
     assert all(any(graph.module(name) == name for name in names) for names in TABLES.values())
 
@@ -105,7 +105,7 @@ def made_up(folder: Path, files: dict[str, str], tables: Mapping[str, list[str]]
         "import importlib\n\ndef second():\n    return importlib.import_module('intaglio.runtime.a')",
     ],
 )
-def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, back: str) -> None:
+def test_cycle_is_found_for_every_form_of_import(tmp_path: Path, back: str) -> None:
     graph = made_up(
         tmp_path,
         {
@@ -122,7 +122,7 @@ def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, back: str) -> 
     assert "runtime/__init__.py" not in graph.described(names)
 
 
-def test_a_circle_through_a_table_is_found(tmp_path: Path) -> None:
+def test_cycle_through_a_table_is_found(tmp_path: Path) -> None:
     files = {
         "runtime/opening.py": "import importlib\n\ndef at(name):\n    return importlib.import_module(f'x.{name}')",
         "runtime/engine.py": "from intaglio.runtime.opening import at",
@@ -137,7 +137,7 @@ def test_a_circle_through_a_table_is_found(tmp_path: Path) -> None:
     assert circles(made_up(tmp_path, files).edges()) == []
 
 
-def test_files_that_share_what_they_import_are_no_circle(tmp_path: Path) -> None:
+def test_shared_imports_are_no_cycle(tmp_path: Path) -> None:
     graph = made_up(
         tmp_path,
         {
@@ -150,7 +150,7 @@ def test_files_that_share_what_they_import_are_no_circle(tmp_path: Path) -> None
     assert circles(graph.edges()) == []
 
 
-def test_only_heavy_modules_may_be_imported_later(tmp_path: Path) -> None:
+def test_only_heavy_modules_may_be_imported_in_functions(tmp_path: Path) -> None:
     later = "def f():\n    from intaglio.plugins import {name}\n    return {name}"
     graph = made_up(
         tmp_path,

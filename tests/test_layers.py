@@ -35,7 +35,7 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_layer_imports_only_those_before_it(path: Path) -> None:
+def test_layer_imports_only_earlier_layers(path: Path) -> None:
     folder = path.relative_to(ROOT).parts[0]
     if path.is_relative_to(ROOT / "intaglio" / "cli"):
         folder = "intaglio/cli"
@@ -68,7 +68,7 @@ RUNNING = (
 
 
 @pytest.mark.parametrize("module", RUNNING)
-def test_what_only_runs_models_does_not_load_what_changes_graphs(module: str) -> None:
+def test_runtime_does_not_import_graph_passes(module: str) -> None:
     """It would take longer than all the rest, and its memory would count as the model's in `bench`."""
     code = f"import sys, {module}; print([name for name in ('onnx_ir', 'sympy', 'torch') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

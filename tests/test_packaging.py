@@ -26,16 +26,16 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_license_is_the_official_text() -> None:
+def test_license_is_the_official_text() -> None:
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE
 
 
-def test_a_wheel_carries_the_license_and_the_notice(metadata: Path) -> None:
+def test_wheel_contains_license_and_notice(metadata: Path) -> None:
     for name in ("LICENSE", "NOTICE"):
         assert (metadata / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
 
 
-def test_a_wheel_says_its_license_version_and_authors(metadata: Path) -> None:
+def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
     said = Parser().parsestr((metadata / "METADATA").read_text())
     assert said["License-Expression"] == "Apache-2.0"
     assert said["Version"] == intaglio.__version__
@@ -46,7 +46,7 @@ def test_a_wheel_says_its_license_version_and_authors(metadata: Path) -> None:
     assert said["Project-URL"] is None
 
 
-def test_every_text_of_others_is_in_the_notice() -> None:
+def test_third_party_texts_are_in_the_notice() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in notice
     ours = [ROOT / "intaglio" / "sentences.txt", ROOT / "training" / "speech" / "sentences.txt"]
@@ -57,7 +57,7 @@ def test_every_text_of_others_is_in_the_notice() -> None:
         assert f"  {text.relative_to(ROOT)} " in notice
 
 
-def test_weights_say_under_which_terms_they_are() -> None:
+def test_weights_state_their_license() -> None:
     folders = {path.relative_to(ROOT / "examples").parts[0] for path in (ROOT / "examples").rglob("*.safetensors")}
     assert folders == {"agent_patterns", "chat_model_drafts", "language_models", "planner", "text_to_text"}
     for folder in folders:

@@ -110,7 +110,7 @@ def agent(model: ScriptedServer, intaglio: Callable[..., tuple[int, str, str]]) 
     return run
 
 
-def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it(agent: Agent) -> None:
+def test_stdout_has_only_the_answer_and_stderr_the_progress(agent: Agent) -> None:
     run, server = agent(wrote(PLAN, "Thought: easy\nAnswer: It is 43."), "--tools", "calculate")
     assert (run.code, run.out) == (0, "It is 43.\n")
     lines = run.err.splitlines()
@@ -123,7 +123,7 @@ def test_the_answer_is_alone_on_standard_output_and_the_progress_beside_it(agent
     assert server.bodies[1]["messages"][1]["content"] == "Question: How much?"
 
 
-def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Agent) -> None:
+def test_json_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Agent) -> None:
     run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--json")
     assert (run.code, run.err, run.out.count("\n")) == (0, "", 1)
     found = json.loads(run.out)
@@ -139,7 +139,7 @@ def test_one_object_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Ag
     assert latency["measured"] + latency["answer_seconds"] == pytest.approx(found["seconds"])
 
 
-def test_only_plans_that_follow_are_further_plans(tmp_path: Path, agent: Agent) -> None:
+def test_first_plan_is_not_reported_as_a_replan(tmp_path: Path, agent: Agent) -> None:
     """A joiner may answer after a broken plan, from the calls before the error."""
     broken, options = '1. calculate("6 * 7")\n2. nope()\n', ("--tools", "calculate")
     run, _ = agent(wrote(broken, "Answer: 42"), *options, "--timeline", tmp_path / "run.html")
@@ -156,7 +156,7 @@ def test_only_plans_that_follow_are_further_plans(tmp_path: Path, agent: Agent) 
         assert found["replans"] == replans and found["plan_errors"][0].startswith("line 2: no tool is named 'nope'")
 
 
-def test_the_tools_of_a_server_over_http_are_called(tmp_path: Path, agent: Agent) -> None:
+def test_tools_of_an_http_server_are_called(tmp_path: Path, agent: Agent) -> None:
     plan = '1. calculate("6 * 7")\n2. echo($1)\n3. fail()\n4. join()'
     with http_server(tmp_path) as (url, _):
         run, _ = agent(wrote(plan, "Answer: It is 42."), "--tools", url, "--json")
@@ -170,14 +170,14 @@ def test_the_tools_of_a_server_over_http_are_called(tmp_path: Path, agent: Agent
     assert failed["status"] == "failed" and "the disk is full" in failed["result"]
 
 
-def test_the_function_answers_as_the_command_does(model: ScriptedServer) -> None:
+def test_function_returns_the_answer_of_the_command(model: ScriptedServer) -> None:
     model.answers[:] = wrote(PLAN, "Answer: 43")
     found = answer("How much?", ["calculate"], model.url, model_name="lm", max_replans=0)
     assert (found.answer, found.complete, found.planner) == ("43", True, "llmcompiler")
     assert [task.result for task in found.tasks] == ["42", "43"]
 
 
-def test_the_question_is_read_from_standard_input(agent: Agent) -> None:
+def test_question_is_read_from_standard_input(agent: Agent) -> None:
     options = ("--tools", "calculate")
     run, server = agent(wrote(PLAN, "Answer: 43"), *options, question="-", stdin="Was it\nmuch?\n")
     assert run.code == 0
@@ -205,13 +205,13 @@ def test_the_question_is_read_from_standard_input(agent: Agent) -> None:
         ([error(400, "bad")], [], "No answer: "),
     ],
 )
-def test_no_complete_answer_is_exit_code_1(answers: Any, options: list[object], said: str, agent: Agent) -> None:
+def test_incomplete_answer_exits_with_code_1(answers: Any, options: list[object], said: str, agent: Agent) -> None:
     run, _ = agent(answers, "--tools", "calculate", *options)
     assert run.code == 1
     assert run.out.startswith(said)
 
 
-def test_other_planners_answer_too(agent: Agent) -> None:
+def test_every_planner_answers(agent: Agent) -> None:
     turns = wrote('1. calculate("6 * 7")', "Answer: It is 42.")
     run, server = agent(turns, "--tools", "calculate", "--planner", "react", "--json")
     assert (json.loads(run.out)["answer"], json.loads(run.out)["planner"]) == ("It is 42.", "react")
@@ -251,7 +251,9 @@ def test_other_planners_answer_too(agent: Agent) -> None:
         (["--tools", "calculate", "--trace", "{taken}"], "exists already. Add --force"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path, intaglio: Any) -> None:
+def test_usage_error_prints_one_line_and_exits_with_code_2(
+    options: list[str], said: str, tmp_path: Path, intaglio: Any
+) -> None:
     (tmp_path / "taken").write_text("kept")
     given = (each.format(taken=tmp_path / "taken") for each in options)
     code, out, err = intaglio("agent", "How?", "--model", "http://127.0.0.1:9", "--model-name", "lm", *given)
@@ -261,12 +263,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(options: list[str], said: str, tm
     assert (tmp_path / "taken").read_text() == "kept"
 
 
-def test_a_server_that_is_not_there_is_one_line_and_exit_code_2(intaglio: Any) -> None:
+def test_unreachable_server_prints_one_line_and_exits_with_code_2(intaglio: Any) -> None:
     code, out, err = intaglio("agent", "a", "--tools", "calculate", "--model", "http://127.0.0.1:9")
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
-def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path, agent: Agent) -> None:
+def test_timeline_trace_and_latency_describe_the_run(tmp_path: Path, agent: Agent) -> None:
     files = ("--timeline", tmp_path / "run.html", "--trace", tmp_path / "run.jsonl")
     run, _ = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--latency", *files)
     assert run.code == 0
@@ -280,7 +282,7 @@ def test_timeline_trace_and_latency_are_of_the_run(tmp_path: Path, agent: Agent)
     assert "How much?" in (tmp_path / "run.html").read_text()
 
 
-def test_examples_are_shown_to_the_planner_and_checked_against_the_tools(tmp_path: Path, agent: Agent) -> None:
+def test_examples_reach_the_planner_and_are_checked_against_the_tools(tmp_path: Path, agent: Agent) -> None:
     path = tmp_path / "examples.txt"
     path.write_text(f"Question: What is 7 * 6,\nplus 1?\n{PLAN}###\n")
     run, server = agent(wrote(PLAN, "Answer: 43"), "--tools", "calculate", "--examples", path)
@@ -292,7 +294,7 @@ def test_examples_are_shown_to_the_planner_and_checked_against_the_tools(tmp_pat
     assert f"--examples {path}, example 2: line 1: " in run.err and "serch" in run.err
 
 
-def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
+def test_terminal_escapes_of_tools_and_models_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     plan = '1. hostile("a")\n2. fails("b")\n3. join()\n'
     answers = wrote(plan, "Replan: \x1b[5mmore", plan.replace("1.", "4.").replace("2.", "5.").replace("3.", "6."))
@@ -315,7 +317,7 @@ def test_escapes_of_tools_and_models_reach_no_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path: Path, agent: Agent) -> None:
+def test_unencodable_text_prints_no_traceback(options: list[str], tmp_path: Path, agent: Agent) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     files = ("--trace", tmp_path / "run.jsonl", "--timeline", tmp_path / "run.html")
     answers = wrote('1. half("a")\n2. join()\n', "Answer: \ud800")
@@ -325,14 +327,14 @@ def test_text_that_no_encoding_has_is_no_traceback(options: list[str], tmp_path:
     assert (tmp_path / "run.jsonl").exists() and (tmp_path / "run.html").exists()
 
 
-def test_a_question_that_is_not_utf8_is_one_line() -> None:
+def test_question_that_is_not_utf8_prints_one_line() -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "agent", b"\xff?", "--tools", "calculate", "--model", "/nowhere"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == "intaglio: the question is not Unicode text. Write it in UTF-8.\n"
 
 
-def test_a_terminal_shows_what_runs_and_what_waits(tmp_path: Path) -> None:
+def test_terminal_shows_running_and_waiting_tasks(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     plan = '1. brief("a")\n2. hostile("$1")\n3. join()\n'
 
@@ -370,9 +372,7 @@ def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     run, connections = interrupted(number, tmp_path / "tools.py")
     assert (run.code, run.out, connections) == (128 + number, "", 0)
@@ -380,9 +380,7 @@ def test_an_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(
     assert "Traceback" not in run.err
 
 
-def test_a_bundle_writes_only_plans_that_can_be_run(
-    make_decoder: Callable[..., tuple[Path, Path]], intaglio: Any
-) -> None:
+def test_bundle_generates_only_executable_plans(make_decoder: Callable[..., tuple[Path, Path]], intaglio: Any) -> None:
     """A random model knows nothing of plans: with a grammar, its plan is one until --max-request-tokens cut it off."""
     bundle = make_decoder("llama", chat=CHAT, max_position_embeddings=8192)[1]
     limits = ("--max-request-tokens", 400, "--max-replans", 0, "--threads", 1, "--json")

@@ -113,7 +113,7 @@ def run(tmp_path: Path, plan: str, *options: str, timeout: str = "0.3") -> tuple
     return asyncio.run(main())
 
 
-def test_tools_that_print_and_leave_things_running_neither_change_the_result_nor_hold_up_the_end(
+def test_output_and_leftover_processes_of_tools_change_and_delay_nothing(
     tmp_path: Path,
 ) -> None:
     plan = "1. prints()\n2. prints_on()\n3. closes($1)\n4. half()\n5. fails_with_half()\n6. moves()\n"
@@ -144,7 +144,7 @@ def test_tools_that_print_and_leave_things_running_neither_change_the_result_nor
         pytest.param("blocks", 1, 30.0, marks=pytest.mark.proof),
     ],
 )
-def test_ctrl_c_ends_a_run_whose_tool_does_not_end(tool: str, signals: int, most: float, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_with_a_hanging_tool(tool: str, signals: int, most: float, tmp_path: Path) -> None:
     path = tmp_path / "tools.py"
     path.write_text(TOOLS.replace("\\\\", "\\").replace("TIMEOUT", "600"))
 

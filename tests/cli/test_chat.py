@@ -29,7 +29,7 @@ def chat(intaglio: Run, tiny_decoder: Path) -> Run:
     return run
 
 
-def test_each_line_is_a_message_and_the_conversation_is_kept(chat: Run) -> None:
+def test_each_line_is_a_message_of_one_conversation(chat: Run) -> None:
     code, out, err = chat("Why?\n\nHow?\n", "--system", "S", "--json")
     assert (code, err) == (0, "")
     first, second = (json.loads(line) for line in out.splitlines())
@@ -41,7 +41,7 @@ def test_each_line_is_a_message_and_the_conversation_is_kept(chat: Run) -> None:
     assert [line.split(",")[0] for line in err.splitlines()] == ["4 tokens", "4 tokens"]
 
 
-def test_the_commands_change_the_conversation_and_stay_off_standard_output(chat: Run) -> None:
+def test_commands_change_the_conversation_and_print_nothing_to_stdout(chat: Run) -> None:
     lines = ["/help", "a", "/reset", "b", "/system  T x ", "c", "/system", "/reset", " /d", "/nope", "/quit", "never"]
     code, out, err = chat("\n".join(lines), "--json")
     assert code == 0
@@ -52,7 +52,7 @@ def test_the_commands_change_the_conversation_and_stay_off_standard_output(chat:
     assert "/quit         leave" in err and "/nope: no such command" in err
 
 
-def test_a_trace_follows_the_answer(intaglio: Run, tiny_decoder: Path) -> None:
+def test_trace_follows_the_answer(intaglio: Run, tiny_decoder: Path) -> None:
     options = ("-n", 4, "--ignore-eos", "--draft", tiny_decoder, "--strategy", "speculative")
     plain = intaglio("chat", tiny_decoder, *options, stdin="Why?\n")[1]
     traced = intaglio("chat", tiny_decoder, *options, "--trace", stdin="Why?\n/trace\nWhy?\n")[1]
@@ -62,14 +62,14 @@ def test_a_trace_follows_the_answer(intaglio: Run, tiny_decoder: Path) -> None:
     assert "{+" not in traced.split("\n", 3)[3]
 
 
-def test_a_conversation_that_no_longer_fits_says_what_was_dropped(chat: Run) -> None:
+def test_dropped_messages_of_a_long_conversation_are_reported(chat: Run) -> None:
     code, out, err = chat(f"{'a' * 20}\n{'b' * 20}\n", "--json")
     assert code == 0
     assert json.loads(out.splitlines()[1])["prompt"] == f"<user>{'b' * 20}>"
     assert "no longer fits into the model's 64 tokens: the oldest 2 messages were dropped. /reset" in err
 
 
-def test_a_message_that_does_not_fit_is_refused_and_the_others_are_answered(chat: Run) -> None:
+def test_too_long_message_is_refused_and_the_others_are_answered(chat: Run) -> None:
     code, out, err = chat(f"{'a' * 70}\nb\n", "--json")
     assert code == 1
     assert json.loads(out)["prompt"] == "<user>b>"
@@ -84,7 +84,9 @@ def test_a_message_that_does_not_fit_is_refused_and_the_others_are_answered(chat
         (b"a\n", ["--strategy", "bild"], "needs a draft model: add --draft BUNDLE"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(stdin: bytes, options: list[str], said: str, tiny_decoder: Path) -> None:
+def test_usage_error_prints_one_line_and_exits_with_code_2(
+    stdin: bytes, options: list[str], said: str, tiny_decoder: Path
+) -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "chat", str(tiny_decoder), *options]
     found = subprocess.run(command, input=stdin, capture_output=True, check=False)
     assert (found.returncode, found.stdout) == (2, b"")
@@ -92,7 +94,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(stdin: bytes, options: list[str],
     assert line.startswith("intaglio: ") and said in line
 
 
-def test_a_bundle_without_chat_template_is_refused_in_one_line(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+def test_bundle_without_chat_template_is_refused_in_one_line(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
     code, out, err = intaglio("chat", trained_pair[0], stdin="Hello\n")
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
@@ -146,7 +148,7 @@ def terminal(make_decoder: Callable[..., tuple[Path, Path]]) -> Iterator[Termina
         opened.process.wait()
 
 
-def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(terminal: Terminal) -> None:
+def test_ctrl_c_stops_the_answer_and_ctrl_d_quits(terminal: Terminal) -> None:
     terminal.until("Ctrl-D leaves.")
     terminal.until("> ")
     for _ in range(2):  # the second works as the first does
@@ -166,7 +168,7 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(terminal: Terminal) -> None:
     assert terminal.close() == 0
 
 
-def test_a_request_to_terminate_is_no_ctrl_c(terminal: Terminal) -> None:
+def test_sigterm_ends_the_program(terminal: Terminal) -> None:
     terminal.until("> ")
     terminal.type("Why?\n")
     terminal.until("Why?")

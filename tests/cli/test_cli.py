@@ -30,7 +30,7 @@ def test_export_prints_one_object(intaglio: Run, tiny_checkpoint: Path, tmp_path
     assert result["outputs"]["last_hidden_state"].keys() >= {"max_abs", "cosine"}
 
 
-def test_validate_passes_and_a_broken_bound_gives_exit_code_1(intaglio: Run, tiny_bundle_copy: Path) -> None:
+def test_validate_exits_with_code_1_if_a_bound_is_exceeded(intaglio: Run, tiny_bundle_copy: Path) -> None:
     code, out, _ = intaglio("validate", tiny_bundle_copy, "--json")
     result = json.loads(out)
     assert (code, result["passed"]) == (0, True)
@@ -52,7 +52,7 @@ def test_run_prints_one_object_per_line(intaglio: Run, tiny_bundle: Path, tmp_pa
     assert intaglio("run", tiny_bundle, "--input", "-", "--json", stdin="one\ntwo\n") == (0, out, "")
 
 
-def test_a_prompt_is_put_before_each_text(intaglio: Run, tiny_bundle_copy: Path, recogniser: Path) -> None:
+def test_prompt_is_prepended_to_each_text(intaglio: Run, tiny_bundle_copy: Path, recogniser: Path) -> None:
     manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
     prompts = {"query": {"text": "a query: "}, "document": {"text": ""}}
     changed = {**manifest, "prompts": prompts, "default_prompt": "query", "similarity": "dot"}
@@ -79,7 +79,7 @@ def test_a_prompt_is_put_before_each_text(intaglio: Run, tiny_bundle_copy: Path,
         assert (code, out) == (2, "") and said in err
 
 
-def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
+def test_similarities_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
     texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
     code, out, err = intaglio("run", minilm_bundle, "--similarity", *texts)
     assert (code, err) == (0, "")
@@ -90,7 +90,7 @@ def test_similar_texts_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, mi
     assert np.array(result["similarity"])[0] == pytest.approx([1, 0.665, 0.052], abs=1e-3)
 
 
-def test_of_many_texts_the_most_similar_pairs_are_shown(intaglio: Run, tiny_bundle: Path) -> None:
+def test_many_texts_show_only_the_most_similar_pairs(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, _ = intaglio("run", tiny_bundle, "--similarity", *[f"{number} texts" for number in range(9)])
     lines = out.splitlines()
     assert (code, lines[0]) == (0, "Most similar pairs of 9 texts")
@@ -121,7 +121,7 @@ def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
     assert (tiny_bundle_copy / engine["path"]).stat().st_size == engine["bytes"]
 
 
-def test_what_a_compiler_prints_stays_out_of_the_json(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_compiler_output_stays_out_of_the_json(tiny_bundle: Path, tmp_path: Path) -> None:
     """TensorRT-RTX's C++ writes warnings to standard output for a clamp whose bounds have no float16."""
     program = [sys.executable, "-P", "-m", "intaglio"]
     half = str(tmp_path / "half")
@@ -144,7 +144,7 @@ def test_compress_reports_every_pass(intaglio: Run, tiny_bundle: Path, tmp_path:
     assert intaglio("validate", tmp_path / "half", "--against", tiny_bundle)[0] == 0
 
 
-def test_compress_calibrates_on_a_file_of_texts(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_compress_calibrates_on_a_text_file(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("passes: [calibrate]")
     (tmp_path / "texts.txt").write_text("one\n\ntwo\n")
     arguments = ("compress", tiny_bundle, "-o", tmp_path / "out", "--recipe", tmp_path / "recipe.yaml", "--json")
@@ -179,7 +179,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, intaglio: Run) -> None:
+def test_usage_error_prints_one_line_and_exits_with_code_2(arguments: list[str], said: str, intaglio: Run) -> None:
     code, out, err = intaglio(*arguments)
     assert (code, out) == (2, "")
     (line,) = err.strip().splitlines()
@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str, 
     assert said in line
 
 
-def test_names_of_a_bundle_cannot_control_the_terminal_in_an_error(intaglio: Run, tiny_bundle_copy: Path) -> None:
+def test_errors_escape_control_characters_in_names_of_a_bundle(intaglio: Run, tiny_bundle_copy: Path) -> None:
     evil, model = "x\x1b[2J\x9b1m", tiny_bundle_copy / "model.onnx"
     parsed = onnx.load(model)
     parsed.graph.input[0].name = evil
@@ -201,12 +201,12 @@ def test_names_of_a_bundle_cannot_control_the_terminal_in_an_error(intaglio: Run
     assert "has dtype" in err and err[:-1].isprintable()
 
 
-def test_lines_and_results_stand_side_by_side(intaglio: Run, tiny_bundle: Path) -> None:
+def test_each_input_line_prints_one_object(intaglio: Run, tiny_bundle: Path) -> None:
     _, out, _ = intaglio("run", tiny_bundle, "--json", stdin="a\n\nb\n")
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "", "b"]
 
 
-def test_an_output_that_was_not_compared_does_not_pass(
+def test_output_that_was_not_compared_does_not_pass(
     intaglio: Run, tiny_bundle_copy: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     intaglio("export", make_checkpoint("BertModel", num_hidden_layers=1), "-o", tmp_path / "encoder", "--no-check")
@@ -216,7 +216,7 @@ def test_an_output_that_was_not_compared_does_not_pass(
     assert "Not compared, because the other model does not have it: sentence_embedding" in out
 
 
-def test_no_arguments_show_the_help(intaglio: Run) -> None:
+def test_no_arguments_print_the_help(intaglio: Run) -> None:
     code, out, err = intaglio()
     assert (code, out) == (2, "")
     assert "\n  export " in err
@@ -232,7 +232,7 @@ def test_no_arguments_show_the_help(intaglio: Run) -> None:
         ("run {bundle} --top 0 text", "top 0: expected at least 1"),
     ],
 )
-def test_a_hostile_shell_gets_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
+def test_broken_environment_prints_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
     command = f"{sys.executable} -P -m intaglio " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert found.returncode == 2
@@ -240,7 +240,7 @@ def test_a_hostile_shell_gets_one_line(tail: str, said: str, tiny_bundle: Path) 
     assert said in line
 
 
-def test_a_fault_of_our_own_is_one_line_and_shows_where_on_request(
+def test_internal_error_prints_one_line_and_a_traceback_on_request(
     intaglio: Run, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(path: Path) -> None:
@@ -274,21 +274,21 @@ main()
 """
 
 
-def test_a_warning_is_one_line_and_said_once(tiny_bundle: Path) -> None:
+def test_warning_is_printed_once_in_one_line(tiny_bundle: Path) -> None:
     command = [sys.executable, "-P", "-c", WARNING, str(tiny_bundle)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stderr == "intaglio: warning: mind this\nintaglio: warning: \N{REPLACEMENT CHARACTER}[2J\n"
     assert found.stdout and all(line == line.rstrip() for line in found.stdout.splitlines())
 
 
-def test_text_that_is_not_utf8(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_prints_one_line(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     code, out, err = intaglio("run", tiny_bundle, "--input", tmp_path / "latin.txt")
     assert (code, out) == (2, "")
     assert "not UTF-8" in err
 
 
-def test_a_reader_that_has_gone_is_no_traceback(tiny_bundle: Path) -> None:
+def test_closed_pipe_prints_no_traceback(tiny_bundle: Path) -> None:
     command = f"yes text | head -2000 | {sys.executable} -P -m intaglio run {tiny_bundle} --json | head -1"
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert found.stderr == ""

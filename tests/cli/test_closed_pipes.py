@@ -42,26 +42,26 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-def test_text_that_is_streamed(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_closed_pipe_ends_streamed_text(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
     _, endless = make_decoder("llama", max_position_embeddings=10_000_000)
     assert stderr_after(["generate", str(endless), "one", "-n", "1000000", "--ignore-eos"], 1) == ""
 
 
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("options", [["--json"], ["--json", "--batch", "3", "--strategy", "ngram", "--work"]])
-def test_many_objects(options: list[str], taken: int, tiny_decoder: Path, prompts: Path) -> None:
+def test_closed_pipe_ends_json_lines(options: list[str], taken: int, tiny_decoder: Path, prompts: Path) -> None:
     assert stderr_after(["generate", str(tiny_decoder), "--data", str(prompts), "-n", "8", *options], taken) == ""
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_tables_and_answers(options: list[str], tiny_bundle: Path, tiny_decoder: Path) -> None:
+def test_closed_pipe_ends_tables_and_answers(options: list[str], tiny_bundle: Path, tiny_decoder: Path) -> None:
     assert stderr_after(["inspect", str(tiny_bundle), *options], 0) == ""
     assert stderr_after(["run", str(tiny_bundle), *options], 1, b"text\n" * 1500) == ""
     assert stderr_after(["chat", str(tiny_decoder), *options], 0, b"text\n" * 3) == ""
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_mistake_whose_message_nobody_reads_keeps_its_exit_code(unbuffered: str) -> None:
+def test_usage_error_keeps_its_exit_code_if_stderr_is_closed(unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [*PROGRAM, "inspect", "/no/bundle"]

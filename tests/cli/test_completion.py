@@ -62,25 +62,25 @@ def folder(tmp_path: Path) -> Path:
         ("intaglio --ver", ["plain,--version"]),
     ],
 )
-def test_what_may_come_next_is_offered(line: str, offered: list[str], folder: Path) -> None:
+def test_completion_offers_valid_next_words(line: str, offered: list[str], folder: Path) -> None:
     assert asked(line, folder) == offered
 
 
-def test_all_verbs_are_offered_with_their_lines_of_help(folder: Path) -> None:
+def test_completion_offers_every_verb_with_its_help(folder: Path) -> None:
     assert asked("intaglio ", folder) == [f"plain,{verb}" for verb in VERBS]
     assert asked("intaglio ins", folder, "zsh") == ["plain", "inspect", VERBS["inspect"]]
 
 
-def test_a_user_without_a_home_is_offered_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_offers_directories_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [item.value for item in completion.bundles("~nobody-of-this-name/x")] == ["~nobody-of-this-name/x"]
 
 
-def test_the_names_offered_are_those_that_exist() -> None:
+def test_completion_offers_existing_names() -> None:
     assert DTYPE.choices == DTYPES
     assert completion.AGAINST == (PYTORCH, REFERENCE)
 
 
-def test_a_press_of_the_key_loads_nothing_heavy(folder: Path) -> None:
+def test_completion_imports_no_heavy_library(folder: Path) -> None:
     """The line with the most to import: an option of a verb. It took 0.17 to 0.25 s on two busy cores."""
     base, ours = [], []
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_the_command_line_starts_without_libraries_that_few_commands_need() -> N
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_can_be_read_by_it(shell: str, tmp_path: Path) -> None:
+def test_each_shell_parses_its_completion_script(shell: str, tmp_path: Path) -> None:
     program = [sys.executable, "-P", "-m", "intaglio", "completion", shell]
     script = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert "_INTAGLIO_COMPLETE" in script
@@ -133,7 +133,7 @@ def test_bash_completes_with_the_script(folder: Path) -> None:
     assert found.stdout.splitlines() == ["complete -o nosort -F _intaglio_completion intaglio", "float16"]
 
 
-def test_python_runs_the_package() -> None:
+def test_package_runs_as_a_module() -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "--version"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.startswith("intaglio, version ")

@@ -45,7 +45,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, intaglio: Run, tmp_path: Path) -> Cal
     return run
 
 
-def test_the_examples_of_sensitivity_and_of_the_decoders_recipes_run(
+def test_examples_of_sensitivity_and_of_decoder_recipes_run(
     typed: Callable[[list[str]], None], make_decoder: Callable[..., tuple[Path, Path]]
 ) -> None:
     shutil.copytree(make_decoder("gpt2")[0], "checkpoint")
@@ -62,7 +62,7 @@ def test_the_examples_of_sensitivity_and_of_the_decoders_recipes_run(
     assert (layer.options["bits"], layer.options["group_size"]) == (3, 64)
 
 
-def test_the_examples_of_the_encoders_recipes_run(typed: Callable[[list[str]], None], tiny_bundle: Path) -> None:
+def test_examples_of_encoder_recipes_run(typed: Callable[[list[str]], None], tiny_bundle: Path) -> None:
     shutil.copytree(tiny_bundle, "bundle")
     shutil.copytree(tiny_bundle, "minilm")
     shutil.copytree(RECORDINGS, "recordings")
@@ -80,7 +80,7 @@ def test_the_examples_of_the_encoders_recipes_run(typed: Callable[[list[str]], N
     assert load_recipe("own.yaml")[1] == [Surgeon("my_changes:rewrite")]
 
 
-def test_an_option_that_does_not_fit_is_refused_before_any_work(intaglio: Run, tmp_path: Path) -> None:
+def test_incompatible_option_is_refused_before_any_work(intaglio: Run, tmp_path: Path) -> None:
     arguments = ["compress", "/nowhere", "-o", tmp_path / "out", "--recipe", "lut", "--calibration", "/nowhere.txt"]
     assert intaglio(*arguments, "--group-size", "64") == (
         2, "", "intaglio: --group-size 64: no pass of recipe lut has this option. Recipes that do: rtn, gptq, awq.\n",

@@ -38,7 +38,7 @@ def written(intaglio: Run, tiny_decoder: Path) -> Callable[..., list[dict[str, A
     return run
 
 
-def test_one_object_for_each_prompt(written: Callable[..., list[dict[str, Any]]]) -> None:
+def test_each_prompt_prints_one_object(written: Callable[..., list[dict[str, Any]]]) -> None:
     first, second = written("one", "two")
     assert first.keys() >= KEYS
     assert first["calls"] == {"small": 0, "large": 8}
@@ -48,7 +48,7 @@ def test_one_object_for_each_prompt(written: Callable[..., list[dict[str, Any]]]
     assert (first["strategy"], first["stopped"]) == ("greedy", "length")
 
 
-def test_a_prompt_is_the_same_wherever_it_comes_from(
+def test_argument_file_and_stdin_give_the_same_prompt(
     written: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     (tmp_path / "prompt.txt").write_text("two\nlines\n")
@@ -64,7 +64,7 @@ def test_a_prompt_is_the_same_wherever_it_comes_from(
         assert [each["tokens"] for each in found] == [expected["tokens"]]
 
 
-def test_a_chat_is_the_same_by_option_and_by_file(written: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_option_and_file_give_the_same_chat(written: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
     talk = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Why?"}]
     (tmp_path / "talk.json").write_text(json.dumps(talk))
     (expected,) = written("<system>Short.<user>Why?>")
@@ -75,7 +75,7 @@ def test_a_chat_is_the_same_by_option_and_by_file(written: Callable[..., list[di
     assert (found["prompt"], found["tokens"]) == (expected["prompt"], expected["tokens"])
 
 
-def test_text_is_on_standard_output_and_its_speed_on_standard_error(
+def test_stdout_has_the_text_and_stderr_the_throughput(
     intaglio: Run, tiny_decoder: Path, written: Callable[..., list[dict[str, Any]]]
 ) -> None:
     options = ("--temperature", 0.7, "--top-k", 20, "--min-p", 0.01, "--seed", 5)
@@ -88,7 +88,7 @@ def test_text_is_on_standard_output_and_its_speed_on_standard_error(
     assert err.startswith("8 tokens, ")
 
 
-def test_work_is_told_after_all_texts(intaglio: Run, tiny_decoder: Path) -> None:
+def test_statistics_follow_all_texts(intaglio: Run, tiny_decoder: Path) -> None:
     arguments = ("generate", tiny_decoder, "abcabcabc", "two", "-n", 8, "--strategy", "ngram", "--work")
     code, out, _ = intaglio(*arguments)
     assert code == 0
@@ -124,7 +124,7 @@ def test_work_is_told_after_all_texts(intaglio: Run, tiny_decoder: Path) -> None
         (["a", "--target", "abacus"], "'abacus': expected one of ort-cpu"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
+def test_usage_error_prints_one_line_and_exits_with_code_2(
     arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path
 ) -> None:
     code, out, err = intaglio("generate", tiny_decoder, *arguments)
@@ -135,7 +135,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "a\ufffd[31m\n\t\ufffdé"), (False, "a\x1b[31m\n\t\x9bé")])
-def test_a_terminal_is_not_commanded_by_what_a_model_writes(
+def test_generated_text_cannot_control_the_terminal(
     terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
@@ -143,7 +143,7 @@ def test_a_terminal_is_not_commanded_by_what_a_model_writes(
     assert capsys.readouterr().out == shown
 
 
-def test_ctrl_c_keeps_what_was_written(endless_decoder: Path) -> None:
+def test_ctrl_c_keeps_the_partial_text(endless_decoder: Path) -> None:
     program = [sys.executable, "-P", "-m", "intaglio", "generate", str(endless_decoder), "one", "two"]
     options = ["-n", "10000000", "--ignore-eos", "--temperature", "1"]
     process = subprocess.Popen([*program, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -157,7 +157,7 @@ def test_ctrl_c_keeps_what_was_written(endless_decoder: Path) -> None:
     assert err.count(b"\n") == 1
 
 
-def test_ctrl_c_gives_a_whole_object(intaglio: Run, tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_a_complete_object(intaglio: Run, tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[int] = []
     push = TextStream.push
 
@@ -185,7 +185,7 @@ PROMPTS = ("Return the number of", "The value is", "If the list is")
 
 @pytest.mark.parametrize("strategy", ["bild", "speculative"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_trace_in_a_pipe_has_the_marks_of_a_word_diff(
+def test_trace_in_a_pipe_is_a_word_diff(
     strategy: str, batch: int, intaglio: Run, trained_pair: tuple[Path, Path]
 ) -> None:
     small, large = trained_pair
@@ -206,7 +206,7 @@ def test_a_trace_in_a_pipe_has_the_marks_of_a_word_diff(
         assert f"{result['calls']['small']} calls of the small model" in line
 
 
-def test_json_tells_who_wrote_each_token(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+def test_json_names_the_source_of_each_token(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
     options = ("--strategy", "bild", "--draft", trained_pair[0], "--fallback", 0.2, "--rollback", 1, "-n", 25)
     code, out, _ = intaglio("generate", trained_pair[1], PROMPTS[0], *options, "--json", "--trace")
     assert code == 0
@@ -216,7 +216,7 @@ def test_json_tells_who_wrote_each_token(intaglio: Run, trained_pair: tuple[Path
     assert result.keys() >= {"calls", "processed", "seconds_in", "accepted", "rolled_back", "acceptance", "stopped"}
 
 
-def test_a_batch_prints_its_texts_in_order_and_whole(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+def test_batch_prints_complete_texts_in_order(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
     shown = [
         intaglio("generate", trained_pair[1], *PROMPTS, "-n", 12, "--strategy", "ngram", "--batch", batch)[1]
         for batch in (1, 2, 5)
@@ -233,7 +233,7 @@ def test_a_batch_prints_its_texts_in_order_and_whole(intaglio: Run, trained_pair
         (Passage("c", "small", True), "\x1b[32m\x1b[2m\x1b[9mc\x1b[0m"),
     ],
 )
-def test_a_terminal_shows_colours(
+def test_terminal_shows_colours(
     passage: Passage, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -258,7 +258,7 @@ def test_a_terminal_shows_colours(
         (["--batch", "0"], "Invalid value for '--batch'"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_one_line_and_exit_code_2(
+def test_invalid_strategy_prints_one_line_and_exits_with_code_2(
     arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path, trained_pair: tuple[Path, Path]
 ) -> None:
     paths: dict[str, object] = {"SELF": tiny_decoder, "OTHER": trained_pair[0]}
@@ -269,21 +269,19 @@ def test_a_strategy_that_cannot_be_is_one_line_and_exit_code_2(
     assert said in line
 
 
-def test_an_encoder_writes_no_text(intaglio: Run, tiny_bundle: Path) -> None:
+def test_encoder_cannot_generate(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, err = intaglio("generate", tiny_bundle, "Hello")
     assert (code, out) == (2, "")
     assert "its task is 'embed', not 'generate'" in err
 
 
-def test_one_bad_prompt_of_several_is_named_before_any_text_is_shown(
-    intaglio: Run, trained_pair: tuple[Path, Path]
-) -> None:
+def test_invalid_prompt_is_named_before_any_text_is_printed(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
     code, out, err = intaglio("generate", trained_pair[1], "Hello", "", "-n", 4)
     assert (code, out) == (2, "")
     assert err.strip().endswith("prompt 2 of 2: the prompt is empty, expected at least one token. Add text to it.")
 
 
-def test_the_trace_of_an_encoder_decoder_is_its_text(
+def test_trace_of_an_encoder_decoder_is_its_text(
     intaglio: Run, make_encoder_decoder: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Words that carry their space are decoded by what is before them, which is not the source."""
@@ -308,7 +306,7 @@ def test_the_trace_of_an_encoder_decoder_is_its_text(
         (["--draft", "SMALL", "--strategy", "speculative"], "calls of the small model (", "copied"),
     ],
 )
-def test_the_calls_of_a_small_model_are_reported_where_there_is_one(
+def test_forward_passes_of_a_draft_model_are_reported_if_there_is_one(
     options: list[str], said: str, unsaid: str, intaglio: Run, trained_pair: tuple[Path, Path]
 ) -> None:
     small, large = trained_pair
@@ -320,9 +318,7 @@ def test_the_calls_of_a_small_model_are_reported_where_there_is_one(
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "0.8", "--seed", "1"]])
-def test_a_draft_model_alone_is_taken_as_far_as_it_pays(
-    options: list[str], intaglio: Run, trained_pair: tuple[Path, Path]
-) -> None:
+def test_draft_length_defaults_to_auto(options: list[str], intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
     small, large = trained_pair
     code, out, err = intaglio("generate", large, PROMPTS[0], "--draft", small, "-n", 12, "--json", *options)
     assert code == 0

@@ -41,7 +41,7 @@ def killed(process: subprocess.Popen[str], place: Path, delay: float) -> bool:
 
 
 @pytest.mark.parametrize("verb", ["export", "compress", "build"])
-def test_a_killed_command_leaves_a_whole_output_and_the_next_one_no_litter(
+def test_killed_command_leaves_complete_output_and_the_next_cleans_up(
     verb: str, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "place"

@@ -23,7 +23,7 @@ def material(
     return folder
 
 
-def test_no_damage_ends_the_program_in_another_way_than_it_should(material: Path) -> None:
+def test_damaged_input_exits_with_an_expected_code(material: Path) -> None:
     command = [sys.executable, "-P", mutations.__file__, str(material), str(FIRST), str(COUNT)]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     *wrong, summary = map(json.loads, output.splitlines())

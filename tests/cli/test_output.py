@@ -81,7 +81,7 @@ WIDE = {
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("verb", WIDE)
-def test_the_table_of_each_command_fits_the_terminal(verb: str, width: int) -> None:
+def test_every_table_fits_the_terminal(verb: str, width: int) -> None:
     """The columns that may be dropped are read from the command's source."""
     source = (Path(output.__file__).parent / f"{verb}.py").read_text()
     columns, row = WIDE[verb]
@@ -92,7 +92,7 @@ def test_the_table_of_each_command_fits_the_terminal(verb: str, width: int) -> N
     assert max(map(len, shown)) <= width
 
 
-def test_long_names_are_split_between_their_parts_before_a_line_is_too_long() -> None:
+def test_long_names_wrap_between_their_parts() -> None:
     columns, row = (
         ["pass", "rewritten", "left, and why"],
         ["quantize_activations", "8 × 8-bit activations", "x.wte.weight"],
@@ -103,14 +103,14 @@ def test_long_names_are_split_between_their_parts_before_a_line_is_too_long() ->
     assert any(line.split()[-1] == "transformer.wte." for line in shown)
 
 
-def test_columns_are_left_out_in_the_order_given_and_only_as_many_as_it_takes() -> None:
+def test_columns_are_omitted_in_the_given_order_only_as_needed() -> None:
     assert lay_out(*VALIDATE, 120, DROP).left_out == []
     assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]
     assert lay_out(*VALIDATE, 70, DROP).left_out == ["mean |error|", "relative"]
     assert lay_out(*VALIDATE, 20, DROP).left_out == DROP  # others are shown even where they are too wide
 
 
-def test_a_sign_stays_with_its_number_where_a_bound_wraps() -> None:
+def test_comparison_sign_stays_with_its_number() -> None:
     assert any("≤ 0.005" in line for line in lines(*VALIDATE, 80, *DROP))
     assert not any(line.rstrip().endswith("≤") for line in lines(*VALIDATE, 80, *DROP))
 
@@ -125,7 +125,7 @@ def test_sentences_wrap_between_words_and_paths_between_their_parts() -> None:
     assert all(line.endswith("/") for line in shown[first:-1])
 
 
-def test_a_path_is_whole_as_long_as_other_columns_can_wrap_or_be_left_out() -> None:
+def test_paths_wrap_only_after_other_columns_wrap_or_are_omitted() -> None:
     path, library = "engines/tensorrt-rtx-a100.engine", "tensorrt_rtx 1.7.1.116"
     columns, rows = ["file", "target", "size", "library"], [[path, "tensorrt-rtx", "50.0 MB", library]]
     assert lines(columns, rows, 80, "target")[2].split() == [path, "tensorrt-rtx", "50.0", "MB", "tensorrt_rtx"]
@@ -133,27 +133,27 @@ def test_a_path_is_whole_as_long_as_other_columns_can_wrap_or_be_left_out() -> N
     assert lines(columns, rows, 58, "target")[2].split() == ["engines/", "50.0", "MB", "tensorrt_rtx"]
 
 
-def test_a_cosine_has_the_digits_after_its_nines_and_no_other_number_has() -> None:
+def test_only_cosines_show_the_digits_after_their_nines() -> None:
     assert output.shown(0.99999912, cosine=True) == "0.9999991"
     assert output.shown(1.0) == "1"
     assert output.shown(None) == ""
 
 
-def test_wide_characters_count_twice() -> None:
+def test_wide_characters_take_two_columns() -> None:
     shown = lines(["word", "number"], [["日本語", "1"], ["abc", "2"]], 80)
     assert shown[2].index("1") == shown[3].index("2") - 3
 
 
-def test_a_narrow_table_is_no_wider_than_its_cells() -> None:
+def test_narrow_table_is_as_wide_as_its_cells() -> None:
     assert lines(["", "loss"], [["before", "1"], ["after", "12"]], 80)[1] == " " + 15 * "─"
 
 
-def test_a_row_in_a_pipe_is_one_line_of_any_length() -> None:
+def test_table_row_in_a_pipe_is_one_line() -> None:
     shown = lines(["pass", "left, and why"], [["fold", f"{REASON}\n{REASON}"]], None)
     assert shown[2] == f"  fold   {REASON}; {REASON}"
 
 
-def test_a_bundle_cannot_make_the_terminal_obey(
+def test_tables_escape_control_characters_of_a_bundle(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
@@ -175,11 +175,11 @@ def test_a_bundle_cannot_make_the_terminal_obey(
         (3, "16-bit activations", "3 × 16-bit activations"),
     ],
 )
-def test_one_thing_is_no_plural(number: int, things: str, said: str) -> None:
+def test_count_of_one_is_singular(number: int, things: str, said: str) -> None:
     assert output.number_of(number, things) == said
 
 
-def test_a_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_path: Path, intaglio: Run) -> None:
+def test_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_path: Path, intaglio: Run) -> None:
     intaglio("build", tiny_bundle_copy, "--target", "ort-cpu")
     shown = without_styles(on_terminal(*INTAGLIO, "inspect", tiny_bundle_copy, columns=80))
     assert max(map(len, shown.splitlines()[:-1])) <= 80  # the last line is a sentence with the bundle's path
@@ -191,7 +191,7 @@ def test_a_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_
     assert "constants alone and could be folded" in " ".join(shown.split())
 
 
-def test_a_table_wider_than_the_terminal_says_what_it_leaves_out(tiny_decoder: Path) -> None:
+def test_wide_table_names_the_omitted_columns(tiny_decoder: Path) -> None:
     command = ("roofline", tiny_decoder, "--tokens", "1", "--length", "32", "--threads", "1")
     shown = without_styles(on_terminal(*INTAGLIO, *command, columns=80))
     assert max(map(len, shown.splitlines())) <= 80
@@ -203,7 +203,7 @@ def test_hashes_are_shown_in_full_on_request(tiny_bundle: Path, intaglio: Run) -
     assert re.search(r"model.onnx .* [0-9a-f]{64}\n", intaglio("inspect", tiny_bundle, "--hashes")[1])
 
 
-def test_the_caches_of_all_layers_are_one_line(tiny_decoder: Path, intaglio: Run) -> None:
+def test_caches_of_all_layers_are_one_line(tiny_decoder: Path, intaglio: Run) -> None:
     shown = intaglio("inspect", tiny_decoder)[1]
     assert "past_key_0 … past_value_1 (4)  float32 [batch, " in shown
     assert "input          input_ids  int64 [batch, tokens]\n" in shown
@@ -220,13 +220,13 @@ def test_the_caches_of_all_layers_are_one_line(tiny_decoder: Path, intaglio: Run
         ({"TERM": "dumb", "FORCE_COLOR": "1"}, True),
     ],
 )
-def test_the_environment_decides_on_colours_and_bold(environment: dict[str, str], styles: bool) -> None:
+def test_environment_variables_control_colours_and_bold(environment: dict[str, str], styles: bool) -> None:
     shown = on_terminal("-c", VERDICT, environment=environment)
     assert without_styles(shown) == "Title\n\n  a\n ─────\n  yes\n\n"
     assert ("\x1b[" in shown) == styles
 
 
-def test_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_output_in_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-vo"]
 
     def printed(name: str, **environment: str) -> str:
@@ -259,7 +259,7 @@ def test_failures_are_red_and_successes_green(
     assert shown[-1] == "\x1b[32mPassed\x1b[0m \x1b[31m\x1b[1mFAILED\x1b[0m"
 
 
-def test_labels_of_a_bundle_cannot_control_the_terminal() -> None:
+def test_inspect_escapes_control_characters_in_labels() -> None:
     evil = "\x1b[2J\x9b1mcalm"
     line = _line(Ran("text", label=evil, scores={evil: 1.0}))
     assert line.isprintable()

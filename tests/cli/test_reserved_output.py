@@ -25,7 +25,7 @@ cli.main()
 """
 
 
-def test_a_closed_reader_is_no_traceback() -> None:
+def test_closed_pipe_prints_no_traceback() -> None:
     for lines in ("1", "20_000"):
         reading, writing = os.pipe()
         os.close(reading)

@@ -24,13 +24,13 @@ async def calculated(source: str) -> object:
         return await tools["calculate"].function(expression="6 * 7")
 
 
-def test_the_tools_are_called_over_standard_input_and_output() -> None:
+def test_tools_are_called_over_standard_input_and_output() -> None:
     path = Path(intaglio.__file__).parents[1]
     assert asyncio.run(calculated(f"mcp:PYTHONPATH={path} {shlex.join(COMMAND)}")) == 42
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_tools_are_called_over_http_and_a_signal_ends_it(number: signal.Signals) -> None:
+def test_tools_are_called_over_http_and_a_signal_stops_the_server(number: signal.Signals) -> None:
     with subprocess.Popen([*COMMAND, "--port", "0"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -44,7 +44,7 @@ def test_the_tools_are_called_over_http_and_a_signal_ends_it(number: signal.Sign
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_while_it_waits_for_input(number: signal.Signals) -> None:
+def test_signal_stops_the_server_while_it_waits_for_input(number: signal.Signals) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -55,7 +55,7 @@ def test_a_signal_ends_it_while_it_waits_for_input(number: signal.Signals) -> No
         assert (process.wait(SECONDS), process.stderr.read()) == (0, "")
 
 
-def test_a_mistake_is_one_line_and_exit_code_2() -> None:
+def test_usage_error_prints_one_line_and_exits_with_code_2() -> None:
     found = subprocess.run([*COMMAND, "nonsense"], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert re.fullmatch(r"intaglio: tools 'nonsense': expected .*\n", found.stderr)

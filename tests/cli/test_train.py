@@ -20,7 +20,7 @@ def pair(make_decoder: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
     return make_decoder("gpt2", n_layer=1)[0], make_decoder("llama")[1]
 
 
-def test_a_checkpoint_is_aligned_and_exported(intaglio: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_checkpoint_is_aligned_and_exported(intaglio: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
     source, teacher = pair
     (tmp_path / "text.txt").write_text(" ".join(sentences()[:4]))
     arguments: list[Any] = ["--teacher", teacher, "--data", tmp_path / "text.txt", "--prompt-tokens", 16, "-n", 6]
@@ -41,7 +41,7 @@ def test_a_checkpoint_is_aligned_and_exported(intaglio: Run, pair: tuple[Path, P
     assert code == 0
 
 
-def test_a_file_of_two_words_is_one_line(intaglio: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_too_short_text_file_prints_one_line(intaglio: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("two words")
     code, out, err = intaglio(
         "train", "align", pair[0], "-o", tmp_path / "made", "--teacher", pair[1], "--data", tmp_path / "text.txt"
@@ -66,7 +66,7 @@ METHODS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_checkpoint_that_is_there_is_replaced_only_with_force(
+def test_existing_checkpoint_is_replaced_only_with_force(
     method: str, intaglio: Run, pair: tuple[Path, Path], checkpoint: Path, tmp_path: Path
 ) -> None:
     source = pair[0] if method == "align" else checkpoint

@@ -30,7 +30,7 @@ def run(monkeypatch, *arguments: str) -> None:
     assert end.value.code == 0
 
 
-def test_quick_writes_a_table_that_sessions_take(cache, monkeypatch, capsys):
+def test_quick_tuning_writes_a_table_that_sessions_use(cache, monkeypatch, capsys):
     run(monkeypatch, "--quick", "--json")
     found = json.loads(capsys.readouterr().out)
     path = Path(found["table"])
@@ -44,7 +44,7 @@ def test_quick_writes_a_table_that_sessions_take(cache, monkeypatch, capsys):
     assert {tuple(case): [kernel.m_u, kernel.t_u] for case, kernel in chosen.items()} == best
 
 
-def test_the_table_is_shown(cache, monkeypatch, capsys):
+def test_tuning_table_is_printed(cache, monkeypatch, capsys):
     monkeypatch.setenv("INTAGLIO_ISA", "portable")
     run(monkeypatch, "--quick")
     shown = capsys.readouterr().out

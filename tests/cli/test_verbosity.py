@@ -37,19 +37,19 @@ CACHES = {f"present.{layer}.{half}": error(layer / 1e6) for layer in range(30) f
 OUTPUTS = {"logits": error(1e-3), **CACHES}
 
 
-def test_sixty_caches_are_one_row_with_the_worst() -> None:
+def test_all_caches_are_one_row_with_the_largest_error() -> None:
     (first, _), (name, worst) = summed_up(OUTPUTS)
     assert (first, name) == ("logits", "present* (worst of 60: present.29.key)")
     assert worst.max_abs == pytest.approx(29e-6)
 
 
 @pytest.mark.parametrize("bad", [error(0.0, passed=False), error(float("nan"), passed=False)])
-def test_a_cache_that_failed_is_the_worst_with_any_error(bad: OutputError) -> None:
+def test_failed_cache_is_shown_regardless_of_its_error(bad: OutputError) -> None:
     rows = dict(summed_up({**OUTPUTS, "present.3.value": bad}))
     assert rows["present* (worst of 60: present.3.value)"] is bad
 
 
-def test_keys_and_values_of_caches_are_one_group_and_other_outputs_are_none() -> None:
+def test_caches_are_grouped_and_other_outputs_are_not() -> None:
     names = [f"present_{half}_{layer}" for half in ("key", "value") for layer in range(3)] + ["logits", "present", "x1"]
     rows = [name for name, _ in summed_up({name: error(1.0) for name in names})]
     assert rows == ["present* (worst of 6: present_key_0)", "logits", "present", "x1"]
@@ -60,7 +60,7 @@ def test_nan_is_worse_than_any_error() -> None:
     assert [name for name, _ in rows] == ["y* (worst of 4: y1)"]
 
 
-def test_a_few_outputs_have_rows_of_their_own_and_so_have_all_with_verbose() -> None:
+def test_few_outputs_or_verbose_show_a_row_per_output() -> None:
     few = {name: OUTPUTS[name] for name in ("logits", "present.0.key", "present.0.value")}
     assert [name for name, _ in summed_up(few)] == list(few)
     set_verbosity(Verbosity.VERBOSE)
@@ -68,7 +68,7 @@ def test_a_few_outputs_have_rows_of_their_own_and_so_have_all_with_verbose() -> 
 
 
 @pytest.mark.parametrize("width", [None, 60, 80, 120])
-def test_the_outputs_of_a_large_decoder_fit_a_screen(
+def test_outputs_of_a_large_decoder_fit_a_screen(
     width: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: width)
@@ -88,7 +88,7 @@ def test_the_outputs_of_a_large_decoder_fit_a_screen(
     assert all(text[1:] in shown for text in broken) and "present.7.value" in shown
 
 
-def test_compress_hides_passes_that_did_nothing(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_compress_hides_passes_without_effect(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     arguments = ("compress", tiny_bundle, "-o", tmp_path / "half", "--recipe", "float16", "--force")
     code, usual, err = intaglio(*arguments)
     assert (code, err) == (0, "")
@@ -105,7 +105,7 @@ def test_compress_hides_passes_that_did_nothing(intaglio: Run, tiny_bundle: Path
     assert [each["name"] for each in machine["passes"]][-1] == "float16" and len(machine["passes"]) > 5
 
 
-def test_a_pass_that_was_asked_for_and_did_nothing_is_shown_with_its_reasons(
+def test_requested_pass_without_effect_is_shown_with_its_reasons(
     intaglio: Run, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text("passes: [canonicalize, {rtn: {skip: ['*']}}]")
@@ -114,7 +114,7 @@ def test_a_pass_that_was_asked_for_and_did_nothing_is_shown_with_its_reasons(
     assert "  rtn " in out and "skip" in out and "Found nothing to do: canonicalize" in out
 
 
-def test_quiet_keeps_the_verdict_and_verbose_every_step(intaglio: Run, tiny_bundle_copy: Path, tmp_path: Path) -> None:
+def test_quiet_shows_the_verdict_and_verbose_every_step(intaglio: Run, tiny_bundle_copy: Path, tmp_path: Path) -> None:
     arguments = ("validate", tiny_bundle_copy, "--against", "reference", "--samples", "2", "--report", tmp_path)
     code, out, err = intaglio(*arguments, "--quiet")
     assert (code, err) == (0, "") and out.startswith("Passed. Report: ") and out.count("\n") == 1
@@ -123,7 +123,7 @@ def test_quiet_keeps_the_verdict_and_verbose_every_step(intaglio: Run, tiny_bund
     assert code == 1 and out.startswith("FAILED. Report: ")
 
 
-def test_the_last_of_quiet_and_verbose_counts_for_one_command(intaglio: Run, tiny_bundle: Path) -> None:
+def test_last_of_quiet_and_verbose_wins_for_one_command(intaglio: Run, tiny_bundle: Path) -> None:
     assert "in all" in intaglio("inspect", tiny_bundle, "-q", "-v")[2]
     assert intaglio("inspect", tiny_bundle, "-v", "-q")[2] == ""
     assert intaglio("inspect", tiny_bundle)[2] == ""
@@ -143,14 +143,14 @@ def test_quiet_hides_notices_and_warnings(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "seen\nintaglio: warning: seen too\n"
 
 
-def test_a_step_that_fails_has_its_time_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_step_shows_its_duration(capsys: pytest.CaptureFixture[str]) -> None:
     set_verbosity(Verbosity.VERBOSE)
     with pytest.raises(ZeroDivisionError), verbosity.timed("dividing"):
         1 / 0  # noqa: B018
     assert capsys.readouterr().err.startswith("dividing: 0.0")
 
 
-def test_a_long_line_breaks_between_words_and_a_path_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_wrap_between_words_and_paths_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True

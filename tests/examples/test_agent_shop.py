@@ -27,13 +27,13 @@ CATALOGUE = Catalogue(0)
 WISHES = list(islice(goals(CATALOGUE, 1), 60))
 
 
-def test_the_same_seed_makes_the_same_shop_and_another_one_another() -> None:
+def test_shop_depends_on_the_seed_alone() -> None:
     assert Catalogue(3, 200).items == Catalogue(3, 200).items != Catalogue(4, 200).items
     assert list(islice(goals(CATALOGUE, 2), 20)) == list(islice(goals(CATALOGUE, 2), 20))
     assert list(islice(shop_conversations(Random(5)), 6)) == list(islice(shop_conversations(Random(5)), 6))
 
 
-def test_a_search_finds_the_rarer_words_first_and_shows_ten() -> None:
+def test_search_ranks_rare_words_first_and_shows_ten() -> None:
     item = CATALOGUE.items[7]
     found = CATALOGUE.search(item.title)
     assert len(found) == SHOWN
@@ -57,24 +57,24 @@ def test_a_search_finds_the_rarer_words_first_and_shows_ten() -> None:
         (None, 0.0),
     ],
 )
-def test_the_reward_is_the_share_of_what_was_asked_for(purchase: Purchase | None, expected: float) -> None:
+def test_reward_is_the_share_of_matching_attributes(purchase: Purchase | None, expected: float) -> None:
     assert reward(GOAL, purchase) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_every_way_to_ask_names_all_that_is_wanted(template: str) -> None:
+def test_every_phrasing_names_all_wanted_attributes(template: str) -> None:
     goal = replace(GOAL, template=template)
     assert all(word in goal.instruction for word in ("soft", "quiet", "lamp", "red", "tall", "90"))
     assert sorted(goal.wanted.split()) == sorted(["soft", "quiet", "lamp", "red", "tall", "under", "90"])
     assert sorted(goal.options) == ["red", "tall"]
 
 
-def test_every_wish_can_be_fulfilled() -> None:
+def test_every_instruction_can_be_fulfilled() -> None:
     for goal in WISHES:
         assert reward(goal, Purchase(goal.item, (goal.colour, goal.size))) == 1
 
 
-def test_rank_chooses_the_page_with_most_of_what_is_wanted() -> None:
+def test_rank_chooses_the_page_with_most_wanted_attributes() -> None:
     pages = [
         Page(result=1, price=80, title="Alder lamp", attributes=["soft"], options={"colour": ["red"]}),
         Page(result=2, price=95, title="Alder lamp", attributes=["soft", "quiet"], options={"colour": ["red"]}),
@@ -87,7 +87,7 @@ def test_rank_chooses_the_page_with_most_of_what_is_wanted() -> None:
         asyncio.run(shop.rank("soft lamp", []))
 
 
-def test_only_one_item_is_bought_with_options_that_it_has() -> None:
+def test_one_item_is_bought_with_its_own_options() -> None:
     shop = Shop(CATALOGUE)
     item = CATALOGUE.search("soft lamp")[4]
     colour = item.options["colour"][0]
@@ -103,7 +103,7 @@ def test_only_one_item_is_bought_with_options_that_it_has() -> None:
             asyncio.run(shop.open_item(number))
 
 
-def test_results_of_a_second_search_are_numbered_on() -> None:
+def test_second_search_continues_the_numbering() -> None:
     async def pages() -> tuple[str, Page, Page]:
         shop = Shop(CATALOGUE)
         await shop.search_items("soft lamp")
@@ -115,7 +115,7 @@ def test_results_of_a_second_search_are_numbered_on() -> None:
     assert second["title"] == CATALOGUE.search("vintage rug")[0].title
 
 
-def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
+def test_training_conversations_match_the_grammars() -> None:
     tools = list(Shop(CATALOGUE).tools().values())
     for conversation in islice(shop_conversations(Random(3)), 8):
         known = 0
@@ -130,13 +130,13 @@ def test_conversations_to_train_on_are_allowed_by_the_grammars() -> None:
             known += 1 if acting else text.count("\n")
 
 
-def test_no_wish_of_the_benchmark_is_trained_on() -> None:
+def test_benchmark_instructions_are_not_trained_on() -> None:
     conversations = islice(shop_conversations(Random(0)), 200)
     trained = {str(each.messages[1].content).removeprefix("Question: ") for each in conversations}
     assert not trained & {goal.instruction for goal in WISHES}
 
 
-def test_trips_end_to_end_in_the_engine_buy_the_same_and_the_planned_one_opens_all_pages_at_a_time() -> None:
+def test_planner_and_react_buy_the_same_and_the_plan_opens_pages_in_parallel() -> None:
     async def buy() -> list[tuple[AgentResult, Shop, float]]:
         done = []
         async with open_trained(SHOPPER) as model:

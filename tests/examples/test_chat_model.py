@@ -14,7 +14,7 @@ HELD_OUT = next(f"module m{number}" for number in range(1000) if is_held_out(f"m
 KEPT = next(f"module m{number}" for number in range(1000) if not is_held_out(f"module m{number}"))
 
 
-def test_questions_are_about_passages_and_none_that_is_held_out_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_passages_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     both = "This sentence stands in a module that is trained on, and in one that is held out."
     texts = {KEPT: "A sentence of a module, which the model is asked about in the training.", HELD_OUT: "Other words."}
     texts = {subject: f"{text}\n\n{both}" for subject, text in texts.items()}
@@ -31,7 +31,7 @@ def test_questions_are_about_passages_and_none_that_is_held_out_is_trained_on(mo
     assert program.questions(0) == (training, held_out)
 
 
-def test_every_kind_of_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_question_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n\n".join(f"Sentence number {letter} of the text is long enough to be asked about." for letter in "abcdef")
     monkeypatch.setattr(program, "documents", lambda: [Document(KEPT, KEPT, text)])
     training, held_out = program.questions(0)
@@ -46,7 +46,7 @@ def test_every_kind_of_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         (("a.gguf",), ("gguf",), "gguf not installed. Run: pip install accelerate gguf"),
     ],
 )
-def test_what_is_not_installed_is_named_in_a_line(
+def test_missing_package_is_named_in_one_line(
     files: tuple[str, ...],
     missing: tuple[str, ...],
     said: str,

@@ -79,7 +79,7 @@ COMMANDS = [*entrypoints().values(), exec_start(), *written_commands()]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=shlex.join)
-def test_the_server_takes_the_options_that_are_written(command: list[str]) -> None:
+def test_server_accepts_the_deployed_options(command: list[str]) -> None:
     if importlib.util.find_spec("intaglio.cli.serve") is None:
         pytest.skip("no intaglio serve")
     from intaglio.cli.serve import serve_command
@@ -92,7 +92,7 @@ def test_the_server_takes_the_options_that_are_written(command: list[str]) -> No
         serve_command.make_context("serve", [*arguments, "--no-such-option"])
 
 
-def test_a_stop_leaves_the_server_its_grace_period() -> None:
+def test_stop_waits_for_the_grace_period() -> None:
     service = unit()["Service"]
     command = exec_start()
     grace = float(command[command.index(GRACE) + 1])
@@ -101,7 +101,7 @@ def test_a_stop_leaves_the_server_its_grace_period() -> None:
     assert "kill" not in service.get("KillMode", "")
 
 
-def test_the_service_has_no_rights_that_it_does_not_need() -> None:
+def test_service_has_minimal_privileges() -> None:
     service = unit()["Service"]
     for name, value in {
         "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": "",
@@ -114,7 +114,7 @@ def test_the_service_has_no_rights_that_it_does_not_need() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
     text = UNIT.read_text().replace("/opt/intaglio/bin/intaglio", "/bin/true")  # the program must exist
     (tmp_path / "intaglio.service").write_text(text)
     found = subprocess.run(
@@ -145,7 +145,7 @@ def test_images_run_without_root_and_report_their_health() -> None:
         assert stages[name]["EXPOSE"] == command[command.index("--port") + 1]
 
 
-def test_prometheus_asks_for_the_metrics() -> None:
+def test_prometheus_scrapes_the_metrics() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     assert job["metrics_path"] == "/metrics"
     assert job["static_configs"][0]["targets"] == ["127.0.0.1:8000"]
@@ -171,7 +171,7 @@ def sent() -> list[Path]:
     return found
 
 
-def test_the_wheel_of_the_image_serves_in_a_fresh_environment(tmp_path: Path) -> None:
+def test_wheel_of_the_image_serves_in_a_fresh_environment(tmp_path: Path) -> None:
     source, site = tmp_path / "source", sysconfig.get_path("purelib")
     for path in sent():
         (source / path).parent.mkdir(parents=True, exist_ok=True)

@@ -32,14 +32,14 @@ def named(block: Block) -> str:
     return f"{block.page}:{block.line}"
 
 
-def test_pages_have_commands_and_few_are_left_out() -> None:
+def test_pages_have_commands_and_few_are_skipped() -> None:
     assert {block.page for block in BLOCKS} == set(PAGES)
     assert len(COMMANDS) > 60
     left_out = [named(block) for block in BLOCKS if block.reason]
     assert len(left_out) <= 6, left_out
 
 
-def test_every_page_with_commands_is_walked() -> None:
+def test_every_page_with_commands_is_tested() -> None:
     pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
     assert {page for page in pages if any(blocks(page))} == set(PAGES)
 
@@ -47,7 +47,7 @@ def test_every_page_with_commands_is_walked() -> None:
 @pytest.mark.parametrize(
     ("block", "command"), COMMANDS, ids=lambda value: named(value) if isinstance(value, Block) else ""
 )
-def test_printed_commands_have_only_options_that_exist(block: Block, command: str) -> None:
+def test_printed_commands_use_existing_options(block: Block, command: str) -> None:
     verb: click.Command = cli
     words = shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)[1:]
     words = list(first_command(words))

@@ -51,11 +51,11 @@ GAME = (2, 8, 8, 13)
         ("", "nothing"),
     ],
 )
-def test_a_proposal_against_the_rules_is_no_state(text: str, reason: str) -> None:
+def test_illegal_proposal_is_not_a_state(text: str, reason: str) -> None:
     assert checked_state(text, GAME) is None, reason
 
 
-def test_a_proposal_by_the_rules_is_a_state() -> None:
+def test_legal_proposal_is_a_state() -> None:
     assert checked_state(" 8 - 2 = 6 (left: 8 13 6) ", GAME) == "8 - 2 = 6 (left: 6 8 13)"
 
 
@@ -69,12 +69,12 @@ def test_a_proposal_by_the_rules_is_a_state() -> None:
         ("", False),
     ],
 )
-def test_what_is_no_solution(text: str, valid: bool) -> None:
+def test_wrong_expression_is_not_a_solution(text: str, valid: bool) -> None:
     assert is_solution(text, GAME) == valid
 
 
 @pytest.mark.parametrize("game", random.Random(0).sample(TRAINING + HELD, 40), ids=text_of)
-def test_the_ways_to_24_that_are_trained_are_solutions(game: tuple[int, ...]) -> None:
+def test_training_solutions_are_correct(game: tuple[int, ...]) -> None:
     left, taken = game, []
     while len(left) > 1:
         state = proposals(left)[0]  # those that lead to 24 come first
@@ -84,21 +84,21 @@ def test_the_ways_to_24_that_are_trained_are_solutions(game: tuple[int, ...]) ->
     assert is_solution(", ".join(taken), game)
 
 
-def test_values_agree_with_their_trials() -> None:
+def test_values_match_their_trials() -> None:
     states = {after for step in steps((1, 3, 8)) if (after := applied(step, (1, 3, 8)))}
     for state in states:
         assert (" = 24" in trials(state)) == (value(state) != IMPOSSIBLE)
     assert {value(state) for state in states} > {IMPOSSIBLE}
 
 
-def test_games_to_train_on_and_held_out_ones_are_different_and_always_the_same() -> None:
+def test_training_and_held_out_games_are_disjoint_and_reproducible() -> None:
     assert len(HELD) == HELD_OUT
     assert not set(TRAINING) & set(HELD)
     assert all(map(solvable, TRAINING + HELD))
     assert games() == (TRAINING, HELD)
 
 
-def test_no_conversation_to_train_on_is_about_a_held_out_game() -> None:
+def test_training_conversations_exclude_held_out_games() -> None:
     thoughts, plans = thought_conversations(random.Random(5)), game_conversations(random.Random(5))
     asked = [str(each.messages[1].content) for each in islice(thoughts, 3000)]
     fours = {numbers_of(each) for each in asked if each.count(" ") == 3 and "\n" not in each}
@@ -107,13 +107,13 @@ def test_no_conversation_to_train_on_is_about_a_held_out_game() -> None:
     assert not (fours | set(map(numbers_of, planned))) & set(HELD)
 
 
-def test_the_same_seed_makes_the_same_conversations() -> None:
+def test_conversations_depend_on_the_seed_alone() -> None:
     for made in (thought_conversations, game_conversations):
         first, second, other = (list(islice(made(random.Random(seed)), 6)) for seed in (1, 1, 2))
         assert first == second != other
 
 
-def test_plans_to_train_on_are_plans_of_the_grammar() -> None:
+def test_training_plans_match_the_grammar() -> None:
     tools = list(ThoughtTools(Teacher(lambda messages: "")).tools().values())
     for conversation in islice(game_conversations(random.Random(3)), 8):
         known = 0
@@ -128,7 +128,7 @@ def test_plans_to_train_on_are_plans_of_the_grammar() -> None:
                 known += text.count("\n")
 
 
-def test_what_the_proposer_makes_up_is_dropped() -> None:
+def test_invented_proposals_are_dropped() -> None:
     lies = "8 - 2 = 6 (left: 6 8 13)\n8 * 3 = 24 (left: 24)\n13 + 8 = 24 (left: 2 8 24)\nsorry"
     tools = ThoughtTools(Teacher(lambda messages: lies))
     assert asyncio.run(tools.thought_proposer("2 8 8 13")) == ["8 - 2 = 6 (left: 6 8 13)"]
@@ -136,14 +136,14 @@ def test_what_the_proposer_makes_up_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3])
-def test_a_state_that_was_not_kept_is_an_error(place: int) -> None:
+def test_dropped_state_is_an_error(place: int) -> None:
     tools = ThoughtTools(Teacher(lambda messages: ""))
     kept = ["8 - 2 = 6 (left: 6 8 13)", "13 - 8 = 5 (left: 2 5 8)"]
     with pytest.raises(ToolError, match=f"thought_proposer: place {place}, expected 1 to 2"):
         asyncio.run(tools.thought_proposer("2 8 8 13", kept, place))
 
 
-def test_an_evaluator_that_believes_anything_does_not_make_a_solution() -> None:
+def test_wrong_evaluation_does_not_make_a_solution() -> None:
     def reply(messages: object) -> str:
         lines = str(messages[1].content).splitlines()  # type: ignore[index]
         if messages[0].content == PROPOSE:  # type: ignore[index]
@@ -153,14 +153,14 @@ def test_an_evaluator_that_believes_anything_does_not_make_a_solution() -> None:
     assert asyncio.run(tree_of_thoughts(ThoughtTools(Teacher(reply)), GAME)) == ""
 
 
-def test_a_state_without_a_value_counts_as_impossible() -> None:
+def test_state_without_a_value_counts_as_impossible() -> None:
     tools = ThoughtTools(Teacher(lambda messages: "6 8 13: likely\n8 8 15: maybe"))
     states = ["8 - 2 = 6 (left: 6 8 13)", "13 + 2 = 15 (left: 8 8 15)", "8 * 2 = 16 (left: 8 13 16)"]
     values = asyncio.run(tools.state_evaluator("2 8 8 13", states))
     assert values == ["likely", IMPOSSIBLE, IMPOSSIBLE]
 
 
-def test_the_best_states_are_kept_and_the_same_numbers_only_once() -> None:
+def test_best_distinct_states_are_kept() -> None:
     tools = ThoughtTools(Teacher(lambda messages: ""))
     states = [state for left in ((1, 2, 3, 4), (2, 3, 4, 5)) for state in proposals(left)]
     some = [states[:6], [*states[6:12], states[0]]]
@@ -171,7 +171,7 @@ def test_the_best_states_are_kept_and_the_same_numbers_only_once() -> None:
     assert LABELS[0] == "sure"
 
 
-def test_the_planner_plans_five_states_at_a_time_and_replans_at_each_depth() -> None:
+def test_planner_plans_five_states_in_parallel_and_replans_at_each_depth() -> None:
     for conversation in islice(game_conversations(random.Random(7)), 12):
         plans = [str(each.content) for each in conversation.messages if "thought_proposer" in str(each.content)]
         assert len(plans) <= 3
@@ -179,7 +179,7 @@ def test_the_planner_plans_five_states_at_a_time_and_replans_at_each_depth() -> 
         assert all(1 <= each.count("thought_proposer") <= KEPT for each in plans[1:])
 
 
-def test_a_game_end_to_end_in_the_engine_is_the_same_in_parallel_and_in_sequence() -> None:
+def test_parallel_and_sequential_games_are_equal_in_the_engine() -> None:
     async def play() -> tuple[str, AgentResult, Usage]:
         async with AsyncExitStack() as opened:
             planner, thinker = [await opened.enter_async_context(open_trained(name)) for name in (PLANNER, THINKER)]

@@ -55,7 +55,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_search_finds_every_fact() -> None:
+def test_search_finds_every_fact() -> None:
     facts, domains = questions.read_facts()
     assert len(facts) > 180 and sum(map(len, domains.values())) >= 56  # as many entities as ParallelQA has
     for query, value in facts.items():
@@ -63,7 +63,7 @@ def test_the_search_finds_every_fact() -> None:
         assert found == value and type(found) is type(value), query
 
 
-def test_no_question_of_the_training_has_an_entity_or_a_combination_of_the_test_split() -> None:
+def test_training_and_test_split_share_no_entities_or_combinations() -> None:
     _, domains = questions.read_facts()
     entities = frozenset(itertools.chain.from_iterable(domains.values()))
     trained = list(itertools.islice(questions.training_questions(Random(5), entities), 3000))
@@ -78,13 +78,13 @@ def test_no_question_of_the_training_has_an_entity_or_a_combination_of_the_test_
             assert not any(questions.held_out(pattern, {"a": attribute}) for attribute in found if attribute)
 
 
-def test_the_test_split_is_the_one_that_the_program_makes(split: list[UnseenQuestion]) -> None:
+def test_test_split_is_reproducible(split: list[UnseenQuestion]) -> None:
     assert split == unseen()
     assert len({each.question for each in split}) == len(split) == 150
     assert {each.branches for each in split} == {2, 3, 4, 5}
 
 
-def test_the_plans_of_the_test_split_lead_to_its_answers(split: list[UnseenQuestion]) -> None:
+def test_test_split_plans_lead_to_the_reference_answers(split: list[UnseenQuestion]) -> None:
     """With the real tools, and without the code that made the answers."""
 
     async def ran(plan: str) -> list[Observation]:
@@ -103,7 +103,7 @@ def test_the_plans_of_the_test_split_lead_to_its_answers(split: list[UnseenQuest
             assert {"true": "yes", "false": "no"}.get(last.text, last.text) == each.answer
 
 
-def test_an_answer_counts_as_parallel_qa_counts_it() -> None:
+def test_answers_are_scored_as_in_parallel_qa() -> None:
     assert is_right("1,090", "1000") and is_right("910.5", "1000")
     assert not is_right("1101", "1000") and not is_right("about 1000", "1000")
     assert is_right("The Nile.", "nile") and not is_right("Rhine", "Nile") and not is_right("5", "Nile")
@@ -134,7 +134,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize("pattern", ["difference of quotients", "total of relations", "which largest of 3"])
-def test_what_the_model_is_trained_on_is_what_the_agents_send(pattern: str) -> None:
+def test_training_prompts_equal_agent_prompts(pattern: str) -> None:
     facts, domains = questions.read_facts()
     words = {"a": "population", "b": "area", "r": "capital"}
     chosen = next(each for each in PATTERNS if each.name == pattern)
@@ -161,7 +161,7 @@ def first_sentence(message: Message) -> tuple[str, str | None]:
     return message.role, (content or "").split(". ")[0] if message.role == "system" else content
 
 
-def test_the_assistants_words_alone_are_learned() -> None:
+def test_only_assistant_tokens_are_trained_on() -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     conversation = next(parallel_qa(Random(3)))
     row = next(rows(tokenizer, parallel_qa(Random(3))))
@@ -173,7 +173,7 @@ def test_the_assistants_words_alone_are_learned() -> None:
     )
 
 
-def test_a_model_begins_by_copying() -> None:
+def test_initial_model_copies_its_input() -> None:
     """Untrained, it goes on with what followed the same tokens before."""
     torch.manual_seed(0)
     model = network.new_model(network.Shape(), 1280, 2048, 0).eval()
@@ -199,7 +199,7 @@ def test_two_steps_write_a_model_that_is_reproducible(
     assert one.keys() == other.keys() and all(torch.equal(one[each], other[each]) for each in one)
 
 
-def test_the_shipped_model_is_small() -> None:
+def test_shipped_model_is_small() -> None:
     assert (MODEL / "model.safetensors").stat().st_size < 6_000_000
 
 
@@ -212,12 +212,12 @@ def some(split: Sequence[UnseenQuestion], count: int) -> Iterator[UnseenQuestion
 LEAST = {"LLMCompiler": 0.8, "ReAct": 0.8, "function calling": 0.5}
 
 
-def test_every_question_of_the_test_split_is_one_that_the_planner_knows(split: list[UnseenQuestion]) -> None:
+def test_planner_supports_every_question_of_the_test_split(split: list[UnseenQuestion]) -> None:
     assert [refusal(each.question) for each in split] == [None] * len(split)
 
 
 @pytest.mark.parametrize("question", WORDINGS)
-def test_a_question_in_other_words_or_about_unknown_names_is_refused_before_the_model_is_asked(question: str) -> None:
+def test_unsupported_question_is_refused_before_generation(question: str) -> None:
     reason = refusal(question)
     assert reason is not None
     for agent in (LLMCompiler, ReAct, FunctionCalling):
@@ -236,19 +236,19 @@ def test_a_question_in_other_words_or_about_unknown_names_is_refused_before_the_
         ("What is the sum of the areas of Texas and Florida?", "The nearest that it knows: What is the"),
     ],
 )
-def test_a_refusal_says_what_is_unknown(question: str, reason: str) -> None:
+def test_refusal_names_the_unknown_words(question: str, reason: str) -> None:
     assert reason in str(refusal(question))
 
 
 @pytest.mark.parametrize("way", LEAST)
-def test_the_shipped_model_answers_unseen_questions(bundle: Path, split: list[UnseenQuestion], way: str) -> None:
+def test_shipped_model_answers_unseen_questions(bundle: Path, split: list[UnseenQuestion], way: str) -> None:
     asked = list(some(split, 15))
     results = asyncio.run(benchmark.answered(bundle, benchmark.WAYS[way], TOOLS_BY_NAME, asked))
     right = [is_right(benchmark.final(result), each.answer) for result, each in zip(results, asked, strict=True)]
     assert sum(right) >= LEAST[way] * len(right)
 
 
-def test_a_sampled_plan_is_valid_with_the_grammar(bundle: Path, split: list[UnseenQuestion]) -> None:
+def test_grammar_makes_sampled_plans_valid(bundle: Path, split: list[UnseenQuestion]) -> None:
     """At a temperature at which most plans without it are not."""
     with_grammar, without = asyncio.run(benchmark.planned(bundle, TOOLS_BY_NAME, list(some(split, 3)), 3.0))
     assert with_grammar.grammar and with_grammar.valid == 1.0

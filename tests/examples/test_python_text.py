@@ -39,19 +39,19 @@ def found() -> list[Document]:
     return python_text.documents()
 
 
-def test_the_manual_and_the_library_are_found(found: list[Document]) -> None:
+def test_manual_and_library_are_found(found: list[Document]) -> None:
     names = {document.name for document in found}
     assert {"topic string-methods", "module argparse", "module email.message", "module collections"} <= names
     assert sum(len(document.text) for document in found) > 1_000_000
     assert not any("test" in document.name.split(".") or "idle_test" in document.name for document in found)
 
 
-def test_nothing_from_installed_packages_is_found(found: list[Document]) -> None:
+def test_installed_packages_are_excluded(found: list[Document]) -> None:
     tops = {document.name.split()[1].split(".")[0] for document in found if document.name.startswith("module ")}
     assert tops <= sys.stdlib_module_names
 
 
-def test_no_subject_is_in_both_parts(found: list[Document]) -> None:
+def test_training_and_held_out_subjects_are_disjoint(found: list[Document]) -> None:
     held_out = {document.subject for document in found if python_text.is_held_out(document.subject)}
     training = {document.subject for document in found} - held_out
     modules = {document.name.split()[1].split(".")[0] for document in found if document.subject in held_out}
@@ -60,7 +60,7 @@ def test_no_subject_is_in_both_parts(found: list[Document]) -> None:
     assert not modules & {document.name.split()[1].split(".")[0] for document in found if document.subject in training}
 
 
-def test_no_long_paragraph_of_the_held_out_text_was_trained_on(found: list[Document]) -> None:
+def test_long_held_out_paragraphs_are_not_trained_on(found: list[Document]) -> None:
     parts: dict[bool, set[str]] = {True: set(), False: set()}
     for document in found:
         words = {" ".join(text.split()) for text in document.text.split("\n\n")}
@@ -69,14 +69,14 @@ def test_no_long_paragraph_of_the_held_out_text_was_trained_on(found: list[Docum
     assert not parts[True] & parts[False]
 
 
-def test_the_split_is_a_matter_of_names_alone() -> None:
+def test_split_depends_on_names_alone() -> None:
     assert python_text.is_held_out("topic string-methods")
     assert python_text.is_held_out("module argparse")
     assert not python_text.is_held_out("topic specialnames")
     assert not python_text.is_held_out("module typing")
 
 
-def test_sources_are_read_but_never_run(tmp_path: Path) -> None:
+def test_sources_are_never_executed(tmp_path: Path) -> None:
     (tmp_path / "json").mkdir()
     (tmp_path / "json" / "__init__.py").write_text(SOURCE)
     (tmp_path / "_pydecimal.py").write_text('"""Another."""')
@@ -98,7 +98,7 @@ def test_sources_are_read_but_never_run(tmp_path: Path) -> None:
     ]
 
 
-def test_whole_sources_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_complete_sources_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text('"""A module."""\n\n\nx = 1  # é\n', encoding="utf-8")
     (tmp_path / "textwrap.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")  # not what a model is to learn
 
@@ -108,7 +108,7 @@ def test_whole_sources_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(SECTIONS, max_size=4), max_size=4))
-def test_long_paragraphs_stand_once_and_short_ones_stay(documents: list[list[Section]]) -> None:
+def test_only_long_paragraphs_are_deduplicated(documents: list[list[Section]]) -> None:
     seen: set[str] = set()
     kept = [section for sections in documents for section in python_text._without_repetitions(sections, seen)]
 

@@ -42,11 +42,11 @@ def test_the_session_is_what_the_commands_print(minilm: Path, tmp_path: Path) ->
         assert sizes == pytest.approx(wanted_sizes, rel=0.005)
 
 
-def test_the_session_has_ten_lines() -> None:
+def test_session_has_ten_lines() -> None:
     assert len(session()) == 5
 
 
-def test_the_quickstart_has_the_commands_of_the_session() -> None:
+def test_quickstart_has_the_commands_of_the_session() -> None:
     steps = re.findall(r"^step (.*)$", (ROOT / "examples" / "quickstart.sh").read_text(encoding="utf-8"), re.M)
     printed = [command.removeprefix("intaglio ").removesuffix(" | tail -1") for command, _ in session()]
     assert [step.removesuffix(" --force") for step in steps[: len(printed)]] == printed
@@ -54,13 +54,13 @@ def test_the_quickstart_has_the_commands_of_the_session() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_results_have_one_number_a_cell() -> None:
+def test_result_cells_have_one_number() -> None:
     rows = re.findall(r"^\| .* \| .* \| (.*) \|$", (ROOT / "README.md").read_text().partition("## Results")[2], re.M)
     table = rows[: next(index for index, row in enumerate(rows) if "optimum" in row or "llama.cpp" in row)]
     numbers = [row for row in table if row not in ("Intaglio : peer", "---")]

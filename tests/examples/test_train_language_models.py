@@ -67,11 +67,11 @@ def stated(language_models: Path, label: str) -> list[float]:
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda data: data.decode("latin-1"))))
-def test_any_text_comes_back_from_the_shipped_tokenizer(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+def test_shipped_tokenizer_round_trips_any_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_every_byte_has_a_token_of_its_own(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_every_byte_has_a_token(tokenizer: PreTrainedTokenizerFast) -> None:
     pieces = tokenizer.get_vocab()
     assert set(ByteLevel.alphabet()) <= set(pieces)
     assert len(ByteLevel.alphabet()) == 256
@@ -80,7 +80,7 @@ def test_every_byte_has_a_token_of_its_own(tokenizer: PreTrainedTokenizerFast) -
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_three_steps_write_a_pair_that_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> None:
+def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> None:
     runs = [tmp_path / "one", tmp_path / "other"]
     figures = [
         train_language_models.train_pair("tests", PRESET, texts, run, steps=3, seed=seed, precision="float32")
@@ -98,7 +98,7 @@ def test_three_steps_write_a_pair_that_is_reproducible(texts: Texts, tmp_path: P
     assert f"{figures[0].large.perplexity:.2f}" in (runs[0] / "README.md").read_text()
 
 
-def test_another_seed_gives_other_weights(texts: Texts, tmp_path: Path) -> None:
+def test_weights_depend_on_the_seed(texts: Texts, tmp_path: Path) -> None:
     found = [
         train_language_models.train_pair("tests", PRESET, texts, tmp_path / str(seed), 1, None, seed, "float32")
         for seed in (0, 1)
@@ -106,7 +106,7 @@ def test_another_seed_gives_other_weights(texts: Texts, tmp_path: Path) -> None:
     assert found[0].large.perplexity_float32 != found[1].large.perplexity_float32
 
 
-def test_training_learns(texts: Texts) -> None:
+def test_training_lowers_the_loss(texts: Texts) -> None:
     tokenizer = language_model.byte_level_tokenizer(texts.training, 300, 16)
     tokens = language_model.stream(tokenizer, texts.training)
     torch.manual_seed(0)
@@ -122,13 +122,13 @@ def test_training_learns(texts: Texts) -> None:
     assert told[-1].loss < told[0].loss
 
 
-def test_minutes_end_the_training(texts: Texts, tmp_path: Path) -> None:
+def test_time_limit_ends_the_training(texts: Texts, tmp_path: Path) -> None:
     figures = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", minutes=1 / 60)
     assert figures.large.steps >= 1
     assert 0.85 <= figures.large.seconds < 10
 
 
-def test_the_text_files_are_the_tokens_that_were_judged(texts: Texts, tmp_path: Path) -> None:
+def test_text_files_hold_the_scored_tokens(texts: Texts, tmp_path: Path) -> None:
     figures = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", 1, None, 0, "float32")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "small")
     ids = tokenizer.backend_tokenizer.encode((tmp_path / "out" / "held_out.txt").read_text()).ids
@@ -140,7 +140,7 @@ def test_the_text_files_are_the_tokens_that_were_judged(texts: Texts, tmp_path: 
 
 @given(length=st.integers(2, 80))
 @settings(max_examples=15)
-def test_each_token_is_judged_once_after_at_least_half_a_context(length: int) -> None:
+def test_each_token_is_scored_once_after_at_least_half_a_context(length: int) -> None:
     """Against the definition, one token at a time."""
     torch.manual_seed(1)
     model = language_model.new_model(TINY, 50, 16, 0).eval()
@@ -154,7 +154,7 @@ def test_each_token_is_judged_once_after_at_least_half_a_context(length: int) ->
         assert choices[index - 1] == logits.argmax()
 
 
-def test_the_learning_rate_rises_then_falls_to_nothing() -> None:
+def test_learning_rate_warms_up_and_decays_to_zero() -> None:
     rates = [language_model.rate(part / 1000) for part in range(1001)]
     top = rates.index(max(rates))
     assert max(rates) == pytest.approx(1)
@@ -164,12 +164,12 @@ def test_the_learning_rate_rises_then_falls_to_nothing() -> None:
     assert rates[-1] == pytest.approx(0)
 
 
-def test_unigram_perplexity_of_even_tokens_is_their_number() -> None:
+def test_unigram_perplexity_of_uniform_tokens_is_the_vocabulary_size() -> None:
     tokens = np.arange(10).repeat(7)
     assert language_model.unigram_perplexity(tokens, tokens, 10) == pytest.approx(10)
 
 
-def test_the_command_prints_what_the_readme_states(
+def test_command_prints_the_numbers_of_the_readme(
     texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(train_language_models, "PRESETS", {"tests": PRESET})
@@ -185,14 +185,14 @@ def test_the_command_prints_what_the_readme_states(
     assert "--preset tests --steps 2 --seed 0" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_an_output_that_exists_is_refused_and_kept(texts: Texts, tmp_path: Path) -> None:
+def test_existing_output_is_refused_and_kept(texts: Texts, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(UsageError, match="exists"):
         train_language_models.train_pair("tests", PRESET, texts, tmp_path, steps=1)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_library_without_text_is_refused(tmp_path: Path) -> None:
+def test_library_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tokens of training text"):
         train_language_models.train_pair("tests", PRESET, Texts(("a",), ("b",)), tmp_path / "out", steps=1)
     assert not list(tmp_path.iterdir())
@@ -207,7 +207,7 @@ def test_a_library_without_text_is_refused(tmp_path: Path) -> None:
         (["--out", "missing/out"], "is not a directory"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_errors_print_one_line(
     arguments: list[str],
     said: str,
     tmp_path: Path,
@@ -225,19 +225,19 @@ def test_mistakes_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_shipped_pair_is_small(language_models: Path) -> None:
+def test_shipped_pair_is_small(language_models: Path) -> None:
     weights = [language_models / label / "model.safetensors" for label in ("small", "large")]
     assert sum(path.stat().st_size for path in weights) < 6_200_000
     assert all(value.dtype == torch.float16 for path in weights for value in load_file(path).values())
 
 
-def test_the_shipped_models_share_their_tokenizer(language_models: Path) -> None:
+def test_shipped_models_share_their_tokenizer(language_models: Path) -> None:
     files = [(language_models / label / "tokenizer.json").read_bytes() for label in ("small", "large")]
     assert files[0] == files[1]
 
 
 @pytest.mark.proof  # of files that change when they are trained again; that they write text is tested below
-def test_the_shipped_pair_has_the_perplexities_that_are_stated(
+def test_shipped_pair_has_the_stated_perplexities(
     language_models: Path, shipped: dict[str, GPT2LMHeadModel], held_out: Tokens
 ) -> None:
     found = {label: language_model.predictions(model, held_out) for label, model in shipped.items()}
@@ -252,7 +252,7 @@ def test_the_shipped_pair_has_the_perplexities_that_are_stated(
     assert 100 * alike == pytest.approx(float(said), abs=1)
 
 
-def test_the_shipped_held_out_text_was_not_trained_on(language_models: Path) -> None:
+def test_shipped_held_out_text_was_not_trained_on(language_models: Path) -> None:
     """Also on a Python whose own library differs from the one that was trained on."""
     parts = [
         {" ".join(text.split()) for text in (language_models / name).read_text(encoding="utf-8").split("\n\n")}
@@ -261,9 +261,7 @@ def test_the_shipped_held_out_text_was_not_trained_on(language_models: Path) -> 
     assert not {text for text in parts[0] & parts[1] if len(text) >= 2 * python_text.SHORT}
 
 
-def test_what_the_large_model_writes_is_text(
-    tokenizer: PreTrainedTokenizerFast, shipped: dict[str, GPT2LMHeadModel]
-) -> None:
+def test_target_model_generates_text(tokenizer: PreTrainedTokenizerFast, shipped: dict[str, GPT2LMHeadModel]) -> None:
     prompt = tokenizer("Return the number of", return_tensors="pt")
     written = shipped["large"].generate(**prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
     text = tokenizer.decode(written[0])

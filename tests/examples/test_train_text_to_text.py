@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from python_text import Document
 
 
-def test_words_come_without_punctuation_and_markup() -> None:
+def test_words_have_no_punctuation_and_markup() -> None:
     assert prose.words_of("Call `f(x)`; it's *not* a_b.") == "Call f x it s not a b"
 
 
-def test_paragraphs_are_prose_and_each_comes_once() -> None:
+def test_paragraphs_are_prose_without_duplicates() -> None:
     text = (
         "A sentence that is long enough to be taken, as it ends well.\n\n"
         "x = [1, 2, 3]; y = {4: 5}; z = (6, 7, 8); print(x, y, z).\n\n"
@@ -36,7 +36,7 @@ def test_paragraphs_are_prose_and_each_comes_once() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 120), min_size=1, max_size=6))
-def test_passages_are_runs_of_whole_sentences_within_the_bounds(lengths: list[int]) -> None:
+def test_passages_are_consecutive_sentences_within_the_bounds(lengths: list[int]) -> None:
     sentences = [f"{chr(65 + number)}{'x' * length}." for number, length in enumerate(lengths)]
     found = prose.passages(" ".join(sentences))
     assert all(prose.LEAST <= len(passage) <= prose.MOST for passage in found)
@@ -44,14 +44,14 @@ def test_passages_are_runs_of_whole_sentences_within_the_bounds(lengths: list[in
     assert set(found) == {run for run in runs if prose.LEAST <= len(run) <= prose.MOST}
 
 
-def test_a_seed_decides_which_passages_are_taken() -> None:
+def test_passages_depend_on_the_seed() -> None:
     texts = [f"Sentence {number} says something that is long enough. {'And more of it. ' * 4}" for number in range(20)]
     first, again, other = (list(prose.pairs(texts, seed)) for seed in (1, 1, 2))
     assert first == again != other
     assert all(pair.words == prose.words_of(pair.prose) for pair in first)
 
 
-def test_heads_begin_by_looking_at_neighbours_and_at_the_same_word_of_the_source() -> None:
+def test_heads_initially_attend_to_neighbours_and_the_same_source_word() -> None:
     torch.manual_seed(0)
     model = program.new_model(replace(program.SHAPES["small"], width=128, heads=2), 50).eval()
     model.set_attn_implementation("eager")
@@ -64,7 +64,7 @@ def test_heads_begin_by_looking_at_neighbours_and_at_the_same_word_of_the_source
     assert (found.cross_attentions[0][0].mean(0).argmax(-1) == torch.arange(12)).float().mean() > 0.9
 
 
-def test_a_pair_is_written_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_is_written_with_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [f"module m{number}" for number in range(60)]
     assert {python_text.is_held_out(subject) for subject in subjects} == {True, False}
     found = [
@@ -90,7 +90,7 @@ def test_a_pair_is_written_with_its_figures(tmp_path: Path, monkeypatch: pytest.
     assert f"| {figures.models['small'].parameters:,} |" in (tmp_path / "pair" / "README.md").read_text()
 
 
-def test_an_output_that_exists_is_refused(
+def test_existing_output_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train_text_to_text.py", "--out", str(tmp_path)])

@@ -55,18 +55,16 @@ def edit_config(source: Path, **changes: Any) -> None:
     (source / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-def test_a_folder_without_config(source: Path, refused: Callable[..., str]) -> None:
+def test_folder_without_config_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "config.json").unlink()
     assert "no config.json" in refused(source)
 
 
-def test_a_source_that_is_not_there(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_missing_source_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "not a directory" in refused(tmp_path / "nowhere")
 
 
-def test_an_unsupported_architecture_names_the_nearest_one_and_the_page(
-    source: Path, refused: Callable[..., str]
-) -> None:
+def test_unsupported_architecture_names_the_nearest_one_and_the_page(source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, model_type="bart", architectures=["BartForConditionalGeneration"])
     line = refused(source)
     assert "BartForConditionalGeneration is not supported" in line
@@ -78,13 +76,13 @@ def test_an_unsupported_architecture_names_the_nearest_one_and_the_page(
 
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 200, -1])
-def test_truncated_safetensors(kept: int, source: Path, refused: Callable[..., str]) -> None:
+def test_truncated_safetensors_are_refused(kept: int, source: Path, refused: Callable[..., str]) -> None:
     weights = source / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept])
     assert "truncated" in refused(source)
 
 
-def test_files_that_would_take_gigabytes_to_parse_are_refused(source: Path, refused: Callable[..., str]) -> None:
+def test_files_that_need_gigabytes_to_parse_are_refused(source: Path, refused: Callable[..., str]) -> None:
     weights, config = source / "model.safetensors", (source / "config.json").read_text()
     (source / "config.json").write_text(config + " " * (16 << 20))
     assert "config.json" in (line := refused(source)) and "expected at most 16777216" in line
@@ -99,17 +97,17 @@ def test_files_that_would_take_gigabytes_to_parse_are_refused(source: Path, refu
      b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}',
      b'{"a": {"dtype": "PICKLE", "shape": [], "data_offsets": [0, 4]}}'],
 )  # fmt: skip
-def test_damaged_safetensors(header: bytes, source: Path, refused: Callable[..., str]) -> None:
+def test_damaged_safetensors_are_refused(header: bytes, source: Path, refused: Callable[..., str]) -> None:
     (source / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8)
     assert "model.safetensors" in refused(source)
 
 
-def test_missing_weights_are_not_made_up(source: Path, refused: Callable[..., str]) -> None:
+def test_missing_weights_are_refused(source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, num_hidden_layers=3)
     assert "weights of BertModel are missing" in refused(source)
 
 
-def test_weights_of_another_shape(source: Path, refused: Callable[..., str]) -> None:
+def test_wrong_weight_shapes_are_refused(source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, intermediate_size=96)
     assert "BertModel" in refused(source)
 
@@ -118,7 +116,7 @@ def test_weights_of_another_shape(source: Path, refused: Callable[..., str]) -> 
     ("key", "value"),
     [("num_hidden_layers", 10**12), ("hidden_size", 10**12), ("max_position_embeddings", 10**9), ("vocab_size", 1e300)],
 )
-def test_numbers_that_no_weights_have_are_refused_at_once(
+def test_impossible_sizes_are_refused_immediately(
     key: str, value: float, source: Path, refused: Callable[..., str]
 ) -> None:
     edit_config(source, **{key: value})
@@ -135,14 +133,16 @@ def test_numbers_that_no_weights_have_are_refused_at_once(
      ("llama", "max_position_embeddings"), ("t5", "num_decoder_layers"), ("t5", "num_heads"),
      ("t5", "relative_attention_num_buckets")],
 )  # fmt: skip
-def test_so_are_those_of_every_family(family: str, key: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_impossible_sizes_are_refused_in_every_family(
+    family: str, key: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
     save = save_encoder_decoder if family == "t5" else save_decoder
     source = save(tmp_path / "source", family)
     edit_config(source, **{key: 10**12})
     assert f"config.json: {key} is {10**12}, expected at most" in refused(source)
 
 
-def test_a_pickled_checkpoint_is_refused_with_the_way_to_convert_it(source: Path, refused: Callable[..., str]) -> None:
+def test_pickled_checkpoint_is_refused_and_names_convert(source: Path, refused: Callable[..., str]) -> None:
     (source / "model.safetensors").unlink()
     (source / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
     line = refused(source)
@@ -150,47 +150,47 @@ def test_a_pickled_checkpoint_is_refused_with_the_way_to_convert_it(source: Path
     assert "pickle" in line
 
 
-def test_a_shard_outside_the_folder(source: Path, refused: Callable[..., str]) -> None:
+def test_shard_outside_the_folder_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "model.safetensors").rename(source.parent / "outside.safetensors")
     index = {"weight_map": {"embeddings.word_embeddings.weight": "../outside.safetensors"}}
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "stays inside" in refused(source)
 
 
-def test_a_wrong_dtype(source: Path, refused: Callable[..., str]) -> None:
+def test_unsupported_dtype_is_refused(source: Path, refused: Callable[..., str]) -> None:
     assert "'int3'" in refused(source, "--dtype", "int3")
 
 
-def test_pooling_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
+def test_unsupported_pooling_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "median"}))
     assert "Supported are: cls, max, mean" in refused(source)
 
 
-def test_a_module_that_is_not_supported(source: Path, refused: Callable[..., str]) -> None:
+def test_unsupported_module_is_refused(source: Path, refused: Callable[..., str]) -> None:
     modules = json.loads((source / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.CNN"
     (source / "modules.json").write_text(json.dumps(modules))
     assert "CNN" in refused(source)
 
 
-def test_a_config_that_is_no_json(source: Path, refused: Callable[..., str]) -> None:
+def test_invalid_json_config_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "config.json").write_text("{'model_type': 'bert'}")
     assert "not a JSON object" in refused(source)
 
 
-def test_a_tokenizer_that_is_none(source: Path, refused: Callable[..., str]) -> None:
+def test_invalid_tokenizer_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "tokenizer.json").write_text("{}")
     assert "not a readable tokenizer" in refused(source)
 
 
-def test_an_output_that_exists_needs_force(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+def test_existing_output_needs_force(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "out" / "bundle").mkdir(parents=True)
     (tmp_path / "out" / "bundle" / "bundle.json").write_text("{}")
     assert "--force" in refused(source)
     assert (tmp_path / "out" / "bundle" / "bundle.json").read_text() == "{}"
 
 
-def test_a_disk_that_is_full_at_the_end(
+def test_disk_full_at_the_end_prints_one_line(
     source: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fsync(descriptor: int) -> None:
@@ -220,17 +220,17 @@ def test_a_disk_that_is_full_at_the_end(
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
     ],
 )
-def test_a_configuration_that_makes_no_sense(key: str, value: Any, source: Path, refused: Callable[..., str]) -> None:
+def test_invalid_configuration_is_refused(key: str, value: Any, source: Path, refused: Callable[..., str]) -> None:
     edit_config(source, **{key: value})
     assert "bug in intaglio" not in refused(source)
 
 
-def test_a_checkpoint_without_a_tokenizer(source: Path, refused: Callable[..., str]) -> None:
+def test_checkpoint_without_a_tokenizer_is_refused(source: Path, refused: Callable[..., str]) -> None:
     (source / "tokenizer.json").unlink()
     assert "neither tokenizer.json nor a vocabulary" in refused(source)
 
 
-def test_a_tokenizer_without_words(source: Path, refused: Callable[..., str]) -> None:
+def test_empty_tokenizer_is_refused(source: Path, refused: Callable[..., str]) -> None:
     content = json.loads((source / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
     content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if token.startswith("[")}
@@ -239,7 +239,7 @@ def test_a_tokenizer_without_words(source: Path, refused: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize("fault", ["overlap", "trailing"])
-def test_safetensors_whose_data_do_not_fill_the_file(fault: str, source: Path, refused: Callable[..., str]) -> None:
+def test_safetensors_with_wrong_data_size_are_refused(fault: str, source: Path, refused: Callable[..., str]) -> None:
     path = source / "model.safetensors"
     data = path.read_bytes()
     if fault == "trailing":
@@ -255,7 +255,7 @@ def test_safetensors_whose_data_do_not_fill_the_file(fault: str, source: Path, r
     assert "the end of the previous tensor" in refused(source)
 
 
-def test_weights_that_are_not_numbers(source: Path, refused: Callable[..., str]) -> None:
+def test_non_numeric_weights_are_refused(source: Path, refused: Callable[..., str]) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(source / "model.safetensors")
@@ -264,13 +264,13 @@ def test_weights_that_are_not_numbers(source: Path, refused: Callable[..., str])
     assert "returns NaN or infinity" in refused(source)
 
 
-def test_an_output_inside_another_bundle(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+def test_output_inside_another_bundle_is_refused(source: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "bundle.json").write_text("{}")
     assert "is inside another bundle" in refused(source)
 
 
-def test_a_disk_that_is_full_in_the_middle_of_the_weights(source: Path, refused: Callable[..., str]) -> None:
+def test_disk_full_while_writing_weights_prints_one_line(source: Path, refused: Callable[..., str]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
     try:

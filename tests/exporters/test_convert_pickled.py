@@ -69,7 +69,7 @@ def source(bert: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_every_head_of_encoders_is_kept(architecture: str, make_checkpoint: Make, tmp_path: Path) -> None:
+def test_every_encoder_head_is_kept(architecture: str, make_checkpoint: Make, tmp_path: Path) -> None:
     folder = make_checkpoint(architecture, num_hidden_layers=1)
     weights = to_pickle(folder)
     result = convert(folder, tmp_path / "converted")
@@ -101,14 +101,14 @@ def test_the_dtype_is_kept(dtype: str, source: Path, tmp_path: Path) -> None:
     check_equal(tmp_path / "converted", weights)
 
 
-def test_files_of_old_torch_are_read(make_checkpoint: Make, tmp_path: Path) -> None:
+def test_files_of_old_torch_versions_are_read(make_checkpoint: Make, tmp_path: Path) -> None:
     folder = make_checkpoint("DistilBertForMaskedLM", num_hidden_layers=1)
     weights = to_pickle(folder, _use_new_zipfile_serialization=False)
     convert(folder, tmp_path / "converted")
     check_equal(tmp_path / "converted", weights)
 
 
-def test_a_pooler_that_was_not_saved_is_not_made_up(make_checkpoint: Make, tmp_path: Path) -> None:
+def test_missing_pooler_is_not_initialised(make_checkpoint: Make, tmp_path: Path) -> None:
     folder = make_checkpoint("RobertaModel", num_hidden_layers=1)
     weights = to_pickle(folder)
     import torch
@@ -119,9 +119,7 @@ def test_a_pooler_that_was_not_saved_is_not_made_up(make_checkpoint: Make, tmp_p
     check_equal(tmp_path / "converted", weights)
 
 
-def test_weights_without_a_place_are_named(
-    source: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_unused_weights_are_named(source: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]) -> None:
     import torch
 
     weights = torch.load(source / "pytorch_model.bin", weights_only=True)
@@ -133,7 +131,7 @@ def test_weights_without_a_place_are_named(
     assert f"Next: intaglio export {tmp_path / 'again'} -o BUNDLE" in out
 
 
-def test_a_head_is_not_lost_where_the_class_is_not_named(source: Path, tmp_path: Path) -> None:
+def test_head_is_kept_without_a_class_name(source: Path, tmp_path: Path) -> None:
     config = json.loads((source / "config.json").read_text())
     del config["architectures"]
     (source / "config.json").write_text(json.dumps(config))
@@ -143,7 +141,7 @@ def test_a_head_is_not_lost_where_the_class_is_not_named(source: Path, tmp_path:
 
 
 @pytest.mark.parametrize("change", ["missing", "shape"])
-def test_weights_that_are_missing_are_named(change: str, source: Path, tmp_path: Path) -> None:
+def test_missing_weights_are_named(change: str, source: Path, tmp_path: Path) -> None:
     import torch
 
     weights = torch.load(source / "pytorch_model.bin", weights_only=True)
@@ -166,7 +164,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("kind", ["torch", "plain", "damaged", "empty", "module", "list"])
-def test_pickles_that_are_more_than_tensors_are_refused_and_not_run(kind: str, source: Path, tmp_path: Path) -> None:
+def test_pickles_with_code_are_refused_and_not_executed(kind: str, source: Path, tmp_path: Path) -> None:
     import torch
 
     path, trace = source / "pytorch_model.bin", tmp_path / "trace"
@@ -188,7 +186,7 @@ def test_pickles_that_are_more_than_tensors_are_refused_and_not_run(kind: str, s
     assert not (tmp_path / "converted").exists()
 
 
-def test_nothing_to_convert_says_what_to_do(source: Path, tmp_path: Path) -> None:
+def test_folder_without_pickles_names_the_next_step(source: Path, tmp_path: Path) -> None:
     (source / "pytorch_model.bin").rename(source / "model.safetensors")
     with pytest.raises(SourceError, match=r"has model\.safetensors already: intaglio export"):
         convert(source, tmp_path / "converted")
@@ -199,7 +197,7 @@ def test_nothing_to_convert_says_what_to_do(source: Path, tmp_path: Path) -> Non
         convert(tmp_path / "nowhere" / "at" / "all", tmp_path / "converted")
 
 
-def test_the_file_stands_for_its_folder_and_an_output_is_kept(source: Path, tmp_path: Path) -> None:
+def test_file_selects_its_folder_and_existing_output_is_kept(source: Path, tmp_path: Path) -> None:
     convert(source / "pytorch_model.bin", tmp_path / "converted")
     with pytest.raises(UsageError, match="--force"):
         convert(source, tmp_path / "converted")

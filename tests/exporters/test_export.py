@@ -27,7 +27,7 @@ from intaglio.sentences import sentences
 HIDDEN, VOCABULARY = 32, 98  # of the checkpoints that conftest makes
 
 
-def test_the_real_model_agrees_with_pytorch_on_64_sentences(minilm_bundle: Path) -> None:
+def test_real_model_agrees_with_pytorch_on_64_sentences(minilm_bundle: Path) -> None:
     bundle = Bundle.open(minilm_bundle)
     module = load_module(bundle.manifest.source)
     with open_engine(minilm_bundle) as engine:
@@ -40,13 +40,13 @@ def test_the_real_model_agrees_with_pytorch_on_64_sentences(minilm_bundle: Path)
             assert cosines.min() >= 0.99999
 
 
-def test_the_real_model_knows_which_sentences_mean_the_same(minilm_bundle: Path) -> None:
+def test_real_model_ranks_paraphrases_first(minilm_bundle: Path) -> None:
     texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Stock markets fell on Monday."]
     cat, kitten, stocks = (np.array(result.embedding) for result in run(minilm_bundle, texts))
     assert cat @ kitten > 0.5 > 0.2 > cat @ stocks
 
 
-def test_the_graph_is_made_of_single_operators(minilm_bundle: Path) -> None:
+def test_graph_uses_fused_operators(minilm_bundle: Path) -> None:
     types = [node.op_type for node in load(minilm_bundle / "model.onnx").graph]
     assert {name: types.count(name) for name in ("Gelu", "LayerNormalization", "Softmax", "Erf", "ReduceMean")} == {
         "Gelu": 6,
@@ -57,7 +57,7 @@ def test_the_graph_is_made_of_single_operators(minilm_bundle: Path) -> None:
     }
 
 
-def test_the_manifest_says_what_the_graph_takes(minilm_bundle: Path) -> None:
+def test_manifest_lists_the_graph_inputs(minilm_bundle: Path) -> None:
     manifest = Bundle.open(minilm_bundle).manifest
     assert manifest.axes == {"batch": Axis(1, None), "sequence": Axis(1, 512)}
     assert [(spec.name, spec.shape) for spec in manifest.outputs] == [
@@ -75,7 +75,7 @@ def test_the_manifest_says_what_the_graph_takes(minilm_bundle: Path) -> None:
     assert manifest.truncation == 256
 
 
-def test_each_layer_names_the_value_that_its_module_returns(tiny_bundle: Path) -> None:
+def test_each_layer_names_the_output_of_its_module(tiny_bundle: Path) -> None:
     import torch
 
     bundle = Bundle.open(tiny_bundle)
@@ -151,7 +151,7 @@ def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_
     assert (tmp_path / "bundle" / "model.onnx").stat().st_size < (folder / "model.safetensors").stat().st_size + 40_000
 
 
-def test_half_precision_halves_the_weights_and_keeps_the_meaning(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_half_precision_halves_the_weights_and_keeps_the_embeddings(tiny_checkpoint: Path, tmp_path: Path) -> None:
     result = export(str(tiny_checkpoint), tmp_path / "half", dtype="float16")
     assert result.passed
     outputs = {spec.name: spec.dtype for spec in Bundle.open(tmp_path / "half").manifest.outputs}
@@ -162,7 +162,7 @@ def test_half_precision_halves_the_weights_and_keeps_the_meaning(tiny_checkpoint
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_checkpoint_in_half_precision_is_exported_in_single(
+def test_half_precision_checkpoint_is_exported_in_single_precision(
     dtype: str, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     import torch
@@ -175,7 +175,7 @@ def test_a_checkpoint_in_half_precision_is_exported_in_single(
     assert Bundle.open(tmp_path / "bundle").manifest.dtype == "float32"
 
 
-def test_a_checkpoint_in_several_files(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_sharded_checkpoint_is_exported(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     import transformers
 
     folder = make_checkpoint("DistilBertModel", num_hidden_layers=1)
@@ -201,9 +201,7 @@ POOLINGS = [
 
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_every_pooling_pools_the_tokens_and_not_the_padding(
-    pooling: dict[str, Any], make_checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_pooling_ignores_padding(pooling: dict[str, Any], make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertModel", sentence=dict(pooling), num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     feeds = Tokenizer.open(Bundle.open(tmp_path / "bundle")).feeds(["ab", "a much longer text, 1234"])
@@ -231,7 +229,7 @@ def source(tiny_bundle: Path, tiny_checkpoint: Path, tmp_path: Path) -> Source:
     return msgspec.structs.replace(Bundle.open(tiny_bundle).manifest.source, location=str(folder))
 
 
-def test_a_source_that_changed_is_not_compared_with(source: Source) -> None:
+def test_changed_source_is_refused_for_comparison(source: Source) -> None:
     load_module(source)
     weights = Path(source.location) / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -244,7 +242,7 @@ def test_a_source_that_changed_is_not_compared_with(source: Source) -> None:
         load_module(source)
 
 
-def test_no_hub_is_contacted_for_a_manifest_that_names_a_checkpoint(source: Source, monkeypatch: Any) -> None:
+def test_validation_never_contacts_the_hub(source: Source, monkeypatch: Any) -> None:
     """A bundle from elsewhere may name any; only `--against pytorch` asks for it."""
     connected: list[Any] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: connected.append(address) or [])
@@ -254,13 +252,13 @@ def test_no_hub_is_contacted_for_a_manifest_that_names_a_checkpoint(source: Sour
     assert not connected
 
 
-def test_a_source_whose_pooling_changed_is_not_compared_with(source: Source) -> None:
+def test_source_with_changed_pooling_is_refused_for_comparison(source: Source) -> None:
     (Path(source.location) / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
     with pytest.raises(SourceError, match=r"1_Pooling/config\.json: SHA-256"):
         load_module(source)
 
 
-def test_a_snapshot_of_the_hub_whose_files_are_links(one_layer_checkpoint: Path, tmp_path: Path) -> None:
+def test_hub_snapshot_of_links_is_exported(one_layer_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     snapshot = tmp_path / "snapshots" / "abc"
     for number, file in enumerate(path for path in one_layer_checkpoint.rglob("*") if path.is_file()):
@@ -271,7 +269,7 @@ def test_a_snapshot_of_the_hub_whose_files_are_links(one_layer_checkpoint: Path,
     assert export(str(snapshot), tmp_path / "bundle").passed
 
 
-def test_a_vocabulary_alone_becomes_a_tokenizer(one_layer_checkpoint: Path, tmp_path: Path) -> None:
+def test_vocabulary_file_becomes_a_tokenizer(one_layer_checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(one_layer_checkpoint, tmp_path / "source"))
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
@@ -281,7 +279,7 @@ def test_a_vocabulary_alone_becomes_a_tokenizer(one_layer_checkpoint: Path, tmp_
     assert feeds["input_ids"].tolist() == [[2, vocabulary["a"], vocabulary["##b"], vocabulary["c"], 3]]
 
 
-def test_a_graph_of_another_tool_is_taken_in(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_graph_of_another_tool_is_imported(tiny_bundle: Path, tmp_path: Path) -> None:
     result = export(str(tiny_bundle / "model.onnx"), tmp_path / "adopted")
     assert (result.passed, result.outputs) == (None, {})
     manifest = Bundle.open(tmp_path / "adopted").manifest
@@ -291,7 +289,7 @@ def test_a_graph_of_another_tool_is_taken_in(tiny_bundle: Path, tmp_path: Path) 
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_graph_whose_weights_lie_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_graph_with_weights_outside_its_folder_is_refused(tmp_path: Path) -> None:
     from intaglio.bundle import Draft
 
     weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")

@@ -58,7 +58,7 @@ def test_weights_beyond_float16_are_clamped_in_every_family(family: str, tmp_pat
     assert "numbers beyond ±65504, clamped to it" in result.notes[0]
 
 
-def test_weights_of_traced_encoders_are_clamped_too(
+def test_weights_of_traced_encoders_are_clamped(
     make_checkpoint: Callable[..., Path], tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
     checkpoint = make_checkpoint("RobertaForSequenceClassification", num_hidden_layers=1)
@@ -70,7 +70,7 @@ def test_weights_of_traced_encoders_are_clamped_too(
     check_finite(bundle)
 
 
-def test_ordinary_weights_need_no_note(tmp_path: Path) -> None:
+def test_weights_within_range_give_no_note(tmp_path: Path) -> None:
     checkpoint = save_decoder(tmp_path / "checkpoint", "gpt2")
     assert export(checkpoint, tmp_path / "bundle", check=False).notes == []
     result = export(checkpoint, tmp_path / "half", dtype="float16", check=False)
@@ -78,7 +78,7 @@ def test_ordinary_weights_need_no_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", ["float32", "float64", "bfloat16"])
-def test_cast_counts_each_weight_once_however_often_it_is_read(stored: str) -> None:
+def test_each_clamped_weight_is_counted_once(stored: str) -> None:
     rounding = Rounding()
     array = np.array([1, -1e30, 7e4, np.inf], ir.DataType[{"bfloat16": "BFLOAT16"}.get(stored, "FLOAT")].numpy())
     array = array.astype(np.float64) if stored == "float64" else array
@@ -93,7 +93,7 @@ def test_numbers_beyond_float32_are_refused_by_name() -> None:
         Rounding().cast(np.array([1e300]), "weight", ir.DataType.FLOAT)
 
 
-def test_the_notes_are_in_the_json(tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]) -> None:
+def test_json_contains_the_notes(tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]) -> None:
     checkpoint = save_decoder(tmp_path / "checkpoint", "llama")
     overflow(checkpoint)
     arguments: list[Any] = ["export", checkpoint, "-o", tmp_path / "bundle", "--dtype", "float16", "--no-check"]

@@ -51,14 +51,14 @@ def test_every_method_names_a_recipe_that_exists() -> None:
     "section",
     [None, {}, {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": False}],
 )
-def test_a_section_that_quantises_nothing_is_no_obstacle(section: object, tmp_path: Path) -> None:
+def test_empty_quantisation_section_is_accepted(section: object, tmp_path: Path) -> None:
     folder = write(
         tmp_path / "bert", {"config.json": {**BERT, "quantization_config": section}, "model.safetensors": WHOLE}
     )
     assert Checkpoint.open(str(folder)).weights == (folder / "model.safetensors",)
 
 
-def test_files_of_other_tools_beside_the_weights_are_no_obstacle(tmp_path: Path) -> None:
+def test_files_of_other_tools_are_ignored(tmp_path: Path) -> None:
     others = (
         "pytorch_model.bin",
         "tf_model.h5",
@@ -73,32 +73,32 @@ def test_files_of_other_tools_beside_the_weights_are_no_obstacle(tmp_path: Path)
     assert Checkpoint.open(str(folder)).weights == (folder / "model.safetensors",)
 
 
-def test_pointers_of_files_that_are_not_read_are_no_obstacle(tmp_path: Path) -> None:
+def test_lfs_pointers_of_unused_files_are_ignored(tmp_path: Path) -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     files = {"config.json": BERT, "model.safetensors": WHOLE, "tf_model.h5": pointer, "plot.png": pointer}
     Checkpoint.open(str(write(tmp_path / "bert", files)))
 
 
-def test_integers_that_are_no_weights_are_no_obstacle(tmp_path: Path) -> None:
+def test_integer_buffers_are_ignored(tmp_path: Path) -> None:
     weights = tensors(embeddings__position_ids="I64", weight="F16", mask="U8")
     Checkpoint.open(str(write(tmp_path / "bert", {"config.json": BERT, "model.safetensors": weights})))
 
 
-def test_adapter_in_a_folder_of_its_own_is_noted(tmp_path: Path) -> None:
+def test_adapter_in_a_subfolder_is_noted(tmp_path: Path) -> None:
     files = {"config.json": LLAMA, "model.safetensors": WHOLE, "other/adapter_config.json": {"peft_type": "LORA"}}
     folder = write(tmp_path / "llama", files)
     Checkpoint.open(str(folder))
     assert left_out(folder) == ["other/ has an adapter (LORA), which is left out"]
 
 
-def test_a_dangling_link_says_where_it_leads(tmp_path: Path) -> None:
+def test_dangling_link_names_its_target(tmp_path: Path) -> None:
     folder = write(tmp_path / "bert", {"config.json": BERT})
     (folder / "model.safetensors").symlink_to("../../blobs/abc")
     with pytest.raises(SourceError, match=r"model\.safetensors: a link to \.\./\.\./blobs/abc, which is missing"):
         Checkpoint.open(str(folder))
 
 
-def test_a_large_file_of_an_unknown_kind_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_large_unknown_file_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "model.unknown"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # sparse, and more than there is memory

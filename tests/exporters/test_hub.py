@@ -45,7 +45,7 @@ def shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
 
-def test_a_sharded_checkpoint_is_exported_by_id_by_path_and_offline(
+def test_sharded_checkpoint_is_exported_by_id_by_path_and_offline(
     hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = hub.models["org/model"] = save_decoder(tmp_path / "model", "llama")
@@ -62,7 +62,7 @@ def test_a_sharded_checkpoint_is_exported_by_id_by_path_and_offline(
     assert graphs[0] == graphs[1] == graphs[2]
 
 
-def test_a_shard_whose_name_leaves_the_folder_is_refused_in_a_cache_of_links(tmp_path: Path) -> None:
+def test_shard_outside_the_folder_is_refused_in_a_cache_of_links(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "../../blobs/secret"}}
     folder = write(tmp_path / "snapshots" / "abc", {"config.json": BERT, "model.safetensors.index.json": index})
     write(tmp_path / "blobs", {"secret": WHOLE})
@@ -70,7 +70,7 @@ def test_a_shard_whose_name_leaves_the_folder_is_refused_in_a_cache_of_links(tmp
         Checkpoint.open(str(folder))
 
 
-def test_tokenizer_models_are_downloaded_and_other_formats_are_not(hub: LocalHub, tmp_path: Path) -> None:
+def test_only_tokenizer_models_and_safetensors_are_downloaded(hub: LocalHub, tmp_path: Path) -> None:
     files = {"config.json": LLAMA, "model.safetensors": WHOLE, "tokenizer.model": b"x"}
     others = ("pytorch_model.bin", "tf_model.h5", "consolidated.safetensors", "original/x.safetensors", "onnx/m.onnx")
     hub.models["org/model"] = write(tmp_path / "model", files | dict.fromkeys(others, b"x"))
@@ -90,7 +90,7 @@ def test_tokenizer_models_are_downloaded_and_other_formats_are_not(hub: LocalHub
         ({"bert/config.json": BERT, "bert/model.safetensors": WHOLE}, "in a subfolder"),
     ],
 )
-def test_it_is_refused_before_its_weights_are_downloaded(
+def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
     files: dict[str, bytes], said: str, hub: LocalHub, tmp_path: Path
 ) -> None:
     hub.models["org/model"] = write(tmp_path / "model", files)
@@ -100,7 +100,7 @@ def test_it_is_refused_before_its_weights_are_downloaded(
     assert not any(name.endswith((".safetensors", ".bin", ".h5", ".gguf")) for name in hub.downloaded)
 
 
-def test_pickles_are_downloaded_for_convert_alone(hub: LocalHub, tmp_path: Path) -> None:
+def test_only_convert_downloads_pickles(hub: LocalHub, tmp_path: Path) -> None:
     files = {"config.json": LLAMA, "pytorch_model.bin": tensors(a="F32"), "tokenizer.json": "{}"}
     hub.models["org/model"] = write(tmp_path / "model", files)
     assert [path.name for path in open_pickled("org/model").weights] == ["pytorch_model.bin"]
@@ -118,7 +118,7 @@ def test_pickles_are_downloaded_for_convert_alone(hub: LocalHub, tmp_path: Path)
         ("org/model", "nope", "the hub has no revision 'nope' of it. Check --revision"),
     ],
 )
-def test_what_the_hub_refuses_is_one_sentence(
+def test_hub_error_is_one_sentence(
     location: str, revision: str | None, said: str, hub: LocalHub, tmp_path: Path
 ) -> None:
     hub.models["org/model"] = write(tmp_path / "model", {"config.json": BERT, "model.safetensors": WHOLE})
@@ -129,9 +129,7 @@ def test_what_the_hub_refuses_is_one_sentence(
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_a_hub_that_is_not_reached_is_one_sentence(
-    offline: bool, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_hub_is_one_sentence(offline: bool, hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
@@ -143,7 +141,7 @@ def test_a_hub_that_is_not_reached_is_one_sentence(
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "models/bert.onnx/x"])
-def test_a_path_that_is_not_there_is_not_looked_for_at_the_hub(name: str, hub: LocalHub) -> None:
+def test_missing_path_is_not_looked_up_on_the_hub(name: str, hub: LocalHub) -> None:
     with pytest.raises(SourceError, match="not a directory"):
         Checkpoint.open(name)
     assert hub.downloaded == []

@@ -32,7 +32,7 @@ def in_bfloat16(folder: Path) -> None:
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_model_with_streamed_weights_computes_the_same(
+def test_streamed_weights_give_the_same_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, stored: str
 ) -> None:
     folder = save_decoder(tmp_path / family, family)
@@ -52,7 +52,7 @@ def test_a_model_with_streamed_weights_computes_the_same(
     assert numbers == {len([each for each in checkpoint.tensors().values() if each.tensor.numel() > 250])}
 
 
-def test_t5_with_streamed_weights_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streamed_weights_of_t5_give_the_same_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = Checkpoint.open(str(save_encoder_decoder(tmp_path / "t5", "t5")))
     monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
     ids = torch.tensor([IDS])
@@ -70,7 +70,7 @@ def cut_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "WHOLE_UP_TO", 0)
 
 
-def test_a_decoder_cut_at_its_blocks_computes_the_same(
+def test_decoder_split_at_its_blocks_gives_the_same_outputs(
     cut_anyway: None, make_decoder: Callable[..., tuple[Path, Path]]
 ) -> None:
     bundle = Bundle.open(make_decoder("llama")[1])
@@ -85,7 +85,7 @@ def test_a_decoder_cut_at_its_blocks_computes_the_same(
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
 
-def test_an_encoder_decoder_cut_at_its_blocks_computes_the_same(
+def test_encoder_decoder_split_at_its_blocks_gives_the_same_outputs(
     cut_anyway: None, make_encoder_decoder: Callable[..., tuple[Path, Path]]
 ) -> None:
     bundle = Bundle.open(make_encoder_decoder("t5")[1])

@@ -29,7 +29,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "spiece.model", "sentencepiece.bpe.model"])
 @pytest.mark.parametrize(("content", "library"), [(SENTENCEPIECE, "sentencepiece"), (TIKTOKEN, "tiktoken")])
-def test_a_model_file_alone_names_the_library_of_its_content(
+def test_model_file_alone_names_the_required_library(
     name: str, content: bytes, library: str, llama: Path, tmp_path: Path
 ) -> None:
     if importlib.util.find_spec(library):
@@ -45,7 +45,7 @@ def test_a_model_file_alone_names_the_library_of_its_content(
     )
 
 
-def test_a_model_of_sentencepiece_is_read_as_its_class_reads_it_or_refused(llama: Path, tmp_path: Path) -> None:
+def test_sentencepiece_model_equals_its_class_or_is_refused(llama: Path, tmp_path: Path) -> None:
     if not importlib.util.find_spec("sentencepiece"):
         pytest.skip("sentencepiece is not installed")
     import sentencepiece
@@ -66,14 +66,14 @@ def test_a_model_of_sentencepiece_is_read_as_its_class_reads_it_or_refused(llama
         assert backend.encode(text, add_special_tokens=False).ids == expected.encode(text)
 
 
-def test_a_vocabulary_without_its_merges_is_refused(llama: Path, tmp_path: Path) -> None:
+def test_vocabulary_without_merges_is_refused(llama: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(llama, tmp_path / "source"))
     (source / "vocab.json").write_text('{"a": 0, "b": 1}')
     with pytest.raises(SourceError, match=r"vocab\.json lacks its merges\.txt"):
         export(source, tmp_path / "bundle", check=False)
 
 
-def test_the_tokenizer_above_a_folder_named_onnx_is_taken(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_tokenizer_above_an_onnx_folder_is_used(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "model" / "onnx").mkdir(parents=True)
     shutil.copy(tiny_bundle / "model.onnx", tmp_path / "model" / "onnx")
     shutil.copy(tiny_bundle / TOKENIZER, tmp_path / "model")
@@ -81,7 +81,7 @@ def test_the_tokenizer_above_a_folder_named_onnx_is_taken(tiny_bundle: Path, tmp
     assert Tokenizer.open(Bundle.open(tmp_path / "bundle")).feeds(["a"])["input_ids"].shape[0] == 1
 
 
-def test_options_that_cannot_be_followed_are_refused(tiny_bundle: Path, llama: Path, tmp_path: Path) -> None:
+def test_unsupported_tokenizer_options_are_refused(tiny_bundle: Path, llama: Path, tmp_path: Path) -> None:
     graph = tiny_bundle / "model.onnx"
     with pytest.raises(UsageError, match="--recipe float16"):
         export(graph, tmp_path / "bundle", dtype="float16")

@@ -18,7 +18,7 @@ def no_torch(tiny_bundle: Path, tiny_decoder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["tiny_bundle", "tiny_decoder"])
-def test_comparing_with_the_source_names_the_extra_and_what_does_without(
+def test_source_comparison_names_the_extra_and_an_alternative(
     name: str, intaglio: Run, no_torch: None, request: pytest.FixtureRequest
 ) -> None:
     code, out, err = intaglio("validate", request.getfixturevalue(name))
@@ -29,7 +29,7 @@ def test_comparing_with_the_source_names_the_extra_and_what_does_without(
     assert line.endswith("or compare without PyTorch: --against reference, or --against BUNDLE.")
 
 
-def test_comparing_with_the_reference_does_without(intaglio: Run, no_torch: None, tiny_bundle_copy: Path) -> None:
+def test_reference_comparison_needs_no_torch(intaglio: Run, no_torch: None, tiny_bundle_copy: Path) -> None:
     code, out, err = intaglio("validate", tiny_bundle_copy, "--against", "reference", "--samples", 4)
     assert (code, err) == (0, "")
     assert "Passed." in out

@@ -37,7 +37,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.sampled_from(["bos_token_id", "eos_token_id"]), json_values, st.booleans())
-def test_ends_are_token_ids_or_refused(gpt2: Path, key: str, value: Any, generation: bool) -> None:
+def test_eos_values_that_are_no_token_ids_are_refused(gpt2: Path, key: str, value: Any, generation: bool) -> None:
     named, config = ({key: value}, {}) if generation else ({}, {key: value})
     (gpt2 / "generation_config.json").write_text(json.dumps(named))
     checkpoint = Checkpoint(gpt2, gpt2, config, (), "local", "", None)
@@ -70,7 +70,7 @@ def opens_or_is_refused(source: Path, bundle: Path, file: str, key: str, value: 
 
 
 @pytest.mark.parametrize("value", [True, [True], "x", {}, [[1]], [1.0]], ids=repr)
-def test_a_wrong_eos_token_id_is_refused_in_each_file(value: Any, tmp_path: Path, gpt2: Path) -> None:
+def test_invalid_eos_token_id_is_refused_in_each_file(value: Any, tmp_path: Path, gpt2: Path) -> None:
     source = Path(shutil.copytree(gpt2, tmp_path / "source"))
     (source / "generation_config.json").write_text("{}")
     for file in ("config.json", "generation_config.json"):
@@ -82,7 +82,7 @@ SAVED = [*FAMILIES, "t5", "mt5", "conformer-ctc", "squeezeformer"]
 
 @pytest.mark.proof
 @pytest.mark.parametrize("family", SAVED)
-def test_every_key_takes_every_type_or_refuses_it(family: str, tmp_path: Path) -> None:
+def test_every_key_accepts_or_refuses_every_type(family: str, tmp_path: Path) -> None:
     if family in FAMILIES:
         source = save_decoder(tmp_path / "source", family)
     elif family.endswith("t5"):

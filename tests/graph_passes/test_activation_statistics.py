@@ -22,7 +22,7 @@ def largest(array: np.ndarray) -> float:
 
 
 @given(st.lists(arrays, min_size=1, max_size=5))
-def test_histogram_that_grew_equals_one_look_at_everything(pieces: list[np.ndarray]) -> None:
+def test_incremental_histogram_equals_the_histogram_of_all_values(pieces: list[np.ndarray]) -> None:
     grown, at_once = Histogram(BINS), Histogram(BINS)
     for piece in pieces:
         grown.add(piece, largest(piece))
@@ -33,7 +33,7 @@ def test_histogram_that_grew_equals_one_look_at_everything(pieces: list[np.ndarr
 
 
 @given(arrays)
-def test_every_number_is_between_the_edges_of_its_bin(array: np.ndarray) -> None:
+def test_every_value_is_within_the_edges_of_its_bin(array: np.ndarray) -> None:
     histogram = Histogram(BINS)
     histogram.add(array, largest(array))
     magnitudes = np.abs(array.astype(np.float64)).reshape(-1)
@@ -55,7 +55,7 @@ def test_leading_zeros_do_not_widen_the_range() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=st.data())
-def test_statistics_are_numpys(dtype: type, data: st.DataObject) -> None:
+def test_statistics_equal_numpy(dtype: type, data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 5))
     rows = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4))
     numbers = st.floats(-1e6, 1e6, width=32)
@@ -78,7 +78,7 @@ def test_statistics_are_numpys(dtype: type, data: st.DataObject) -> None:
     np.testing.assert_allclose(statistics.channel_mean, mean, rtol=1e-9, atol=1e-6)
 
 
-def test_last_axis_of_changing_length_is_no_channel() -> None:
+def test_last_axis_of_varying_length_has_no_channel_statistics() -> None:
     statistics = Statistics()
     statistics.add(np.ones((2, 3), np.float32), channels=False)
     statistics.add(np.ones((2, 5), np.float32), channels=False)
@@ -88,14 +88,14 @@ def test_last_axis_of_changing_length_is_no_channel() -> None:
 
 
 @pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
-def test_what_is_not_finite_is_refused_and_leaves_no_trace(bad: float, said: str) -> None:
+def test_non_finite_values_are_refused_without_side_effects(bad: float, said: str) -> None:
     statistics = Statistics()
     with pytest.raises(ValueError, match=said):
         statistics.add(np.array([1, bad, 2], np.float32), channels=True)
     assert statistics.count == statistics.histogram.counts.sum() == 0
 
 
-def test_largest_floats_do_not_overflow_the_bins() -> None:
+def test_largest_floats_do_not_overflow_the_histogram() -> None:
     histogram = Histogram(2048)
     top = np.finfo(np.float32).max
     histogram.add(np.array([top, -top, 1, 0], np.float32), float(top))

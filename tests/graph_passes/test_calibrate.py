@@ -87,7 +87,7 @@ def pack(model: ir.Model, path: Path) -> Path:
     return path
 
 
-def test_statistics_are_those_of_the_texts_run_one_by_one(tiny_bundle: Path, texts: Path) -> None:
+def test_batched_statistics_equal_those_of_single_texts(tiny_bundle: Path, texts: Path) -> None:
     """One by one there is no padding, so this holds only if all of it is left out of the padded batches."""
     model, found = observe(tiny_bundle, texts, batch=3)
     names = list(found)
@@ -114,7 +114,7 @@ def test_statistics_are_those_of_the_texts_run_one_by_one(tiny_bundle: Path, tex
 
 
 @pytest.mark.parametrize("method", ["absmax", "percentile", "mse", "entropy"])
-def test_batching_changes_nothing(tiny_bundle: Path, texts: Path, method: str) -> None:
+def test_batch_size_does_not_change_the_statistics(tiny_bundle: Path, texts: Path, method: str) -> None:
     _, alone = observe(tiny_bundle, texts, batch=1, method=method)
     _, together = observe(tiny_bundle, texts, batch=5, method=method)
     assert alone.keys() == together.keys()
@@ -126,7 +126,7 @@ def test_batching_changes_nothing(tiny_bundle: Path, texts: Path, method: str) -
             assert abs(threshold(seen, 8) - threshold(together[name], 8)) <= 2 * width, name
 
 
-def test_little_memory_takes_smaller_batches_and_several_runs(
+def test_low_memory_uses_smaller_batches_and_several_runs(
     tiny_bundle: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, plenty = observe(tiny_bundle, texts)
@@ -156,7 +156,7 @@ def test_little_memory_takes_smaller_batches_and_several_runs(
         np.testing.assert_allclose(seen.absmax, plenty[name].absmax, rtol=1e-4, atol=1e-6)
 
 
-def test_compress_writes_what_calibration_found(tiny_bundle: Path, texts: Path, recipe: Path, tmp_path: Path) -> None:
+def test_compress_stores_the_calibration_results(tiny_bundle: Path, texts: Path, recipe: Path, tmp_path: Path) -> None:
     done = compress(tiny_bundle, tmp_path / "out", recipe, calibration=texts)
     record = done.passes[-1]
     bundle = Bundle.open(tmp_path / "out")
@@ -179,7 +179,7 @@ def test_compress_writes_what_calibration_found(tiny_bundle: Path, texts: Path, 
     assert Bundle.open(tiny_bundle).manifest.calibration == Calibration()
 
 
-def test_bundles_made_before_there_was_calibration_are_read(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_bundles_without_calibration_data_are_read(tiny_bundle: Path, tmp_path: Path) -> None:
     text = (tiny_bundle / "bundle.json").read_text()
     assert '"calibration": {},' in text, "this is also what older bundles have"
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "old"))
@@ -187,18 +187,18 @@ def test_bundles_made_before_there_was_calibration_are_read(tiny_bundle: Path, t
     assert Bundle.open(copy).manifest.calibration.samples == 0
 
 
-def test_only_so_many_samples_are_read(tiny_bundle: Path, texts: Path) -> None:
+def test_samples_beyond_the_limit_are_not_read(tiny_bundle: Path, texts: Path) -> None:
     model, _ = observe(tiny_bundle, texts, samples=2)
     assert model.meta["calibration"].samples == 2
 
 
-def test_texts_beyond_the_models_length_are_cut(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_texts_beyond_the_maximum_length_are_truncated(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("a " * 1000)
     model, _ = observe(tiny_bundle, tmp_path / "long.txt")
     assert model.meta["calibration"].tokens == 256
 
 
-def test_arrays_calibrate_a_model_without_text(parse: Parse, tmp_path: Path) -> None:
+def test_arrays_calibrate_models_without_text_input(parse: Parse, tmp_path: Path) -> None:
     model = parse(
         "(float[N, 4] x) => (float[N, 4] y) { a = Mul(x, w) y = Relu(a) k = Exp(w) z = Add(y, k) }",
         {"w": np.array([1, 2, -3, 0], np.float32)},
@@ -216,9 +216,7 @@ def test_arrays_calibrate_a_model_without_text(parse: Parse, tmp_path: Path) -> 
     assert model.meta["calibration"].samples == 10
 
 
-def test_frames_of_sound_are_not_taken_for_samples(
-    parse: Parse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audio_frames_are_not_counted_as_samples(parse: Parse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """40,000 scores for each of 40,000 frames would be more than fits into memory; there are 400 frames."""
     model = parse(
         """(float[N, 1, samples] x) => (float[N, T, T] z) {
@@ -243,14 +241,14 @@ def test_frames_of_sound_are_not_taken_for_samples(
     assert [node.op_type for node in model.graph] == ["Conv", "Relu", "Transpose", "MatMul", "Exp"]
 
 
-def test_float16_graph_is_observed(parse: Parse, tmp_path: Path) -> None:
+def test_float16_graph_is_calibrated(parse: Parse, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.array([[1, -2.5]], np.float16))
     bundle = pack(parse("(float16[N, 2] x) => (float16[N, 2] y) { y = Neg(x) }"), tmp_path / "bundle")
     _, found = observe(bundle, tmp_path / "x.npz")
     assert found["y"].maximum == 2.5
 
 
-def test_statistics_stay_with_a_value_that_is_computed_anew(tiny_bundle: Path, texts: Path) -> None:
+def test_statistics_follow_a_replaced_value(tiny_bundle: Path, texts: Path) -> None:
     model, _ = observe(tiny_bundle, texts)
     gelu = next(node for node in model.graph if node.op_type == "Gelu").outputs[0]
     before = statistics_of(gelu)
@@ -260,7 +258,7 @@ def test_statistics_stay_with_a_value_that_is_computed_anew(tiny_bundle: Path, t
 
 
 @pytest.mark.parametrize(("bad", "said"), [("Log", "NaN"), ("Reciprocal", "infinite")])
-def test_activations_that_are_not_finite_are_named(parse: Parse, tmp_path: Path, bad: str, said: str) -> None:
+def test_non_finite_activations_are_named(parse: Parse, tmp_path: Path, bad: str, said: str) -> None:
     x = -np.ones((4, 2), np.float32) if bad == "Log" else np.zeros((4, 2), np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     model = parse(f"(float[N, 2] x) => (float[N, 2] y) {{ a = {bad}(x) y = Sin(a) }}")
@@ -283,7 +281,7 @@ def test_quantised_graph_is_refused(parse: Parse, tmp_path: Path, graph: str, do
         observe(pack(model, tmp_path / "bundle"), tmp_path / "x.npz")
 
 
-def test_bodies_and_unknown_dtypes_are_left_with_a_reason(parse: Parse, tmp_path: Path) -> None:
+def test_subgraphs_and_unknown_dtypes_are_skipped_with_a_reason(parse: Parse, tmp_path: Path) -> None:
     model = parse(
         """(float[N, 2] x, bool c) => (float[N, 2] y) {
             a = If (c) <then_branch = t () => (float[N, 2] u) { u = Neg(x) }, else_branch = e () => (float[N, 2] v)
@@ -320,7 +318,7 @@ def test_files_without_texts_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_few_tokens_are_told_of(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_few_calibration_tokens_give_a_warning(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("one text\n")
     (tmp_path / "many.txt").write_text("\n".join(["one text that is a little longer than the other one was"] * 128))
     bundle = Bundle.open(tiny_bundle)
@@ -332,7 +330,9 @@ def test_few_tokens_are_told_of(tiny_bundle: Path, tmp_path: Path) -> None:
     assert not any("tokens are few" in reason for reason in said[1])
 
 
-def test_text_needs_a_tokenizer_and_arrays_must_fit(parse: Parse, recipe: Path, texts: Path, tmp_path: Path) -> None:
+def test_texts_need_a_tokenizer_and_arrays_must_match_the_inputs(
+    parse: Parse, recipe: Path, texts: Path, tmp_path: Path
+) -> None:
     bundle = pack(parse("(float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"), tmp_path / "bundle")
     with pytest.raises(UsageError, match=r"no tokenizer, so it needs arrays\. Give them with --calibration FILE\.npz"):
         compress(bundle, tmp_path / "out", recipe, calibration=texts)
@@ -344,7 +344,7 @@ def test_text_needs_a_tokenizer_and_arrays_must_fit(parse: Parse, recipe: Path, 
         compress(bundle, tmp_path / "out", recipe, calibration=tmp_path / "bad.npz")
 
 
-def test_data_are_asked_for_where_needed_and_only_there(tiny_bundle: Path, recipe: Path, tmp_path: Path) -> None:
+def test_only_recipes_that_calibrate_require_data(tiny_bundle: Path, recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pass calibrate needs real text\. Give --calibration FILE"):
         compress(tiny_bundle, tmp_path / "out", recipe)
     with pytest.raises(UsageError, match="no pass of recipe canonical needs it"):
@@ -354,12 +354,12 @@ def test_data_are_asked_for_where_needed_and_only_there(tiny_bundle: Path, recip
 @pytest.mark.parametrize(
     "options", [{"percentile": 0}, {"percentile": 100.1}, {"bins": 1000}, {"bins": 0}, {"samples": 0}, {"batch": -1}]
 )
-def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(GraphError, match=f"calibrate: {next(iter(options))} .*: expected"):
         Calibrate(**options)
 
 
-def test_an_interrupted_calibration_leaves_no_files(
+def test_interrupted_calibration_leaves_no_files(
     tiny_bundle: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "temporary").mkdir()

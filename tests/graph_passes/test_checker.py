@@ -10,7 +10,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.checker import check
 
 
-def test_a_name_that_is_no_text_is_one_line(parse: Any) -> None:
+def test_non_utf8_name_prints_one_line(parse: Any) -> None:
     """A damaged file has names that are not UTF-8, which are read as bytes and cannot be written."""
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }")
     model.graph.inputs[0].name = b"attentio\xdf"  # type: ignore[assignment]  # as the library reads it

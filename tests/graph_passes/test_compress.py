@@ -73,7 +73,7 @@ def run(bundle: Path, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["one file", "external data"])
-def test_decomposed_export_becomes_single_operators_in_float16(exported: Path, tmp_path: Path, external: bool) -> None:
+def test_decomposed_export_is_fused_and_converted_to_float16(exported: Path, tmp_path: Path, external: bool) -> None:
     source = pack(
         load(exported),
         tmp_path / "source",
@@ -115,7 +115,7 @@ def test_decomposed_export_becomes_single_operators_in_float16(exported: Path, t
     assert json.loads(msgspec.json.encode(done))["passes"][0]["name"] == "raise_opset"
 
 
-def test_recipe_file_and_force_onto_itself(exported: Path, tmp_path: Path) -> None:
+def test_recipe_file_may_overwrite_its_bundle_with_force(exported: Path, tmp_path: Path) -> None:
     source = pack(load(exported), tmp_path / "source", external=True)
     before = run(source, X)
     recipe = tmp_path / "recipe.yaml"
@@ -140,7 +140,7 @@ def test_custom_operators_are_recorded_and_pass_the_checker(tmp_path: Path) -> N
     assert [record.reasons != [] for record in manifest.passes] == [True, True, True]
 
 
-def test_nothing_is_left_of_a_failure(tmp_path: Path, exported: Path) -> None:
+def test_failed_compression_leaves_no_files(tmp_path: Path, exported: Path) -> None:
     text = "(float[1, 1, 2, 2] x, float[4] s) => (float[1, 1, A, B] y) { y = Upsample(x, s) }"
     source = pack(ir.from_onnx_text(f'<ir_version: 6, opset_import: ["": 9]> g {text}'), tmp_path / "source")
     with pytest.raises(GraphError, match="opset 9"):
@@ -153,7 +153,7 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, exported: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_refusal_of_the_checker_is_one_line() -> None:
+def test_checker_error_prints_one_line() -> None:
     from intaglio.graph_passes.checker import check
 
     proto = onnx.parser.parse_model(
@@ -165,7 +165,7 @@ def test_refusal_of_the_checker_is_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_importing_the_stage_stays_light() -> None:
+def test_importing_the_stage_loads_no_heavy_library() -> None:
     heavy = {"torch", "onnxruntime", "onnxscript", "tensorrt", "tensorrt_rtx"}
     code = f"import sys, intaglio.graph_passes; print({heavy} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

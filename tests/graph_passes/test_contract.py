@@ -31,7 +31,7 @@ from intaglio.graph_passes.weights.rtn import Rtn
 RELU = "(float[2] x) => (float[2] y) { y = Relu(x) }"
 
 
-def test_no_pass_is_called_in_a_way_of_its_own() -> None:
+def test_every_pass_has_the_same_call_signature() -> None:
     assert {name for name, kind in PASSES.items() if not issubclass(kind, Pass)} == set()
     assert {name for name, kind in PASSES.items() if kind.__call__ is not Pass.__call__} == set()
 
@@ -49,11 +49,11 @@ def test_no_pass_is_called_in_a_way_of_its_own() -> None:
         ("mixed", {Need.CALIBRATION, Need.SENSITIVITY}),
     ],
 )
-def test_a_recipe_needs_what_its_passes_do(recipe: str, needs: set[Need]) -> None:
+def test_recipe_requirements_are_those_of_its_passes(recipe: str, needs: set[Need]) -> None:
     assert {need for each in load_recipe(recipe)[1] for need in each.needs} == needs
 
 
-def test_options_change_what_a_pass_needs() -> None:
+def test_options_change_the_requirements_of_a_pass() -> None:
     assert Lut(compensate=False).needs == Mixed(compensate=False).needs == {Need.SENSITIVITY}
     assert Lut(unweighted=True).needs == {Need.CALIBRATION}
     assert Lut(unweighted=True, compensate=False).needs == frozenset()
@@ -72,14 +72,14 @@ class Greedy(Pass):
         return model, Counts()
 
 
-def test_a_pass_without_what_it_needs_is_refused_before_it_touches_the_graph(parse: Callable[..., ir.Model]) -> None:
+def test_missing_requirement_is_refused_before_the_graph_changes(parse: Callable[..., ir.Model]) -> None:
     with pytest.raises(GraphError, match=r"^gptq: has no calibration text\. Give --calibration FILE"):
         Gptq()(parse(RELU))
     with pytest.raises(GraphError, match=r"^lut: has no sensitivities\. Give a file"):
         Lut(compensate=False)(parse(RELU), PassInputs())
 
 
-def test_a_pass_that_takes_what_it_does_not_state_is_told(parse: Callable[..., ir.Model]) -> None:
+def test_undeclared_requirement_is_reported(parse: Callable[..., ir.Model]) -> None:
     with pytest.raises(GraphError, match=r"used calibration without declaring it\. Add Need\.CALIBRATION"):
         Greedy()(parse(RELU))
 
@@ -93,7 +93,7 @@ def test_a_pass_that_takes_what_it_does_not_state_is_told(parse: Callable[..., i
     ],
 )
 @pytest.mark.parametrize("kind", [Rtn, Gptq, Awq])
-def test_options_that_passes_share_are_checked_in_each(kind: type[Pass], make: Callable[..., Any], said: str) -> None:
+def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callable[..., Any], said: str) -> None:
     with pytest.raises(GraphError) as raised:
         make(kind)
     assert str(raised.value) == f"{kind.name}: {said}"
@@ -112,13 +112,13 @@ def test_options_that_passes_share_are_checked_in_each(kind: type[Pass], make: C
         (lambda: PruneRows(fraction=-1), "prune_rows: fraction -1: expected 0 to below 1, such as 0.5."),
     ],
 )
-def test_options_out_of_range_are_refused_when_a_pass_is_made(make: Callable[[], Pass], said: str) -> None:
+def test_options_out_of_range_are_refused_at_construction(make: Callable[[], Pass], said: str) -> None:
     with pytest.raises(GraphError) as raised:
         make()
     assert str(raised.value).startswith(said)
 
 
-def test_there_is_one_compress(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_compress_is_one_function(tiny_bundle: Path, tmp_path: Path) -> None:
     from intaglio import compression, graph_passes
 
     assert intaglio.compress is graph_passes.compress is compression.compress is compress
@@ -137,7 +137,7 @@ def test_sensitivities_need_text_or_a_file(tiny_decoder: Path, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "recipe.yaml", "text"]
 
 
-def test_the_pass_that_the_documentation_shows_works(parse: Callable[..., ir.Model]) -> None:
+def test_documented_pass_works(parse: Callable[..., ir.Model]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     start = page.index("       @dataclass(frozen=True)\n       class DropIdentities(Pass):")
     code = textwrap.dedent(page[start : page.index("\n2. One row", start)])

@@ -28,7 +28,7 @@ def dtypes(model: ir.Model) -> dict[str, str]:
 
 @settings(max_examples=200)
 @given(hnp.arrays(np.float32, st.integers(1, 8), elements=st.floats(width=32)))
-def test_conversion_makes_nothing_infinite_and_nothing_zero(array: Any) -> None:
+def test_conversion_introduces_no_infinities_and_no_zeros(array: Any) -> None:
     with np.errstate(over="raise", invalid="raise"):
         half = convert(array)
     finite = np.isfinite(array)
@@ -40,7 +40,7 @@ def test_conversion_makes_nothing_infinite_and_nothing_zero(array: Any) -> None:
     np.testing.assert_allclose(half[ordinary], array[ordinary], rtol=2**-11)
 
 
-def test_whole_graph_becomes_float16(parse: Any, compute: Any, operators: Any) -> None:
+def test_complete_graph_becomes_float16(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[N, 4] x, int64[N] ids) => (float[N, 4] y, int64[N] out) {
         c = Constant <value_float = 0.5> ()  l = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
         t = Constant <value = float[1] {0.25}> ()
@@ -60,7 +60,7 @@ def test_whole_graph_becomes_float16(parse: Any, compute: Any, operators: Any) -
     np.testing.assert_allclose(result[0], expected[0], rtol=1e-2, atol=1e-2)
 
 
-def test_numbers_out_of_range_are_clamped_and_counted(parse: Any) -> None:
+def test_values_out_of_range_are_clamped_and_counted(parse: Any) -> None:
     weights = {
         "mask": np.array([np.finfo(np.float32).min, 1e5, -np.inf, 1], np.float32),
         "eps": np.array(1e-12, np.float32),
@@ -77,7 +77,7 @@ def test_numbers_out_of_range_are_clamped_and_counted(parse: Any) -> None:
     assert eps is not None and eps.numpy() > 0
 
 
-def test_keep_by_type_casts_around_it_and_not_between(parse: Any, compute: Any, operators: Any) -> None:
+def test_keep_by_type_casts_only_at_the_borders_of_a_region(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[N, 4] x) => (float[N, 4] y) {
         a = MatMul(x, w)  s = Softmax(a)  l = Log(s)  y = Mul(l, w2)
     }"""
@@ -90,7 +90,7 @@ def test_keep_by_type_casts_around_it_and_not_between(parse: Any, compute: Any, 
     np.testing.assert_allclose(compute(model, x=X.astype(np.float16))[0], expected[0], rtol=3e-2, atol=3e-2)
 
 
-def test_keep_by_name_leaves_weights_that_only_it_uses(parse: Any, compute: Any) -> None:
+def test_keep_by_name_keeps_weights_without_other_consumers(parse: Any, compute: Any) -> None:
     text = "(float[N, 4] x) => (float[N, 4] y) { [first] a = MatMul(x, w) [second] y = MatMul(a, v) }"
     model = parse(text, {"w": W, "v": W.T.copy()})
     model, counts = Float16(keep=("second", "thrid"))(model)
@@ -116,7 +116,7 @@ def test_angles_of_thousands_of_radians_stay_exact(parse: Any, compute: Any) -> 
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_keep_io_casts_at_the_borders(parse: Any, compute: Any) -> None:
+def test_keep_io_casts_at_inputs_and_outputs(parse: Any, compute: Any) -> None:
     text = """(float[N, 4] x, float[N, 4] z) => (float[N, 4] y, float[N, 4] a) {
         a = MatMul(x, w)  b = Add(a, z)  y = Relu(b)
     }"""
@@ -131,7 +131,7 @@ def test_keep_io_casts_at_the_borders(parse: Any, compute: Any) -> None:
         np.testing.assert_allclose(result, wanted, rtol=1e-2, atol=1e-2)
 
 
-def test_keep_io_with_a_float32_operator_at_the_border_rounds_nothing(parse: Any, compute: Any) -> None:
+def test_keep_io_beside_a_float32_operator_rounds_no_value(parse: Any, compute: Any) -> None:
     model = parse("(float[N, 4] x) => (float[N, 4] y) { y = Softmax(x) }")
     model, counts = Float16(keep_io=True, keep=("Softmax",))(model)
     assert [node.op_type for node in model.graph] == ["Softmax"]
@@ -140,7 +140,7 @@ def test_keep_io_with_a_float32_operator_at_the_border_rounds_nothing(parse: Any
     assert compute(model, x=X)[0].dtype == np.float32
 
 
-def test_input_that_is_given_out_as_it_came(parse: Any, compute: Any) -> None:
+def test_input_that_is_an_output_is_unchanged(parse: Any, compute: Any) -> None:
     text = "(float[N, 4] x) => (float[N, 4] x, float[N, 4] y) { y = Relu(x) }"
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["": 23]> agraph {text}')
     model, _ = Float16(keep_io=True)(model)
@@ -158,7 +158,7 @@ FLOAT32_ONLY = {
 
 
 @pytest.mark.parametrize("op_type", FLOAT32_ONLY)
-def test_what_has_no_float16_form_stays_between_casts(parse: Any, compute: Any, op_type: str) -> None:
+def test_operators_without_float16_stay_in_float32_between_casts(parse: Any, compute: Any, op_type: str) -> None:
     weights = {"scales": np.array([1, 1, 2, 2], np.float32)} if op_type == "Resize" else {}
     model = parse(FLOAT32_ONLY[op_type], weights)
     feeds = {
@@ -179,7 +179,7 @@ def test_what_has_no_float16_form_stays_between_casts(parse: Any, compute: Any, 
         np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=1e-2)
 
 
-def test_dtype_attributes_and_their_defaults_follow(parse: Any, compute: Any) -> None:
+def test_dtype_attributes_and_defaults_are_converted(parse: Any, compute: Any) -> None:
     text = """(float[2, 4] x) => (float[2, 4] y) {
         a = RandomNormal <shape = [2, 4]> ()  b = RandomUniform <dtype = 1, shape = [2, 4]> ()
         h = HannWindow(four)  e = EyeLike <dtype = 1> (x)
@@ -190,7 +190,7 @@ def test_dtype_attributes_and_their_defaults_follow(parse: Any, compute: Any) ->
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
-def test_bodies_of_loops_and_branches_become_float16(parse: Any, compute: Any) -> None:
+def test_subgraphs_of_loops_and_branches_become_float16(parse: Any, compute: Any) -> None:
     text = """(float[2, 4] x, int64 n, bool c) => (float[2, 4] y) {
         l = Loop (n, , x) <body = step (int64 i, bool go, float[2, 4] a) => (bool d, float[2, 4] b) {
             d = Identity(go)  h = Constant <value_float = 0.5> ()  s = Softmax(a)  m = Mul(s, h)  b = Add(m, w)
@@ -238,12 +238,12 @@ def test_unknown_dtype_at_another_domain_is_refused_in_one_line(parse: Any) -> N
     assert "\n" not in str(error.value)
 
 
-def test_nothing_in_float32_says_so(parse: Any) -> None:
+def test_graph_without_float32_is_reported(parse: Any) -> None:
     _, counts = Float16()(parse("(int64[2] x) => (int64[2] y) { y = Neg(x) }"))
     assert (counts.rewritten, counts.reasons) == ({}, ["no float32 value in the graph"])
 
 
-def test_large_weights_are_converted_when_written_not_before(parse: Any) -> None:
+def test_large_weights_are_converted_only_while_writing(parse: Any) -> None:
     model = parse("(float[N, 64] x) => (float[N, 64] y) { y = MatMul(x, w) }", {"w": np.eye(64, dtype=np.float32)})
     model, _ = Float16()(model)
     tensor = model.graph.initializers["w"].const_value

@@ -29,7 +29,7 @@ def compare(compute: Any, model: Any, expected: Any, x: Any = X) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_depthwise_convolution_takes_the_normalisation_behind_it(
+def test_normalisation_after_a_depthwise_convolution_is_folded(
     parse: Any, compute: Any, operators: Any, bias: bool
 ) -> None:
     text = f"""(float[A, 4, T] x) => (float[A, 4, T] y) {{
@@ -46,7 +46,7 @@ def test_depthwise_convolution_takes_the_normalisation_behind_it(
     compare(compute, model, expected)
 
 
-def test_epsilon_by_default_is_the_standard_s(parse: Any, compute: Any) -> None:
+def test_default_epsilon_is_that_of_the_standard(parse: Any, compute: Any) -> None:
     text = f"(float[A, 4, T] x) => (float[A, 4, T] y) {{ c = Conv <group = 4> (x, w) y = {NORM} }}"
     model = parse(text.replace("<epsilon = 0.001> ", ""), {"w": W[..., :1], **STATISTICS})
     expected = compute(model, x=X)
@@ -55,7 +55,7 @@ def test_epsilon_by_default_is_the_standard_s(parse: Any, compute: Any) -> None:
     compare(compute, model, expected)
 
 
-def test_gemm_takes_it_and_a_matmul_of_three_axes_does_not(parse: Any, compute: Any, operators: Any) -> None:
+def test_normalisation_is_folded_into_gemm_but_not_into_3d_matmul(parse: Any, compute: Any, operators: Any) -> None:
     flat = "(float[A, 3] x) => (float[A, 4] y) { c = Gemm(x, w, b) y = BatchNormalization(c, scale, shift, mean, var) }"
     x = RANDOM.standard_normal((5, 3)).astype(np.float32)
     w, b = RANDOM.standard_normal((3, 4)).astype(np.float32), np.ones(4, np.float32)
@@ -70,7 +70,7 @@ def test_gemm_takes_it_and_a_matmul_of_three_axes_does_not(parse: Any, compute: 
     assert "it follows MatMul, not a Conv or Gemm with constants" in counts.reasons[0]
 
 
-def test_convolutions_that_share_a_weight_each_take_their_own(parse: Any, compute: Any) -> None:
+def test_convolutions_that_share_a_weight_get_separate_weights(parse: Any, compute: Any) -> None:
     text = """(float[A, 4, T] x) => (float[A, 4, T] y, float[A, 4, T] z) {
         c = Conv <group = 4, pads = [1, 1]> (x, w)  d = Conv <group = 4, pads = [1, 1]> (x, w)
         y = BatchNormalization(c, scale, shift, mean, var)  z = BatchNormalization(d, shift, scale, mean, var)
@@ -119,7 +119,7 @@ def test_convolutions_that_share_a_weight_each_take_their_own(parse: Any, comput
         ),
     ],
 )
-def test_what_is_left_has_a_reason(parse: Any, operators: Any, text: str, changed: Any, reason: str) -> None:
+def test_skipped_nodes_have_a_reason(parse: Any, operators: Any, text: str, changed: Any, reason: str) -> None:
     weights = {"w": W[..., :1], **STATISTICS} | changed
     used = {name: array for name, array in weights.items() if array is not None and (name != "w" or "Conv" in text)}
     model = parse(text, used)
@@ -132,7 +132,7 @@ def test_what_is_left_has_a_reason(parse: Any, operators: Any, text: str, change
 
 @settings(max_examples=25, deadline=None)
 @given(groups=st.integers(1, 3), inputs=st.integers(1, 3), outputs=st.integers(1, 3), seed=st.integers(0, 99))
-def test_images_and_groups_of_any_size(
+def test_images_and_groups_of_any_size_are_folded(
     parse: Any, compute: Any, operators: Any, groups: int, inputs: int, outputs: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)

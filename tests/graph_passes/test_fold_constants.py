@@ -27,7 +27,7 @@ def test_chains_of_constants_become_one_initializer(parse: Any, compute: Any, op
     np.testing.assert_allclose(compute(model, x=x)[0], expected[0], rtol=1e-6)
 
 
-def test_shapes_that_are_stated_fold_and_open_ones_stay(parse: Any, compute: Any, operators: Any) -> None:
+def test_static_shapes_fold_and_dynamic_ones_stay(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[2, 3] x, float[N, 3] z) => (int64[2] a, int64[2] b, int64 c, int64[1] d) {
         a = Shape(x)  b = Shape(z)  c = Size(x)  d = Shape <start = 1> (z)
     }"""
@@ -43,7 +43,7 @@ def test_shapes_that_are_stated_fold_and_open_ones_stay(parse: Any, compute: Any
         assert result.dtype == wanted.dtype
 
 
-def test_folded_shape_lets_the_next_shape_be_known(parse: Any, operators: Any) -> None:
+def test_folding_a_shape_makes_the_next_shape_static(parse: Any, operators: Any) -> None:
     text = """(float[2, 6] x) => (int64[K] y) {
         s = Shape(x)  first = Gather(s, zero)  target = Concat <axis = 0> (first, rest)
         r = Reshape(x, target)  y = Shape(r)
@@ -54,7 +54,7 @@ def test_folded_shape_lets_the_next_shape_be_known(parse: Any, operators: Any) -
     assert model.graph[0].attributes["value"].as_tensor().numpy().tolist() == [2, 3, 2]
 
 
-def test_identities_go_except_at_the_graph_s_output(parse: Any, compute: Any, operators: Any) -> None:
+def test_identities_are_removed_except_at_graph_outputs(parse: Any, compute: Any, operators: Any) -> None:
     text = "(float[2] x) => (float[2] y, float[2] z) { a = Identity(x) b = Identity(a) y = Relu(b) z = Identity(b) }"
     model, counts = FoldConstants()(parse(text))
     assert counts.rewritten == {"identities": 2}
@@ -72,14 +72,14 @@ def test_identities_go_except_at_the_graph_s_output(parse: Any, compute: Any, op
         "i = Constant <value_floats = [0.5]> () q = QuantizeLinear(w, i) a = DequantizeLinear(q, i)",
     ],
 )
-def test_random_numbers_and_quantisation_stay(parse: Any, operators: Any, node: str) -> None:
+def test_random_and_quantisation_nodes_stay(parse: Any, operators: Any, node: str) -> None:
     model = parse(f"(float[3, 4] x) => (float[3, 4] y) {{ {node} y = Add(x, a) }}", {"w": W / 12})
     before = operators(model)
     model, _ = FoldConstants()(model)
     assert operators(model) == before
 
 
-def test_growth_beyond_the_limit_stays_with_a_reason(parse: Any, operators: Any) -> None:
+def test_growth_beyond_the_limit_is_skipped_with_a_reason(parse: Any, operators: Any) -> None:
     text = "(float[N] x) => (float[100, 100] y) { y = ConstantOfShape(s) }"
     model = parse(text, {"s": np.array([100, 100])})
     model, counts = FoldConstants(max_bytes=1000)(model)
@@ -89,14 +89,14 @@ def test_growth_beyond_the_limit_stays_with_a_reason(parse: Any, operators: Any)
     assert counts.rewritten == {"constants": 1}
 
 
-def test_impossibly_large_results_are_not_even_computed(parse: Any, operators: Any) -> None:
+def test_oversized_results_are_not_computed(parse: Any, operators: Any) -> None:
     model = parse("(float[N] x) => (float[A, B] y) { y = ConstantOfShape(s) }", {"s": np.array([1 << 20, 1 << 20])})
     model, counts = FoldConstants()(model)
     assert operators(model) == ["ConstantOfShape"]
     assert "would grow by" in counts.reasons[0]
 
 
-def test_replacing_something_as_large_is_no_growth(parse: Any, operators: Any) -> None:
+def test_replacing_a_tensor_of_equal_size_is_not_growth(parse: Any, operators: Any) -> None:
     model = parse("(float[N, 4] x) => (float[N, 3] y) { t = Transpose(w) y = MatMul(x, t) }", {"w": W})
     model, counts = FoldConstants(max_bytes=0)(model)
     assert counts.rewritten == {"constants": 1}
@@ -107,7 +107,7 @@ def test_replacing_something_as_large_is_no_growth(parse: Any, operators: Any) -
     assert operators(model) == ["MatMul", "MatMul", "Transpose"]
 
 
-def test_nodes_of_other_domains_stay_with_a_reason(parse: Any, operators: Any) -> None:
+def test_nodes_of_other_domains_are_skipped_with_a_reason(parse: Any, operators: Any) -> None:
     text = "(float[3, 4] x) => (float[3, 4] y) { a = intaglio.Odd(w) y = Add(x, a) }"
     model, counts = FoldConstants()(parse(text, {"w": W}, domains=', "intaglio": 1'))
     assert operators(model) == ["Add", "Odd"]
@@ -128,7 +128,7 @@ def test_constants_inside_a_loop_fold(parse: Any, compute: Any) -> None:
     np.testing.assert_allclose(compute(model, **feeds)[0], expected[0], rtol=1e-6)
 
 
-def test_what_only_an_unused_branch_used_goes_too(parse: Any, operators: Any) -> None:
+def test_values_used_only_by_a_removed_branch_are_removed(parse: Any, operators: Any) -> None:
     text = """(float[3, 4] x, bool c) => (float[3, 4] y) {
         e = Exp(x)
         unused = If (c) <
@@ -143,20 +143,20 @@ def test_what_only_an_unused_branch_used_goes_too(parse: Any, operators: Any) ->
     assert not model.graph.initializers
 
 
-def test_division_by_zero_in_a_constant_warns_nobody(parse: Any, compute: Any) -> None:
+def test_division_by_zero_in_a_constant_gives_no_warning(parse: Any, compute: Any) -> None:
     model = parse("(float[3, 4] x) => (float[3, 4] y) { l = Log(w) y = Add(x, l) }", {"w": W})
     model, counts = FoldConstants()(model)
     assert counts.rewritten == {"constants": 1}
     assert compute(model, x=W)[0][0, 0] == -np.inf
 
 
-def test_nothing_to_fold_says_so(parse: Any) -> None:
+def test_graph_without_constants_is_reported(parse: Any) -> None:
     _, counts = FoldConstants()(parse("(float[2] x) => (float[2] y) { y = Relu(x) }"))
     assert counts.rewritten == {}
     assert len(counts.reasons) == 1
 
 
-def test_a_tied_head_stays_tied(parse: Any, operators: Any) -> None:
+def test_tied_head_stays_tied(parse: Any, operators: Any) -> None:
     body = (
         "(int64[2] ids) => (float[2, 3] y) { x = Gather(w, ids)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }"
     )

@@ -34,9 +34,7 @@ def folded(parse: Any, compute: Any, text: str, used: str, x: Any = X, more: Any
     return model, counts
 
 
-def test_scale_that_a_residual_goes_around_is_folded_into_every_layer_behind_it(
-    parse: Any, compute: Any, operators: Any
-) -> None:
+def test_scale_inside_a_residual_is_folded_into_all_following_layers(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[A, T, 3] x) => (float[A, T, 4] y, float[A, T, 3] r) {
         n = LayerNormalization <axis = -1> (x, g, e)
         m = Mul(g, n)  a = Add(m, e)
@@ -51,14 +49,16 @@ def test_scale_that_a_residual_goes_around_is_folded_into_every_layer_behind_it(
 
 
 @pytest.mark.parametrize(("written", "kept"), [("Mul(x, g)", GAMMA), ("Div(x, g)", 1 / GAMMA)])
-def test_products_and_quotients_are_scales(parse: Any, compute: Any, operators: Any, written: str, kept: Any) -> None:
+def test_multiplications_and_divisions_are_scales(
+    parse: Any, compute: Any, operators: Any, written: str, kept: Any
+) -> None:
     text = f"(float[A, T, 3] x) => (float[A, T, 4] y) {{ a = {written}  y = MatMul(a, w) }}"
     model, counts = folded(parse, compute, text, "g w")
     assert (counts.rewritten, operators(model)) == ({"scales": 1}, ["MatMul"])
     np.testing.assert_allclose(model.graph.initializers["w"].const_value.numpy(), kept[:, None] * W, rtol=1e-6)
 
 
-def test_difference_is_a_shift_and_the_reversed_one_stays(parse: Any, compute: Any, operators: Any) -> None:
+def test_subtraction_is_a_shift_and_the_reversed_one_stays(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[A, T, 3] x) => (float[A, T, 4] y) {
         c = Sub(e, x)  a = Sub(c, g)  p = MatMul(a, w)  y = Add(p, b)
     }"""
@@ -67,7 +67,7 @@ def test_difference_is_a_shift_and_the_reversed_one_stays(parse: Any, compute: A
     assert operators(model) == ["Add", "MatMul", "Sub"]
 
 
-def test_layer_without_bias_gets_one_for_a_shift(parse: Any, compute: Any, operators: Any) -> None:
+def test_shift_adds_a_bias_to_a_layer_without_one(parse: Any, compute: Any, operators: Any) -> None:
     text = "(float[A, T, 3] x) => (float[A, T, 4] y) { a = Add(x, e)  p = MatMul(a, w)  y = Relu(p) }"
     model, counts = folded(parse, compute, text, "e w")
     assert counts.rewritten == {"shifts": 1}
@@ -76,7 +76,7 @@ def test_layer_without_bias_gets_one_for_a_shift(parse: Any, compute: Any, opera
     assert added.outputs[0].name == "p", "the layer's output lost its name"
 
 
-def test_weight_with_other_users_is_copied(parse: Any, compute: Any) -> None:
+def test_weight_with_other_consumers_is_copied(parse: Any, compute: Any) -> None:
     text = """(float[A, T, 3] x) => (float[A, T, 4] y, float[A, T, 4] z) {
         a = Mul(x, g)  p = MatMul(a, w)  y = Add(p, b)
         q = MatMul(x, w)  z = Add(q, b)
@@ -86,7 +86,7 @@ def test_weight_with_other_users_is_copied(parse: Any, compute: Any) -> None:
     assert np.array_equal(model.graph.initializers["w"].const_value.numpy(), W)
 
 
-def test_queries_are_scaled_by_their_projection_behind_the_split_into_heads(
+def test_query_scale_after_the_head_split_is_folded_into_the_projection(
     parse: Any, compute: Any, operators: Any
 ) -> None:
     text = """(float[A, T, 3] x) => (float[A, 2, T, 2] y) {
@@ -100,7 +100,7 @@ def test_queries_are_scaled_by_their_projection_behind_the_split_into_heads(
     assert names.isdisjoint("pqh"), "a value with other numbers kept its name"
 
 
-def test_scale_of_heads_stays_as_it_is_none_of_channels(parse: Any, compute: Any, operators: Any) -> None:
+def test_scale_per_head_is_not_folded(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[A, T, 3] x) => (float[A, T, 2, 2] y) {
         p = MatMul(x, w)  h = Reshape(p, shape)  y = Mul(h, two)
     }"""
@@ -110,7 +110,7 @@ def test_scale_of_heads_stays_as_it_is_none_of_channels(parse: Any, compute: Any
     assert operators(model) == ["MatMul", "Mul", "Reshape"]
 
 
-def test_layer_s_output_with_other_users_is_not_scaled(parse: Any, compute: Any, operators: Any) -> None:
+def test_layer_output_with_other_consumers_is_not_scaled(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[A, T, 3] x) => (float[A, T, 4] y, float[A, T, 4] z) {
         p = MatMul(x, w)  q = Add(p, b)  y = Mul(q, s)  z = Relu(q)
     }"""
@@ -160,7 +160,7 @@ def test_layer_s_output_with_other_users_is_not_scaled(parse: Any, compute: Any,
         ),
     ],
 )
-def test_what_is_left_has_a_reason(parse: Any, compute: Any, text: str, used: str, reason: str) -> None:
+def test_skipped_nodes_have_a_reason(parse: Any, compute: Any, text: str, used: str, reason: str) -> None:
     more = {
         "n": np.array([1, np.nan, 2], np.float32),
         "z": np.array([1, 0, 2], np.float32),
@@ -175,7 +175,7 @@ def test_what_is_left_has_a_reason(parse: Any, compute: Any, text: str, used: st
     assert len(model.graph) == before
 
 
-def test_constant_that_adds_an_axis_or_lengthens_one_stays(parse: Any, compute: Any) -> None:
+def test_constant_that_broadcasts_the_value_stays(parse: Any, compute: Any) -> None:
     wider = "(float[A, T, 1] x) => (float[A, T, 4] y) { a = Mul(x, g) y = MatMul(a, w) }"
     _, counts = folded(parse, compute, wider, "g w", x=X[..., :1])
     assert counts.rewritten == {}
@@ -185,7 +185,7 @@ def test_constant_that_adds_an_axis_or_lengthens_one_stays(parse: Any, compute: 
     assert counts.rewritten == {}
 
 
-def test_shift_before_a_convolution_that_pads_stays_and_the_scale_is_folded(
+def test_shift_before_a_padded_convolution_stays_but_its_scale_is_folded(
     parse: Any, compute: Any, operators: Any
 ) -> None:
     text = """(float[A, 3, T] x) => (float[A, 4, T] y) {
@@ -204,7 +204,7 @@ def test_shift_before_a_convolution_that_pads_stays_and_the_scale_is_folded(
     assert (counts.rewritten, operators(model)) == ({"scales": 1}, ["Conv"])
 
 
-def test_gemm_takes_scales_and_shifts_and_another_form_of_it_stays(parse: Any, compute: Any, operators: Any) -> None:
+def test_only_plain_gemm_absorbs_scales_and_shifts(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[A, 3] x) => (float[A, 4] y) {
         m = Mul(x, g)  a = Add(m, e)  h = Gemm <transB = 1> (a, t)  y = Mul(h, s)
     }"""
@@ -216,13 +216,13 @@ def test_gemm_takes_scales_and_shifts_and_another_form_of_it_stays(parse: Any, c
     assert counts.rewritten == {}
 
 
-def test_shape_of_a_scaled_value_is_read_from_the_unscaled_one(parse: Any, compute: Any, operators: Any) -> None:
+def test_shape_consumers_use_the_unscaled_value(parse: Any, compute: Any, operators: Any) -> None:
     text = "(float[A, T, 3] x) => (float[A, T, 4] y, int64[3] z) { a = Mul(x, g) y = MatMul(a, w) z = Shape(a) }"
     model, counts = folded(parse, compute, text, "g w")
     assert (counts.rewritten, operators(model)) == ({"scales": 1}, ["MatMul", "Shape"])
 
 
-def test_scale_in_a_branch_does_not_change_the_layer_outside(parse: Any, compute: Any) -> None:
+def test_scale_in_a_branch_does_not_change_an_outer_layer(parse: Any, compute: Any) -> None:
     text = """(float[A, T, 3] x, bool c) => (float[A, T, 4] y) {
         p = MatMul(x, w)
         y = If (c) <then_branch = g1 () => (float[A, T, 4] t) { t = Mul(p, s) },
@@ -260,7 +260,7 @@ def test_float16_layers_stay(parse: Any) -> None:
     bias=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_grouped_convolutions_of_any_shape_take_scales_and_shifts(
+def test_grouped_convolutions_of_any_shape_absorb_scales_and_shifts(
     parse: Any, compute: Any, operators: Any, channels: int, outputs: int, groups: int, kernel: int, one: bool,
     bias: bool, seed: int,
 ) -> None:  # fmt: skip

@@ -41,12 +41,12 @@ def recogniser(parse: Any) -> ir.Model:
     return model
 
 
-def test_features_end_where_the_first_layer_begins(parse: Any) -> None:
+def test_features_end_at_the_first_layer(parse: Any) -> None:
     found = {value.name for node in front_end(recogniser(parse)) for value in node.outputs}
     assert found == FEATURES | {"r", "i", "shape"}
 
 
-def test_entropy_of_a_network_s_answer_is_no_feature(parse: Any) -> None:
+def test_entropy_of_the_output_is_not_a_feature(parse: Any) -> None:
     text = """(float[A, 4] x) => (float[A, 4] y) {
         h = MatMul(x, w)  q = Mul(h, h)  p = Softmax <axis = -1> (q)  l = Log(p)  y = Mul(p, l)
     }"""
@@ -61,13 +61,13 @@ def test_region_of_integers_begins_after_the_features(parse: Any) -> None:
     assert "w" not in model.graph.initializers
 
 
-def test_groups_leave_the_filters(parse: Any) -> None:
+def test_grouped_quantisation_skips_the_filters(parse: Any) -> None:
     model, counts = Rtn()(recogniser(parse))
     assert np.array_equal(model.graph.initializers["filters"].const_value.numpy(), WEIGHTS["filters"])
     assert sum(counts.rewritten.values()) > 0
 
 
-def test_float16_keeps_the_power_of_loud_sound_in_its_range(parse: Any, compute: Any) -> None:
+def test_power_of_loud_audio_stays_in_range_of_float16(parse: Any, compute: Any) -> None:
     audio = np.sign(np.sin(np.arange(400, dtype=np.float32) / 3)).reshape(1, 1, 400)
     expected = compute(recogniser(parse), audio=audio)[0]
     model, _ = Float16()(recogniser(parse))

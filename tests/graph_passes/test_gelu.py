@@ -88,7 +88,7 @@ class Writer:
 
 @settings(max_examples=200)
 @given(st.data(), st.sampled_from(["none", "tanh"]))
-def test_every_arrangement_becomes_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
+def test_every_form_becomes_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
     writer = Writer(data.draw)
     x = writer.node("Add", "x", writer.number(0.25))  # arithmetic below, which is not to be mistaken for a part
     if approximate == "none":
@@ -128,7 +128,7 @@ def erf_gelu(scale: float = SQRT_HALF, one: float = 1.0, half: float = 0.5, last
     }}"""
 
 
-def test_constant_nodes_count_as_constants_and_go_away(parse: Any, compute: Any) -> None:
+def test_constant_nodes_are_matched_and_removed(parse: Any, compute: Any) -> None:
     model = parse(erf_gelu())
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
@@ -149,7 +149,9 @@ def test_constant_nodes_count_as_constants_and_go_away(parse: Any, compute: Any)
         ({"last": "y = Mul(w, x)"}, "found 1 x + 1 x f(x)"),
     ],
 )
-def test_near_misses_stay_and_say_the_number(parse: Any, operators: Any, changed: dict[str, Any], said: str) -> None:
+def test_near_misses_stay_and_report_the_constant(
+    parse: Any, operators: Any, changed: dict[str, Any], said: str
+) -> None:
     model = parse(erf_gelu(**changed))
     before = operators(model)
     model, counts = Canonicalize()(model)
@@ -158,7 +160,7 @@ def test_near_misses_stay_and_say_the_number(parse: Any, operators: Any, changed
     assert any(said in reason for reason in counts.reasons), counts.reasons
 
 
-def test_wrong_cubic_coefficient_is_no_gelu(parse: Any) -> None:
+def test_wrong_cubic_coefficient_is_not_fused(parse: Any) -> None:
     model = parse(
         f"""{HEAD} {{
             a = Constant<value_float = 0.0455>()
@@ -174,7 +176,7 @@ def test_wrong_cubic_coefficient_is_no_gelu(parse: Any) -> None:
     assert any("of x^3, expected 0.0356774" in reason for reason in counts.reasons), counts.reasons
 
 
-def test_rounded_constants_of_float16_match_and_of_float32_do_not(parse: Any) -> None:
+def test_constants_rounded_to_float16_match_only_in_float16(parse: Any) -> None:
     rounded = float(np.float16(SQRT_HALF))
     _, counts = Canonicalize()(parse(erf_gelu(scale=rounded)))
     assert counts.rewritten == {}
@@ -188,7 +190,7 @@ def test_rounded_constants_of_float16_match_and_of_float32_do_not(parse: Any) ->
     assert counts.rewritten == {"gelu": 1}
 
 
-def test_intermediates_used_elsewhere_stay(parse: Any, compute: Any, operators: Any) -> None:
+def test_intermediates_with_other_consumers_stay(parse: Any, compute: Any, operators: Any) -> None:
     text = erf_gelu(last="y = Mul(w, half) z = Exp(v)").replace("y)", "y, float[2, N, 8] z, float[2, N, 8] e)", 1)
     model = parse(text)
     expected = compute(model, x=X)
@@ -200,7 +202,7 @@ def test_intermediates_used_elsewhere_stay(parse: Any, compute: Any, operators: 
         np.testing.assert_allclose(result, wanted, atol=1e-6)
 
 
-def test_two_gelus_that_share_their_erf(parse: Any, compute: Any, operators: Any) -> None:
+def test_gelus_with_a_shared_erf_are_fused(parse: Any, compute: Any, operators: Any) -> None:
     text = erf_gelu(last="a = Mul(w, half) xv = Mul(v, x) b = Mul(half, xv) y = Sub(a, b)")
     model, counts = Canonicalize()(parse(text))
     assert counts.rewritten == {"gelu": 2}
@@ -208,7 +210,7 @@ def test_two_gelus_that_share_their_erf(parse: Any, compute: Any, operators: Any
     np.testing.assert_array_equal(compute(model, x=X)[0], 0)
 
 
-def test_constant_that_adds_axes_is_no_scalar(parse: Any, operators: Any) -> None:
+def test_constant_that_adds_axes_is_not_fused(parse: Any, operators: Any) -> None:
     model = parse(
         """(float[8] x) => (float[1, 8] y) {
             u = Mul(x, scale)  e = Erf(u)  v = Add(e, one)  w = Mul(x, v)  y = Mul(w, half)
@@ -224,7 +226,7 @@ def test_constant_that_adds_axes_is_no_scalar(parse: Any, operators: Any) -> Non
     assert "Gelu" not in operators(model)
 
 
-def test_initializer_that_can_be_fed_is_no_constant(parse: Any) -> None:
+def test_overridable_initializer_is_not_a_constant(parse: Any) -> None:
     text = """(float[8] x, float half) => (float[8] y) {
         u = Mul(x, scale)  e = Erf(u)  v = Add(e, one)  w = Mul(x, v)  y = Mul(w, half)
     }"""
@@ -232,7 +234,7 @@ def test_initializer_that_can_be_fed_is_no_constant(parse: Any) -> None:
     assert counts.rewritten == {}
 
 
-def test_gelu_inside_a_branch(parse: Any, compute: Any) -> None:
+def test_gelu_inside_a_branch_is_fused(parse: Any, compute: Any) -> None:
     body = erf_gelu().split("{", 1)[1].rsplit("}", 1)[0]
     model = parse(
         f"""(float[2, N, 8] x, bool c) => (float[2, N, 8] out) {{
@@ -250,20 +252,20 @@ def test_gelu_inside_a_branch(parse: Any, compute: Any) -> None:
     np.testing.assert_allclose(compute(model, x=X, c=np.array(True))[0], expected[0], atol=1e-6)
 
 
-def test_opset_without_the_operator_leaves_all(parse: Any) -> None:
+def test_opset_without_gelu_is_not_fused(parse: Any) -> None:
     model = parse(erf_gelu(), opset=17)
     _, counts = Canonicalize()(model)
     assert counts.rewritten == {}
     assert "gelu: opset 17, its operator needs 20; run raise_opset first" in counts.reasons
 
 
-def test_tanh_of_a_pooler_is_no_gelu(parse: Any) -> None:
+def test_tanh_of_a_pooler_is_not_fused(parse: Any) -> None:
     _, counts = Canonicalize()(parse(f"{HEAD} {{ y = Tanh(x) }}"))
     assert counts.rewritten == {}
     assert "gelu: 1 Erf or Tanh nodes, none of them part of the formula" in counts.reasons
 
 
-def test_nothing_to_do_says_which_nodes_were_missing(parse: Any) -> None:
+def test_graph_without_gelu_names_the_missing_nodes(parse: Any) -> None:
     model: ir.Model = parse(f"{HEAD} {{ y = Relu(x) }}")
     _, counts = Canonicalize()(model)
     assert counts.rewritten == {}

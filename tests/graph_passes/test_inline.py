@@ -99,7 +99,7 @@ def decoder_feeds(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["int8-only", "lut-sparse", "rtn"])
-def test_plain_onnx_runtime_opens_it_without_a_warning_and_runs_it(
+def test_plain_onnx_runtime_runs_it_without_a_warning(
     name: str, compressed: dict[str, Path], inlined: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     feeds = decoder_feeds(compressed[name]) if name in RECIPES else FEEDS
@@ -133,7 +133,7 @@ def operators(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
 
 
-def test_no_row_is_computed_with_in_64_bit_integers(tiny_int8_bundle: Path, tmp_path: Path) -> None:
+def test_arithmetic_on_rows_uses_no_64_bit_integers(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     """What int64 there is has one number a row: ONNX Runtime is eight times as slow with it."""
     compress(tiny_int8_bundle, tmp_path / "inlined", "inlined")
     model = onnx.load(tmp_path / "inlined" / "model.onnx")
@@ -148,7 +148,7 @@ def test_no_row_is_computed_with_in_64_bit_integers(tiny_int8_bundle: Path, tmp_
         assert not dims or dims[-1].dim_value == 1, value.name
 
 
-def test_the_documentation_opens_the_bundle_both_ways(
+def test_documented_ways_to_open_the_bundle_work(
     tiny_int8_bundle: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,13 +185,13 @@ def test_more_precise_products_are_a_session_option(compressed: dict[str, Path],
     assert errors[0] <= 1e-3 < errors[1]
 
 
-def test_a_graph_of_standard_operators_stays_and_says_so(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_graph_of_standard_operators_is_unchanged_and_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     result = compress(tiny_bundle, tmp_path / "same", "inlined")
     assert result.passes[-1].counts == {}
     assert result.passes[-1].reasons == ["the graph has only standard operators already"]
 
 
-def test_an_unknown_operator_is_named_with_its_node(make_model: Callable[[str], ir.Model]) -> None:
+def test_unknown_operator_is_named_with_its_node(make_model: Callable[[str], ir.Model]) -> None:
     with pytest.raises(GraphError, match="node strange_7: operator intaglio::IntStrange: unknown, expected one of Csr"):
         Inline()(make_model("IntStrange"))
 

@@ -62,9 +62,7 @@ ARRANGEMENTS = [
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS, ids=lambda one: ", ".join(one.values()))
-def test_every_arrangement_becomes_one_node(
-    parse: Any, compute: Any, operators: Any, arrangement: dict[str, str]
-) -> None:
+def test_every_form_becomes_one_node(parse: Any, compute: Any, operators: Any, arrangement: dict[str, str]) -> None:
     model = parse(graph(**arrangement), WEIGHTS)
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
@@ -81,7 +79,7 @@ BATCH_NORM = """(float[N, 3, 8] x) => (float[N, 3, 8] y) {
 }"""
 
 
-def test_batch_norm_form_of_tensorflow(parse: Any, compute: Any, operators: Any) -> None:
+def test_batch_norm_form_of_tensorflow_is_fused(parse: Any, compute: Any, operators: Any) -> None:
     model = parse(BATCH_NORM, WEIGHTS)
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
@@ -94,7 +92,7 @@ def test_batch_norm_form_of_tensorflow(parse: Any, compute: Any, operators: Any)
 
 
 @pytest.mark.parametrize("axis", [2, -1])
-def test_positive_and_negative_last_axis(parse: Any, axis: int) -> None:
+def test_positive_and_negative_last_axes_are_fused(parse: Any, axis: int) -> None:
     _, counts = Canonicalize()(parse(graph(), {**WEIGHTS, "axes": np.array([axis])}))
     assert counts.rewritten == {"layer_norm": 1}
 
@@ -116,7 +114,7 @@ def test_other_axes_stay(parse: Any, operators: Any, axes: list[int]) -> None:
         ({"b": np.ones((3, 8), np.float32)}, "bias is not 1-D: b [3, 8]"),
     ],
 )
-def test_weights_that_are_no_vectors_stay_outside(
+def test_weights_that_are_no_vectors_are_not_fused(
     parse: Any, compute: Any, operators: Any, changes: dict[str, Any], said: str
 ) -> None:
     model = parse(graph(), {**WEIGHTS, **changes})
@@ -146,20 +144,20 @@ def test_weight_with_leading_ones_becomes_a_vector(parse: Any, compute: Any, ope
     ],
     ids=str,
 )
-def test_wrong_numbers_are_no_normalisation(parse: Any, operators: Any, changes: dict[str, Any]) -> None:
+def test_wrong_constants_are_not_fused(parse: Any, operators: Any, changes: dict[str, Any]) -> None:
     model, counts = Canonicalize()(parse(graph(scale="pow"), {**WEIGHTS, **changes}))
     assert counts.rewritten == {}
     assert "LayerNormalization" not in operators(model)
 
 
-def test_mean_of_something_else_is_no_normalisation(parse: Any, operators: Any) -> None:
+def test_mean_of_another_value_is_not_fused(parse: Any, operators: Any) -> None:
     text = graph(io="(float[N, 3, 8] x, float[N, 3, 8] z) => (float[N, 3, 8] y)", mean="m = ReduceMean(z, axes)")
     model, counts = Canonicalize()(parse(text, WEIGHTS))
     assert counts.rewritten == {}
     assert "LayerNormalization" not in operators(model)
 
 
-def test_root_mean_square_norm_is_left(parse: Any, operators: Any) -> None:
+def test_root_mean_square_norm_is_not_fused(parse: Any, operators: Any) -> None:
     text = """(float[N, 3, 8] x) => (float[N, 3, 8] y) {
         s = Mul(x, x)  v = ReduceMean(s, axes)  t = Add(v, eps)  sd = Sqrt(t)  n = Div(x, sd)  y = Mul(n, w)
     }"""
@@ -168,7 +166,7 @@ def test_root_mean_square_norm_is_left(parse: Any, operators: Any) -> None:
     assert "LayerNormalization" not in operators(model)
 
 
-def test_graph_outputs_in_the_middle_stay(parse: Any, compute: Any, operators: Any) -> None:
+def test_intermediate_graph_outputs_stay(parse: Any, compute: Any, operators: Any) -> None:
     io = "(float[N, 3, 8] x) => (float[N, 3, 8] y, float[N, 3, 8] n, float[N, 3, 1] v)"
     model = parse(graph(io=io), WEIGHTS)
     expected = compute(model, x=X)
@@ -179,7 +177,7 @@ def test_graph_outputs_in_the_middle_stay(parse: Any, compute: Any, operators: A
         np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_residual_sum_below_and_above(parse: Any, compute: Any, operators: Any) -> None:
+def test_residual_sums_before_and_after_stay(parse: Any, compute: Any, operators: Any) -> None:
     """What is normalised is itself a sum, and so is what uses it: neither belongs to the formula."""
     inner = graph(io="").split("{", 1)[1].rsplit("}", 1)[0].replace("y = ", "ln = ")
     text = f"""(float[N, 3, 8] p, float[N, 3, 8] q) => (float[N, 3, 8] y) {{
@@ -207,7 +205,7 @@ CASTS = {
 
 
 @pytest.mark.parametrize("form", CASTS)
-def test_casts_of_float16_exports_are_looked_through(parse: Any, compute: Any, operators: Any, form: str) -> None:
+def test_casts_of_float16_exports_are_matched(parse: Any, compute: Any, operators: Any, form: str) -> None:
     weights = {**WEIGHTS, **{f"{name}16": WEIGHTS[name].astype(np.float16) for name in "wb"}}
     model = parse(f"(float16[N, 3, 8] x) => (float16[N, 3, 8] y) {{ {CASTS[form]} }}", weights)
     expected = compute(model, x=X.astype(np.float16))
@@ -217,7 +215,7 @@ def test_casts_of_float16_exports_are_looked_through(parse: Any, compute: Any, o
     np.testing.assert_allclose(compute(model, x=X.astype(np.float16))[0], expected[0], rtol=1e-2, atol=1e-2)
 
 
-def test_weights_in_float32_keep_the_island_in_float32(parse: Any, compute: Any, operators: Any) -> None:
+def test_float32_weights_keep_the_normalisation_in_float32(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float16[N, 3, 8] x) => (float16[N, 3, 8] y) {
         x32 = Cast <to = 1> (x)  m = ReduceMean(x32, axes)  d = Sub(x32, m)  s = Mul(d, d)  v = ReduceMean(s, axes)
         t = Add(v, eps)  sd = Sqrt(t)  n = Div(d, sd)  nw = Mul(n, w)  y32 = Add(nw, b)  y = Cast <to = 10> (y32)
@@ -230,7 +228,7 @@ def test_weights_in_float32_keep_the_island_in_float32(parse: Any, compute: Any,
     np.testing.assert_allclose(compute(model, x=X.astype(np.float16))[0], expected[0], rtol=1e-3, atol=1e-3)
 
 
-def test_unknown_width_is_left_with_a_reason(parse: Any) -> None:
+def test_unknown_width_is_skipped_with_a_reason(parse: Any) -> None:
     text = graph(io="(float[N, 3, C] x) => (float[N, 3, C] y)", end="neither")
     _, counts = Canonicalize()(parse(text, WEIGHTS))
     assert counts.rewritten == {}

@@ -19,7 +19,7 @@ X = np.random.default_rng(0).normal(0, 2, (2, 4, 6)).astype(np.float32)
 @pytest.mark.parametrize("opset", [11, 12])
 @pytest.mark.parametrize("attributes", ["", "<axis = 0>", "<axis = 1>", "<axis = 2>", "<axis = -1>", "<axis = -2>"])
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
-def test_softmax_over_several_axes_keeps_its_numbers(
+def test_softmax_over_several_axes_keeps_its_values(
     parse: Any, compute: Any, op_type: str, attributes: str, opset: int
 ) -> None:
     import onnxruntime
@@ -36,7 +36,7 @@ def test_softmax_over_several_axes_keeps_its_numbers(
     np.testing.assert_allclose(compute(model, x=X)[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_softmax_after_a_reshape_of_open_shape_needs_no_detour(parse: Any, operators: Any) -> None:
+def test_softmax_after_a_dynamic_reshape_needs_no_extra_reshape(parse: Any, operators: Any) -> None:
     text = """(float[N, M, 6] x) => (float[A, B, C, D] y) {
         s = Shape(x)  n = Gather(s, zero)  target = Concat <axis = 0> (n, rest)
         r = Reshape(x, target)  y = Softmax <axis = 3> (r)
@@ -63,7 +63,7 @@ def test_axes_of_reductions_become_an_input(parse: Any, compute: Any, kind: str,
     np.testing.assert_allclose(compute(model, x=x)[0], expected[0], rtol=1e-5)
 
 
-def test_squeeze_unsqueeze_split_and_dropout(parse: Any, compute: Any, operators: Any) -> None:
+def test_squeeze_unsqueeze_split_and_dropout_are_converted(parse: Any, compute: Any, operators: Any) -> None:
     text = """(float[2, 4, 6] x) => (float[2, 4, 6] y, float[2, 1, 6] z) {
         a = Unsqueeze <axes = [0, 2]> (x)  b = Squeeze <axes = [0, 2]> (a)
         c, d = Split <axis = 1, split = [3, 1]> (b)
@@ -82,7 +82,7 @@ def test_squeeze_unsqueeze_split_and_dropout(parse: Any, compute: Any, operators
         np.testing.assert_array_equal(result, wanted)
 
 
-def test_bodies_of_branches_are_raised_too(parse: Any, compute: Any) -> None:
+def test_subgraphs_of_branches_are_converted(parse: Any, compute: Any) -> None:
     text = """(float[2, 4, 6] x, bool c) => (float[2, 4, 1] y) {
         y = If (c) <
             then_branch = yes () => (float[2, 4, 1] a) { a = ReduceMean <axes = [-1]> (x) },
@@ -97,7 +97,7 @@ def test_bodies_of_branches_are_raised_too(parse: Any, compute: Any) -> None:
         np.testing.assert_allclose(compute(model, x=X, c=np.array(c))[0], wanted, rtol=1e-6)
 
 
-def test_bodies_of_functions_are_raised_too(compute: Any) -> None:
+def test_function_bodies_are_converted(compute: Any) -> None:
     text = """<ir_version: 8, opset_import: ["": 13, "local": 1]>
         agraph (float[2, 4, 6] x) => (float[2, 4, 1] y) { y = local.Mean(x) }
         <domain: "local", opset_import: ["": 13]> Mean (a) => (b) { b = ReduceMean <axes = [-1]> (a) }"""
@@ -107,7 +107,7 @@ def test_bodies_of_functions_are_raised_too(compute: Any) -> None:
     np.testing.assert_allclose(compute(model, x=X)[0], X.mean(-1, keepdims=True), rtol=1e-5)
 
 
-def test_weights_are_the_same_objects_and_custom_nodes_are_not_touched(parse: Any) -> None:
+def test_weights_are_not_copied_and_custom_nodes_are_unchanged(parse: Any) -> None:
     text = """(float[2, 4, 6] x) => (float[2, 4, 1] y) {
         a = MatMul(x, w)  b = intaglio.Odd <axes = [1]> (a)  y = ReduceMean <axes = [2]> (b)
     }"""
@@ -137,7 +137,7 @@ def test_graphs_before_opset_11_are_converted_and_keep_their_names(compute: Any,
 
 
 @pytest.mark.parametrize("opset", [23, 24])
-def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
+def test_graphs_with_a_new_opset_are_reported(parse: Any, opset: int) -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }", opset=opset)
     model, counts = RaiseOpset()(model)
     assert (counts.rewritten, model.opset_imports[""]) == ({}, opset)
@@ -173,13 +173,13 @@ def test_new_enough_graphs_say_so(parse: Any, opset: int) -> None:
         ("(float[2, 4] x) => (float[2, 4] y) { y = Scatter(x) }", 13, "Scatter '.*' is not in opset 23"),
     ],
 )
-def test_what_has_no_newer_form_is_one_line(text: str, opset: int, said: str) -> None:
+def test_operator_without_newer_form_prints_one_line(text: str, opset: int, said: str) -> None:
     with pytest.raises(GraphError, match=said) as error:
         RaiseOpset()(ir.from_onnx_text(f'<ir_version: 8, opset_import: ["": {opset}]> agraph {text}'))
     assert "\n" not in str(error.value)
 
 
-def test_impossible_versions_are_refused(parse: Any) -> None:
+def test_invalid_versions_are_refused(parse: Any) -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }", opset=17)
     with pytest.raises(GraphError, match="got version 99, expected 11 to"):
         RaiseOpset(99)(model)

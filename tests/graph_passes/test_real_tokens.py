@@ -36,7 +36,7 @@ MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], bool)
         ((), (), []),
     ],
 )
-def test_axes_by_name_then_by_length(
+def test_axes_are_matched_by_name_then_by_length(
     shape: tuple[int, ...], stated: Sequence[Length] | None, expected: list[Axis]
 ) -> None:
     assert axes_of(np.zeros(shape, np.float32), stated, MASK, NAMES) == expected
@@ -58,7 +58,7 @@ def kept(array: npt.NDArray[np.float32], axes: Sequence[Axis], mask: npt.NDArray
     st.lists(st.sampled_from([BATCH, SEQUENCE, OTHER]), max_size=4).filter(lambda axes: axes.count(BATCH) <= 1),
     st.data(),
 )
-def test_parts_are_the_real_numbers_of_each_text(axes: list[Axis], data: st.DataObject) -> None:
+def test_padding_is_removed_from_each_text(axes: list[Axis], data: st.DataObject) -> None:
     batch, sequence, width = (data.draw(st.integers(1, 4)) for _ in range(3))
     mask = data.draw(hnp.arrays(np.bool_, (batch, sequence)))
     shape = [{BATCH: batch, SEQUENCE: sequence, OTHER: width}[axis] for axis in axes]
@@ -68,7 +68,7 @@ def test_parts_are_the_real_numbers_of_each_text(axes: list[Axis], data: st.Data
     assert Counter(float(number) for part in parts for number in part.reshape(-1)) == kept(array, axes, mask)
 
 
-def test_texts_and_positions_on_one_axis() -> None:
+def test_texts_and_positions_may_share_an_axis() -> None:
     array = np.arange(30, dtype=np.float32).reshape(15, 2)
     (part,) = real_parts(array, [TOKENS, OTHER], MASK)
     np.testing.assert_array_equal(part, array.reshape(3, 5, 2)[MASK])

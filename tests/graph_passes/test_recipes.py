@@ -29,12 +29,12 @@ def write(folder: Path, content: str | bytes) -> Path:
     return path
 
 
-def test_names_of_passes_are_the_keys_of_the_table() -> None:
+def test_pass_names_are_the_keys_of_the_table() -> None:
     assert {name: getattr(made, "name", None) for name, made in PASSES.items()} == {name: name for name in PASSES}
     assert all(type(entry) in PASSES.values() for recipe in RECIPES for entry in load_recipe(recipe)[1])
 
 
-def test_recipe_by_name() -> None:
+def test_recipe_is_loaded_by_name() -> None:
     name, passes = load_recipe("float16")
     assert name == "float16"
     folding = [RaiseOpset, FoldConstants, Canonicalize, FoldBatchNorm, FoldScales]
@@ -43,7 +43,7 @@ def test_recipe_by_name() -> None:
     assert load_recipe("float16")[1], "the table was given away"
 
 
-def test_recipe_from_a_file(tmp_path: Path) -> None:
+def test_recipe_is_loaded_from_a_file(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         """
@@ -85,7 +85,7 @@ def test_recipe_from_a_file(tmp_path: Path) -> None:
         ("[" * 5000, "not YAML"),
     ],
 )
-def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, said: str) -> None:
+def test_invalid_files_are_refused_in_one_line(tmp_path: Path, content: Any, said: str) -> None:
     with pytest.raises(GraphError) as error:
         load_recipe(write(tmp_path, content))
     assert said in str(error.value)
@@ -127,7 +127,7 @@ def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, said:
         "many",
     ],
 )
-def test_hostile_files_are_refused_at_once_in_one_short_line(tmp_path: Path, content: str) -> None:
+def test_untrusted_files_are_refused_quickly_in_one_short_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(content)
     with pytest.raises(GraphError) as raised:
@@ -142,12 +142,12 @@ def test_unknown_recipes_list_the_known_ones() -> None:
         load_recipe("int9")
 
 
-def test_missing_file_says_so(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"none\.yaml: No such file"):
         load_recipe(tmp_path / "none.yaml")
 
 
-def test_the_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
+def test_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "integer-only.md").read_text()
     block = page[page.index("       passes:\n") :].split("\n4. ")[0]
     _, passes = load_recipe(write(tmp_path, textwrap.dedent(block)))
@@ -157,7 +157,7 @@ def test_the_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
     assert [each.name for each in changed] == ["equalize", "calibrate"]
 
 
-def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_path: Path) -> None:
+def test_recipe_options_apply_to_the_passes_that_have_them(tmp_path: Path) -> None:
     _, passes = load_recipe("gptq", {"bits": 3, "group_size": 64})
     assert passes == [*load_recipe("canonical")[1], Gptq(bits=3, group_size=64)]
     assert load_recipe("gptq", {"bits": None, "group_size": None})[1] == load_recipe("gptq")[1]
@@ -182,9 +182,7 @@ def test_options_given_beside_a_recipe_hold_for_the_passes_that_have_them(tmp_pa
         ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 has this option."),
     ],
 )
-def test_an_option_that_no_pass_has_names_the_recipes_that_take_it(
-    recipe: str, options: dict[str, Any], said: str
-) -> None:
+def test_unsupported_option_names_the_recipes_that_support_it(recipe: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as raised:
         load_recipe(recipe, options)
     assert str(raised.value).startswith(said)
@@ -197,7 +195,7 @@ def test_an_option_that_no_pass_has_names_the_recipes_that_take_it(
         ("awq", {"group_size": 48}, "awq: group_size 48: expected a multiple of 32, or 0 for whole rows."),
     ],
 )
-def test_an_option_s_value_is_checked_as_that_of_a_file(recipe: str, options: dict[str, Any], said: str) -> None:
+def test_option_values_are_checked_like_those_of_a_file(recipe: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(GraphError) as raised:
         load_recipe(recipe, options)
     assert str(raised.value) == said

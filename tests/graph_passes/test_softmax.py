@@ -30,7 +30,7 @@ def weights(axis: int) -> dict[str, Any]:
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("quotient", QUOTIENTS)
-def test_every_arrangement_becomes_one_softmax(
+def test_every_form_becomes_one_softmax(
     parse: Any, compute: Any, operators: Any, axis: int, shift: str, quotient: str
 ) -> None:
     model = parse(
@@ -43,7 +43,7 @@ def test_every_arrangement_becomes_one_softmax(
     np.testing.assert_allclose(compute(model, x=X)[0], expected[0], rtol=1e-5)
 
 
-def test_maximum_over_another_axis_stays_below(parse: Any, compute: Any, operators: Any) -> None:
+def test_maximum_over_another_axis_is_not_fused(parse: Any, compute: Any, operators: Any) -> None:
     text = f"{HEAD} {{ m = ReduceMax(x, other) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, axes) y = Div(e, s) }}"
     model = parse(text, {**weights(-1), "other": np.array([1])})
     expected = compute(model, x=X)
@@ -71,7 +71,7 @@ def test_near_misses_stay(parse: Any, operators: Any, nodes: str, said: str) -> 
     assert any(said in reason for reason in counts.reasons), counts.reasons
 
 
-def test_exponential_used_elsewhere_stays(parse: Any, compute: Any, operators: Any) -> None:
+def test_exponential_with_other_consumers_stays(parse: Any, compute: Any, operators: Any) -> None:
     text = f"{HEAD.replace('y)', 'y, float[N, 3, 8] e)')} {{ e = Exp(x) s = ReduceSum(e, axes) y = Div(e, s) }}"
     model = parse(text, weights(-1))
     expected = compute(model, x=X)

@@ -59,7 +59,7 @@ def inside_blocks(path: Path) -> Counter[str]:
     )
 
 
-def test_folded_recogniser_hears_the_same_without_a_scale_or_batch_normalisation(bundle: Path, tmp_path: Path) -> None:
+def test_folded_recogniser_has_equal_transcripts_and_no_batch_norm(bundle: Path, tmp_path: Path) -> None:
     done = compress(bundle, tmp_path / "folded", "fold")
     counts = {record.name: record.counts for record in done.passes}
     assert counts["fold_batch_norm"] == {"batch normalisations": 3}

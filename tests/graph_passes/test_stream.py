@@ -40,7 +40,9 @@ def exposed(model: ir.Model, names: list[str], batches: list[dict[str, np.ndarra
 
 
 @pytest.mark.parametrize("which", ["tiny_bundle", "tiny_decoder"])
-def test_inputs_of_all_layers(which: str, text: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_stream_yields_the_inputs_of_all_layers(
+    which: str, text: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     bundle = Bundle.open(request.getfixturevalue(which))
     batches, _ = CalibrationData.open(text, bundle).load(6, 4)
     model = load(bundle.model_path)
@@ -56,7 +58,7 @@ def test_inputs_of_all_layers(which: str, text: Path, tmp_path: Path, request: p
                 np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_changed_on_the_way_are_seen_by_later_layers(tiny_decoder: Path, text: Path, tmp_path: Path) -> None:
+def test_later_layers_use_the_changed_weights(tiny_decoder: Path, text: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_decoder)
     batches, _ = CalibrationData.open(text, bundle).load(2, 2)
     model = load(bundle.model_path)
@@ -72,7 +74,7 @@ def test_weights_changed_on_the_way_are_seen_by_later_layers(tiny_decoder: Path,
         np.testing.assert_allclose(rows, results[str(last.name)].reshape(rows.shape), rtol=1e-4, atol=1e-5)
 
 
-def test_a_layer_of_an_early_input_that_stands_late_has_not_run(parse: Callable[..., ir.Model]) -> None:
+def test_layer_late_in_the_graph_is_not_run_early(parse: Callable[..., ir.Model]) -> None:
     body = """(float[n, 32] x, float[n, 32] c) => (float[n, 32] y)
         { h = MatMul(x, a)  r = Relu(h)  k = MatMul(c, b)  y = Add(r, k) }"""
     weight = np.eye(32, dtype=np.float32)
@@ -84,7 +86,7 @@ def test_a_layer_of_an_early_input_that_stands_late_has_not_run(parse: Callable[
         assert stream.has_run(early.node) and not stream.has_run(late.node)
 
 
-def test_an_activation_that_is_infinite_is_named(parse: Callable[..., ir.Model]) -> None:
+def test_infinite_activation_is_named(parse: Callable[..., ir.Model]) -> None:
     body = "(float[n, 32] x) => (float[n, 32] y) { h = Exp(x)  y = MatMul(h, a) }"
     model = parse(body, {"a": np.eye(32, dtype=np.float32)})
     named = pytest.raises(GraphError, match="the activation 'h' is NaN or infinite")
@@ -92,7 +94,7 @@ def test_an_activation_that_is_infinite_is_named(parse: Callable[..., ir.Model])
         list(stream.rows(model.graph.node(0).outputs[0]))
 
 
-def test_values_lie_in_files_that_are_gone_in_the_end(
+def test_temporary_value_files_are_removed(
     parse: Callable[..., ir.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

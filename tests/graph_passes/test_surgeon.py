@@ -52,7 +52,7 @@ def changed(parse: Callable[..., ir.Model], tmp_path: Path) -> Callable[..., tup
     return run
 
 
-def test_nodes_and_weights_that_change_are_counted_and_computed_with(
+def test_changed_nodes_and_weights_are_counted_and_used(
     changed: Callable[..., tuple[ir.Model, Counts]], compute: Callable[..., list[np.ndarray]], tmp_path: Path
 ) -> None:
     model, counts = changed(
@@ -81,7 +81,7 @@ def test_nodes_and_weights_that_change_are_counted_and_computed_with(
     assert counts.facts == {"sha256": hashlib.sha256((tmp_path / "own.py").read_bytes()).hexdigest()}
 
 
-def test_a_graph_that_it_leaves_alone_is_the_same_to_the_bit(
+def test_unchanged_graph_is_identical(
     changed: Callable[..., tuple[ir.Model, Counts]], tiny_bundle: Path, tiny_decoder: Path, tiny_int8_bundle: Path
 ) -> None:
     for bundle in (tiny_bundle, tiny_decoder, tiny_int8_bundle):
@@ -95,7 +95,7 @@ def test_a_graph_that_it_leaves_alone_is_the_same_to_the_bit(
         assert made.opset_imports == model.opset_imports and made.ir_version == model.ir_version
 
 
-def test_a_body_inside_a_loop_is_seen_and_counted(changed: Callable[..., tuple[ir.Model, Counts]]) -> None:
+def test_loop_body_is_visited_and_counted(changed: Callable[..., tuple[ir.Model, Counts]]) -> None:
     graph = """(bool c, float[2] x) => (float[2] y) { y = If(c) <
         then_branch = t () => (float[2] r) { r = Relu(x) }, else_branch = e () => (float[2] s) { s = Sigmoid(x) }> }"""
     _, counts = changed('graph.nodes[0].attrs["then_branch"].nodes[0].op = "Tanh"', graph)
@@ -124,7 +124,7 @@ def test_a_body_inside_a_loop_is_seen_and_counted(changed: Callable[..., tuple[i
         ("graph.inputs[0].shape = None", GraphError, "Field 'shape' of 'type' is required but missing. Fix"),
     ],
 )  # fmt: skip
-def test_what_it_must_not_leave_is_refused_in_one_line(
+def test_invalid_results_are_refused_in_one_line(
     changed: Callable[..., tuple[ir.Model, Counts]], body: str, kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind) as raised:
@@ -133,7 +133,7 @@ def test_what_it_must_not_leave_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_what_was_observed_of_the_graph_before_is_forgotten(
+def test_calibration_of_the_previous_graph_is_discarded(
     changed: Callable[..., tuple[ir.Model, Counts]], parse: Callable[..., ir.Model]
 ) -> None:
     model = parse(MLP, WEIGHTS)
@@ -144,7 +144,7 @@ def test_what_was_observed_of_the_graph_before_is_forgotten(
     assert not made.graph.inputs[0].meta and made.meta["calibration"] == "kept for the manifest"
 
 
-def test_more_weights_than_a_message_holds_are_refused(
+def test_weights_beyond_the_protobuf_limit_are_refused(
     changed: Callable[..., tuple[ir.Model, Counts]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surgeon, "LARGEST", 50)
@@ -154,7 +154,7 @@ def test_more_weights_than_a_message_holds_are_refused(
         changed("return graph")
 
 
-def test_a_library_that_is_missing_is_named_before_any_pass_runs(
+def test_missing_library_is_named_before_any_pass_runs(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx_graphsurgeon", None)
@@ -195,9 +195,7 @@ def example(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_documented_example_runs_where_it_is_allowed_and_is_recorded(
-    command: Run, tiny_bundle: Path, example: Path
-) -> None:
+def test_documented_example_runs_if_allowed_and_is_recorded(command: Run, tiny_bundle: Path, example: Path) -> None:
     arguments = ["compress", tiny_bundle, "-o", example / "out", "--recipe", example / "gelu.yaml", "--json"]
     code, out, error = command(*arguments)
     assert (code, out) == (2, "")
@@ -215,7 +213,7 @@ def test_the_documented_example_runs_where_it_is_allowed_and_is_recorded(
     assert [node.attributes["approximate"].as_string() for node in gelus] == ["tanh", "tanh"]
 
 
-def test_the_effect_that_its_author_states_chooses_the_bounds(tiny_bundle: Path, example: Path) -> None:
+def test_declared_effect_selects_the_bounds(tiny_bundle: Path, example: Path) -> None:
     for name, approximate in (("gelu", True), ("stated", False)):
         intaglio.compress(tiny_bundle, example / name, example / f"{name}.yaml", allow_code=True)
         changes = changes_between(Bundle.open(example / name).manifest, Bundle.open(tiny_bundle).manifest)
@@ -223,7 +221,7 @@ def test_the_effect_that_its_author_states_chooses_the_bounds(tiny_bundle: Path,
     assert intaglio.validate(example / "stated", against=tiny_bundle, samples=4).passed
 
 
-def test_an_effect_that_is_stated_too_small_fails_the_comparison(tiny_bundle: Path, example: Path) -> None:
+def test_understated_effect_fails_the_comparison(tiny_bundle: Path, example: Path) -> None:
     source = documented()[0].replace('node.attrs["approximate"] = "tanh"', 'node.op, node.attrs = "Relu", {}')
     assert "Relu" in source
     (example / "faster.py").write_text(source)
@@ -233,12 +231,12 @@ def test_an_effect_that_is_stated_too_small_fails_the_comparison(tiny_bundle: Pa
     assert not intaglio.validate(example / "out", against=tiny_bundle, samples=4).passed
 
 
-def test_leave_to_run_code_that_no_pass_runs_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_unused_permission_to_run_code_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--allow-code: recipe canonical runs no code of its own\. Leave the option"):
         intaglio.compress(tiny_bundle, tmp_path / "out", "canonical", allow_code=True)
 
 
-def test_a_misspelt_function_is_told_of_before_the_passes_before_it_run(
+def test_misspelt_function_is_reported_before_any_pass_runs(
     tiny_bundle: Path, example: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Canonicalize, "rewrite", lambda *_: pytest.fail("a pass ran"))
@@ -248,7 +246,7 @@ def test_a_misspelt_function_is_told_of_before_the_passes_before_it_run(
     assert not (example / "out").exists()
 
 
-def test_weights_in_a_file_of_their_own_stay_there(parse: Callable[..., ir.Model], tmp_path: Path) -> None:
+def test_external_weights_stay_external(parse: Callable[..., ir.Model], tmp_path: Path) -> None:
     large = {**WEIGHTS, "a": np.ones((4, 3000), np.float32), "c": np.ones((3000, 2), np.float32)}
     save(parse(MLP, large), tmp_path / "model.onnx", external_above=0)
     (tmp_path / "own.py").write_text("def change(graph):\n    graph.tensors()['c'].values *= 2\n")

@@ -47,7 +47,7 @@ def squared_error(numbers: Floats, clip: float, bits: int) -> float:
     hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 100, width=32)),
     st.floats(0.5, 100),
 )
-def test_percentile_lies_within_a_bin_of_the_exact_one(numbers: Floats, percentile: float) -> None:
+def test_percentile_is_within_a_bin_of_the_exact_one(numbers: Floats, percentile: float) -> None:
     made = statistics(numbers, method="percentile", percentile=percentile, bins=256)
     found = threshold(made, 8)
     exact = np.percentile(np.abs(numbers), percentile, method="inverted_cdf")
@@ -58,7 +58,7 @@ def test_percentile_lies_within_a_bin_of_the_exact_one(numbers: Floats, percenti
 
 @pytest.mark.parametrize("bits", [2, 4, 6, 8])
 @pytest.mark.parametrize("name", SAMPLES)
-def test_mse_is_close_to_the_best_that_brute_force_finds(name: str, bits: int) -> None:
+def test_mse_is_close_to_brute_force(name: str, bits: int) -> None:
     numbers = SAMPLES[name]
     made = statistics(numbers, method="mse")
     found = threshold(made, bits)
@@ -67,20 +67,20 @@ def test_mse_is_close_to_the_best_that_brute_force_finds(name: str, bits: int) -
     assert found <= made.absmax
 
 
-def test_mse_clips_more_the_fewer_the_bits() -> None:
+def test_mse_clips_more_with_fewer_bits() -> None:
     made = statistics(SAMPLES["laplace"], method="mse")
     found = [threshold(made, bits) for bits in (2, 4, 6, 8)]
     assert found == sorted(found)
     assert found[0] < 0.7 * found[-1]
 
 
-def test_entropy_clips_a_lone_outlier_and_keeps_what_is_dense() -> None:
+def test_entropy_clips_an_outlier_and_keeps_the_dense_range() -> None:
     assert 2.5 < threshold(statistics(SAMPLES["outliers"], method="entropy"), 8) < 50
     assert threshold(statistics(SAMPLES["uniform"], method="entropy"), 8) > 2.9
     assert 2 < threshold(statistics(SAMPLES["normal"], method="entropy"), 8) <= np.abs(NORMAL).max()
 
 
-def test_entropy_does_not_shrink_to_nothing_when_most_are_zero() -> None:
+def test_entropy_threshold_stays_positive_with_mostly_zeros() -> None:
     numbers = np.concatenate([np.zeros(1_000_000, np.float32), np.abs(NORMAL)])
     assert threshold(statistics(numbers, method="entropy"), 8) > 2
 
@@ -90,7 +90,7 @@ def test_entropy_does_not_shrink_to_nothing_when_most_are_zero() -> None:
     st.sampled_from(["absmax", "percentile", "mse", "entropy"]),
     st.integers(2, 16),
 )
-def test_any_numbers_give_a_usable_threshold(numbers: Floats, method: str, bits: int) -> None:
+def test_any_values_give_a_valid_threshold(numbers: Floats, method: str, bits: int) -> None:
     made = statistics(numbers, method=method, bins=256)
     found = threshold(made, bits)
     if made.absmax == 0:
@@ -102,6 +102,6 @@ def test_any_numbers_give_a_usable_threshold(numbers: Floats, method: str, bits:
         assert method != "absmax" or found == made.absmax
 
 
-def test_nothing_seen_gives_zero() -> None:
+def test_empty_histogram_gives_zero() -> None:
     assert threshold(Statistics(), 8) == 0
     assert threshold(statistics(np.zeros(9, np.float32)), 16) == 0

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "recipe"
 
 
-def test_a_module_beside_the_recipe_comes_before_one_of_the_same_name(folder: Path) -> None:
+def test_module_beside_the_recipe_takes_precedence(folder: Path) -> None:
     (folder / "json.py").write_text(DOUBLE)
     found = UserCode(folder).function("json:double")
     assert (found(4), found.file) == (8, folder / "json.py")
@@ -33,7 +33,7 @@ def test_a_module_beside_the_recipe_comes_before_one_of_the_same_name(folder: Pa
     assert [path.name for path in folder.iterdir()] == ["json.py"], "a compiled copy was left beside the recipe"
 
 
-def test_a_module_in_a_folder_below_and_one_on_the_python_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_in_subfolders_and_on_the_python_path_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "below").mkdir()
     (folder / "below" / "more.py").write_text(DOUBLE)
     assert UserCode(folder).function("below.more:double")(3) == 6
@@ -45,7 +45,7 @@ def test_a_module_in_a_folder_below_and_one_on_the_python_path(folder: Path, mon
     assert (found(5), found.sha256) == (10, hashlib.sha256(DOUBLE.encode()).hexdigest())
 
 
-def test_a_module_is_run_once(folder: Path) -> None:
+def test_module_is_executed_once(folder: Path) -> None:
     (folder / "counting.py").write_text(
         "from pathlib import Path\nruns = Path(__file__).with_suffix('.txt')\n"
         "runs.write_text(runs.read_text() + 'x' if runs.exists() else 'x')\n"
@@ -72,14 +72,14 @@ def test_a_module_is_run_once(folder: Path) -> None:
         "if:double",
     ],
 )
-def test_names_that_are_no_module_and_function_are_refused_in_the_recipe(folder: Path, name: str) -> None:
+def test_invalid_function_names_are_refused_in_the_recipe(folder: Path, name: str) -> None:
     (folder / "recipe.yaml").write_text(f"passes: [{{surgeon: '{name}'}}]")
     with pytest.raises(GraphError, match="expected module:function, such as my_changes:rewrite") as raised:
         load_recipe(folder / "recipe.yaml")
     assert "\n" not in str(raised.value)
 
 
-def test_a_link_that_leaves_the_recipes_folder_is_refused(folder: Path) -> None:
+def test_link_out_of_the_recipe_folder_is_refused(folder: Path) -> None:
     (folder.parent / "outside.py").write_text(DOUBLE)
     (folder / "linked.py").symlink_to(folder.parent / "outside.py")
     with pytest.raises(UsageError, match=r"linked:double: .* leads to .*outside\.py, expected a file in the recipe's"):
@@ -101,7 +101,7 @@ def test_a_link_that_leaves_the_recipes_folder_is_refused(folder: Path) -> None:
         ("f = 3\n", "has no function f. Correct the name in the recipe."),
     ],
 )
-def test_what_goes_wrong_in_it_is_one_line_with_its_place(folder: Path, source: str, said: str) -> None:
+def test_error_in_user_code_prints_one_line_with_its_location(folder: Path, source: str, said: str) -> None:
     (folder / "own.py").write_text(source)
     with pytest.raises(UsageError) as raised:
         UserCode(folder).function("own:f")(1)
@@ -110,25 +110,25 @@ def test_what_goes_wrong_in_it_is_one_line_with_its_place(folder: Path, source: 
 
 
 @pytest.mark.parametrize("name", ["sys:exit", "math:floor"])
-def test_a_module_without_source_cannot_be_recorded(folder: Path, name: str) -> None:
+def test_module_without_source_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"has no source file to record"):
         UserCode(folder).function(name)
 
 
-def test_what_it_prints_does_not_reach_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_of_user_code_do_not_reach_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "own.py").write_text("print('loaded')\ndef f(x):\n    print('called')\n")
     UserCode(folder).function("own:f")(1)
     assert capsys.readouterr() == ("", "loaded\ncalled\n")
 
 
-def test_a_module_may_define_dataclasses(folder: Path) -> None:
+def test_module_may_define_dataclasses(folder: Path) -> None:
     source = "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom typing import ClassVar\n"
     source += "@dataclass\nclass A:\n    kept: ClassVar[int] = 2\n    x: int = 1\ndef f(y):\n    return A(y)\n"
     (folder / "own.py").write_text(source)
     assert UserCode(folder).function("own:f")(3).x == 3
 
 
-def test_a_recipe_names_it_in_short_or_with_its_effect(folder: Path) -> None:
+def test_recipe_names_a_function_with_or_without_its_effect(folder: Path) -> None:
     from intaglio.effect import Effect
 
     path = folder / "recipe.yaml"

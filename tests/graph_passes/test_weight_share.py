@@ -41,7 +41,7 @@ def number(share: WeightShare) -> int:
 @pytest.mark.parametrize(
     "recipe", ["rtn", "int8-absmax", "int8-zeropoint", "int8-weights", "gptq", "awq", "lut", "lut-sparse"]
 )
-def test_every_decoder_recipe_says_what_it_compressed(
+def test_every_decoder_recipe_reports_the_compressed_share(
     recipe: str, tiny_decoder: Path, folder: Path, tmp_path: Path
 ) -> None:
     by_sensitivity = recipe.startswith("lut")
@@ -62,7 +62,9 @@ def test_every_decoder_recipe_says_what_it_compressed(
     assert number(share_of(tmp_path / "out")) == number(share_of(tiny_decoder)) == BLOCKS + TIED + POSITIONS
 
 
-def test_what_the_budget_of_mixed_leaves_was_asked_for(tiny_decoder: Path, folder: Path, tmp_path: Path) -> None:
+def test_weights_that_mixed_keeps_for_its_budget_give_no_warning(
+    tiny_decoder: Path, folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "r.yaml").write_text("passes: [mixed: {bits_per_weight: 24, compensate: false, skip: ['*.wte']}]")
     done = compress(tiny_decoder, tmp_path / "out", tmp_path / "r.yaml", sensitivity=folder / "sensitivity")
     layers = [weight for weight in done.left if weight.kind == "layer"]
@@ -71,7 +73,7 @@ def test_what_the_budget_of_mixed_leaves_was_asked_for(tiny_decoder: Path, folde
 
 
 @pytest.mark.parametrize(("recipe", "observing"), [("int8-only", True), ("int8-qdq", True), ("int8-weights", False)])
-def test_every_encoder_recipe_says_what_it_compressed(
+def test_every_encoder_recipe_reports_the_compressed_share(
     recipe: str, observing: bool, tiny_bundle: Path, folder: Path, tmp_path: Path
 ) -> None:
     done = compress(tiny_bundle, tmp_path / "out", recipe, calibration=folder / "text.txt" if observing else None)
@@ -83,19 +85,19 @@ def test_every_encoder_recipe_says_what_it_compressed(
 
 
 @pytest.mark.parametrize("recipe", ["canonical", "float16", "h-gelu", "prune-magnitude", "inlined"])
-def test_recipes_that_compress_no_weights_say_nothing(recipe: str, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_recipes_without_weight_compression_report_no_share(recipe: str, tiny_bundle: Path, tmp_path: Path) -> None:
     done = compress(tiny_bundle, tmp_path / "out", recipe)
     assert done.share_compressed is None and done.left_unasked is None and done.left == []
 
 
-def test_the_copy_of_a_tied_head_counts_and_so_does_its_table(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_copy_and_table_of_a_tied_head_both_count(tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("passes: [rtn: {tied: true}]")
     done = compress(tiny_decoder, tmp_path / "out", tmp_path / "r.yaml")
     assert done.share_compressed == (BLOCKS + TIED) / (BLOCKS + 2 * TIED + POSITIONS)
     assert [weight.kind for weight in done.left] == ["table", "table"] and done.left_unasked == 0
 
 
-def test_operators_written_out_in_others_were_compressed_all_the_same(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_inlined_operators_count_as_compressed(tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("passes: [rtn, inline]")
     done = compress(tiny_decoder, tmp_path / "out", tmp_path / "r.yaml")
     assert done.share_compressed == BLOCKS / (BLOCKS + TIED + POSITIONS)
@@ -109,9 +111,7 @@ def run(bundle: Path, folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, command, catch_exceptions=False)
 
 
-def test_a_model_that_is_left_does_not_look_compressed(
-    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
-) -> None:
+def test_uncompressed_model_is_reported(make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
     bundle = make_decoder("llama", hidden_size=40, intermediate_size=64)[1]  # only down_proj has rows of 32·n
     done = run(bundle, tmp_path, "--recipe", "rtn", "--json")
     result = json.loads(done.stdout)
@@ -124,7 +124,7 @@ def test_a_model_that_is_left_does_not_look_compressed(
     assert line.endswith(" more.")
 
 
-def test_a_tied_head_that_is_left_is_named_with_the_way_to_take_it(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_skipped_tied_head_is_named_with_the_option_to_include_it(tiny_decoder: Path, tmp_path: Path) -> None:
     done = run(tiny_decoder, tmp_path, "--recipe", "rtn")
     left = "transformer.wte (tied to the embeddings), transformer.wpe (a table)"
     assert f"69.6 % of the weights are compressed; left: {left}" in done.stdout.splitlines()
@@ -134,7 +134,7 @@ def test_a_tied_head_that_is_left_is_named_with_the_way_to_take_it(tiny_decoder:
     )
 
 
-def test_what_was_skipped_as_asked_is_no_warning(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_requested_skips_give_no_warning(tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("passes: [rtn: {skip: ['*.wte', '*.mlp.*']}]")
     done = run(tiny_decoder, tmp_path, "--recipe", str(tmp_path / "r.yaml"))
     assert done.stderr == ""

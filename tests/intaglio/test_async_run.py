@@ -49,7 +49,7 @@ async def leaves_nothing() -> int:
     ("main", "left"),
     [(leaves_a_task, 1), (leaves_a_thread_of_the_executor, 1), (leaves_a_thread, 1), (leaves_nothing, 0)],
 )
-def test_what_does_not_end_holds_up_nothing_and_is_known(
+def test_hanging_tasks_do_not_block_the_end_and_are_reported(
     main: Callable[[], Coroutine[Any, Any, int]], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_run, "_left", kept := [])

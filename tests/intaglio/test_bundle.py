@@ -62,7 +62,7 @@ def edit(path: Path, change: Any) -> None:
     (path / "bundle.json").write_text(json.dumps(content))
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_bundle_round_trips(tmp_path: Path) -> None:
     bundle = Bundle.open(make(tmp_path / "b"))
     assert bundle.manifest.inputs == [TensorSpec("x", "float32", ("batch", 4))]
     assert set(bundle.manifest.files) == {"model.onnx"}
@@ -112,7 +112,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
     ],
 )
-def test_damage_is_named_in_one_line(damage: Any, said: str, tmp_path: Path) -> None:
+def test_damage_is_reported_in_one_line(damage: Any, said: str, tmp_path: Path) -> None:
     path = make(tmp_path / "b")
     damage(path)
     with pytest.raises(BundleError) as raised:
@@ -129,7 +129,7 @@ def flip(path: Path) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_truncated_manifest_is_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = make(tmp_path_factory.mktemp("cut") / "b")
     content = (path / "bundle.json").read_bytes()
     (path / "bundle.json").write_bytes(content[: data.draw(st.integers(0, len(content) - 3))])
@@ -158,7 +158,7 @@ def test_a_manifest_cut_anywhere_is_refused(data: st.DataObject, tmp_path_factor
         ({"exit_layer": 3}, "exit_layer is 3, expected 0 to 2"),
     ],
 )
-def test_a_decoder_of_impossible_numbers_is_refused(
+def test_invalid_decoder_numbers_are_refused(
     changes: dict[str, Any], said: str, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(tiny_decoder, tmp_path / "b"))
@@ -169,7 +169,7 @@ def test_a_decoder_of_impossible_numbers_is_refused(
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_behind_a_link_is_still_compared_with_its_hash(tmp_path: Path) -> None:
+def test_linked_file_is_compared_with_its_hash(tmp_path: Path) -> None:
     path = make(tmp_path / "b")
     outside = tmp_path / "outside.onnx"
     (path / "model.onnx").rename(outside)
@@ -180,7 +180,7 @@ def test_a_file_behind_a_link_is_still_compared_with_its_hash(tmp_path: Path) ->
         Bundle.open(path)
 
 
-def test_external_data_that_leaves_the_bundle_is_refused_though_every_hash_fits(tmp_path: Path) -> None:
+def test_external_data_outside_the_bundle_is_refused_despite_valid_hashes(tmp_path: Path) -> None:
     path = make(tmp_path / "b", external=True)
     (path / "model.onnx.data").rename(tmp_path / "stolen")
     model = onnx.load(path / "model.onnx", load_external_data=False)
@@ -258,7 +258,7 @@ def hidden_data(model: onnx.ModelProto, place: str, location: str) -> None:
 @pytest.mark.parametrize(
     "place", ["sparse initializer", "sparse constant", "sparse constant of a subgraph", "constant of a function"]
 )
-def test_external_data_is_found_wherever_a_tensor_can_be(place: str, location: str, said: str, tmp_path: Path) -> None:
+def test_external_data_is_found_in_every_kind_of_tensor(place: str, location: str, said: str, tmp_path: Path) -> None:
     path = make(tmp_path / "b")
     model = onnx.load(path / "model.onnx")
     hidden_data(model, place, location)
@@ -275,7 +275,7 @@ def test_external_data_is_found_wherever_a_tensor_can_be(place: str, location: s
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), ValueError()])
 @pytest.mark.parametrize("existing", [True, False])
-def test_an_error_while_writing_leaves_what_was_there(error: BaseException, existing: bool, tmp_path: Path) -> None:
+def test_error_while_writing_keeps_the_previous_bundle(error: BaseException, existing: bool, tmp_path: Path) -> None:
     target = tmp_path / "b"
     if existing:
         make(target)
@@ -288,7 +288,7 @@ def test_an_error_while_writing_leaves_what_was_there(error: BaseException, exis
     assert [path.name for path in tmp_path.iterdir()] == (["b"] if existing else [])
 
 
-def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+def test_existing_output_needs_force(tmp_path: Path) -> None:
     make(tmp_path / "b")
     with pytest.raises(UsageError, match="--force"), create(tmp_path / "b"):
         pass
@@ -299,7 +299,7 @@ def test_an_existing_output_needs_force(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
-def test_force_does_not_remove_a_directory_that_is_no_bundle(tmp_path: Path) -> None:
+def test_force_does_not_remove_directories_other_than_bundles(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match=r"has no bundle\.json"), create(tmp_path / "home", force=True):
@@ -307,7 +307,7 @@ def test_force_does_not_remove_a_directory_that_is_no_bundle(tmp_path: Path) -> 
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 
 
-def test_added_files_replace_and_keep_their_engine_record(tmp_path: Path) -> None:
+def test_added_files_replace_old_ones_and_keep_the_engine_record(tmp_path: Path) -> None:
     bundle = Bundle.open(make(tmp_path / "b"))
     record = EngineRecord("engines/a.engine", "tensorrt-rtx", "library 1", 3, "t4", 75)
     bundle.add_files({"engines/a.engine": b"one"}, [record])
@@ -328,9 +328,7 @@ for number in range(20):
 """
 
 
-def test_the_disk_holds_an_added_file_before_the_manifest_lists_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_file_is_synced_before_the_manifest_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, engine = Bundle.open(make(tmp_path / "b")), tmp_path / "engine"
     engine.write_bytes(b"x" * 12345)
     kept: list[tuple[int, bool]] = []  # bytes of what was synced, and whether the manifest listed the engine by then
@@ -344,16 +342,14 @@ def test_the_disk_holds_an_added_file_before_the_manifest_lists_it(
     assert "engines/e" in Bundle.open(tmp_path / "b").manifest.files
 
 
-def test_two_processes_that_add_files_lose_none(tmp_path: Path) -> None:
+def test_concurrent_additions_lose_no_file(tmp_path: Path) -> None:
     path = make(tmp_path / "b")
     programs = [subprocess.Popen([sys.executable, "-P", "-c", ADDING, path, name]) for name in ("a", "b")]
     assert [program.wait(60) for program in programs] == [0, 0]
     assert len(Bundle.open(path).manifest.files) == 41
 
 
-def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_addition_leaves_a_valid_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = Bundle.open(make(tmp_path / "b"))
     bundle.add_files({"engines/a.engine": b"one"}, [EngineRecord("engines/a.engine", "tensorrt", "l", 3)])
     replace = Path.replace
@@ -372,7 +368,7 @@ def test_a_file_that_cannot_be_added_leaves_a_bundle_that_opens(
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "", "a\\b"])
-def test_files_are_added_inside_only(path: str, tmp_path: Path) -> None:
+def test_files_are_added_only_inside_the_bundle(path: str, tmp_path: Path) -> None:
     bundle = Bundle.open(make(tmp_path / "b"))
     with pytest.raises(BundleError, match="stays inside"):
         bundle.add_files({path: b"x"})

@@ -19,7 +19,7 @@ def test_default_layers_fit_any_model(steps: int, depth: int) -> None:
     assert layers[0] == depth // 2
 
 
-def test_default_layers_stand_from_the_middle_to_eight_tenths() -> None:
+def test_default_layers_span_from_half_to_eight_tenths() -> None:
     assert default_layers(3, 40) == (20, 26, 32)
     assert default_layers(3, 3) == (1, 1, 2)
 
@@ -37,14 +37,14 @@ def test_default_layers_stand_from_the_middle_to_eight_tenths() -> None:
         ('{"kind": "medusa", "steps": 2}', rf"no {MATRICES}"),
     ],
 )
-def test_a_damaged_record_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+def test_damaged_record_prints_one_line(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / RECORD).write_text(content)
     with pytest.raises(SourceError, match=said) as raised:
         read_drafts(tmp_path, 4)
     assert "\n" not in str(raised.value)
 
 
-def test_a_record_is_read_and_its_absence_told(tmp_path: Path) -> None:
+def test_record_is_read_and_its_absence_reported(tmp_path: Path) -> None:
     assert read_drafts(tmp_path, 4) is None
     (tmp_path / RECORD).write_text('{"kind": "hidden-transfer", "steps": 2, "layers": [1, 3]}')
     (tmp_path / MATRICES).touch()

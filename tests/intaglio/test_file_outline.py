@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
-def test_only_large_raw_data_is_missing(path: Path) -> None:
+def test_outline_omits_only_large_raw_data(path: Path) -> None:
     expected = parse(path)
     for tensor in expected.graph.initializer:
         if len(tensor.raw_data) > STREAMED_ABOVE:
@@ -45,7 +45,7 @@ def test_only_large_raw_data_is_missing(path: Path) -> None:
     assert external_data_files(outline(path)) == []
 
 
-def test_mapped_weights_are_those_of_the_file(path: Path) -> None:
+def test_mapped_weights_equal_the_file(path: Path) -> None:
     model, whole = load(path, mapped=True), load(path)
     assert list(model.graph.initializers) == list(whole.graph.initializers)
     for name, value in whole.graph.initializers.items():
@@ -59,7 +59,7 @@ def test_mapped_weights_are_those_of_the_file(path: Path) -> None:
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(copied["w1"]), LARGE + 1)
 
 
-def test_graph_without_anything_is_still_one(tmp_path: Path) -> None:
+def test_empty_graph_has_an_outline(tmp_path: Path) -> None:
     empty = onnx.ModelProto(ir_version=10)
     empty.graph.SetInParent()
     (tmp_path / "m.onnx").write_bytes(empty.SerializeToString())
@@ -82,7 +82,7 @@ def test_damaged_files_are_refused_or_read(place: int, byte: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x0a\xff", b"no protobuf", b"\x80" * 20, b"\x3a\x05ab"])
-def test_what_is_no_message_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_non_protobuf_file_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
     with pytest.raises(BundleError, match="not a readable ONNX file"):
         outline(tmp_path / "m.onnx")

@@ -89,7 +89,7 @@ def work_in(place: Path) -> None:
         pass
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path: Path) -> None:
     process = start(HOLD, tmp_path)
     directory = Path(line(process))
     kill(process)
@@ -98,7 +98,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_living_process_works_in_stays(tmp_path: Path) -> None:
+def test_work_folder_of_a_living_process_is_kept(tmp_path: Path) -> None:
     process = start(HOLD, tmp_path)
     directory = Path(line(process))
     work_in(tmp_path)
@@ -107,7 +107,7 @@ def test_what_a_living_process_works_in_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_unrelated_files_are_kept(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (tmp_path / f".out.abcdefgh{temporary.SUFFIX}").symlink_to(precious)
@@ -120,7 +120,7 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_processes_that_look_for_dead_ones_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+def test_concurrent_cleanups_do_not_interfere(tmp_path: Path) -> None:
     crowd = [start(CROWD, tmp_path) for _ in range(3)]
     for process in crowd:
         process.communicate()
@@ -129,7 +129,7 @@ def test_processes_that_look_for_dead_ones_at_once_leave_each_other_alone(tmp_pa
 
 
 @pytest.mark.parametrize("how", ["exchange", "rename"])
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new(how: str, tmp_path: Path) -> None:
+def test_kill_at_any_moment_leaves_the_old_or_the_new_output(how: str, tmp_path: Path) -> None:
     moments, target = random.Random(how), tmp_path / "out"
     for _ in range(6):
         process = start(REPLACE, target, how)
@@ -144,14 +144,14 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new(how: str, tmp_path: Path
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_bundle_that_was_set_aside_when_its_process_died_is_found(tiny_bundle_copy: Path) -> None:
+def test_backed_up_bundle_of_a_dead_process_is_found(tiny_bundle_copy: Path) -> None:
     aside = files._aside(tiny_bundle_copy)
     tiny_bundle_copy.rename(aside)
     Bundle.open(tiny_bundle_copy)
     assert not aside.exists()
 
 
-def test_a_checkpoint_that_was_set_aside_when_its_process_died_is_found(tmp_path: Path) -> None:
+def test_backed_up_checkpoint_of_a_dead_process_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_was_set_aside_when_its_process_died_is_found(tmp_path
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
-def test_a_system_that_forbids_the_exchange_gets_two_renames(
+def test_two_renames_replace_an_unsupported_exchange(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Library:
@@ -183,11 +183,11 @@ def test_a_system_that_forbids_the_exchange_gets_two_renames(
 
 
 @pytest.mark.parametrize("path", ["/", "..", "nul\0", "x" * 300, "no/such/place"])
-def test_paths_where_nothing_can_have_been_set_aside(path: str) -> None:
+def test_paths_that_cannot_have_a_backup_find_none(path: str) -> None:
     files.restore(Path(path))
 
 
-def test_a_directory_is_exchanged_in_one_step_here(tmp_path: Path) -> None:
+def test_directories_are_exchanged_atomically(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -196,7 +196,7 @@ def test_a_directory_is_exchanged_in_one_step_here(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
 
 
-def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
+def test_longest_allowed_name_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("é" * 127)
     files.atomic_write(path, b"x")
     with files.atomic_directory(tmp_path / ("ü" * 110)):
@@ -204,7 +204,7 @@ def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x"
 
 
-def test_a_child_process_ends_with_a_parent_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_process_ends_with_a_killed_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     parent = start(PARENT, tmp_path / "pid")
@@ -229,7 +229,7 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_a_user_without_a_home_has_a_cache_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_home_has_a_missing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

@@ -52,7 +52,7 @@ def numpy(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [safetensors, tokenizers, torch, numpy], ids=lambda write: write.__name__)
-def test_a_full_disk_is_one_line_whichever_library_writes(write: object, disk: Path) -> None:
+def test_full_disk_prints_one_line_for_every_library(write: object, disk: Path) -> None:
     with pytest.raises(StorageError) as refused, atomic_directory(disk / "out") as folder:
         write(folder)  # type: ignore[operator]
     said = str(refused.value)
@@ -61,20 +61,20 @@ def test_a_full_disk_is_one_line_whichever_library_writes(write: object, disk: P
     assert not list(disk.iterdir())
 
 
-def test_a_file_that_does_not_fit_leaves_nothing(disk: Path) -> None:
+def test_file_that_does_not_fit_is_removed(disk: Path) -> None:
     with pytest.raises(StorageError, match="No space left on device"), atomic_file(disk / "out") as path:
         path.write_bytes(bytes(2 * ROOM))
     assert not list(disk.iterdir())
 
 
-def test_other_errors_on_a_disk_with_room_stay_what_they_are(disk: Path) -> None:
+def test_other_errors_are_not_reported_as_full_disk(disk: Path) -> None:
     with pytest.raises(ValueError, match="ours"), atomic_directory(disk / "out"):
         raise ValueError("ours")
     with pytest.raises(UsageError), atomic_directory(disk / "out"):
         raise UsageError("ours")
 
 
-def test_a_file_that_may_not_be_read_is_not_reported_as_one_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unreadable_file_is_not_reported_as_unwritable(tmp_path: Path) -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "source" / "model.safetensors"))
     with pytest.raises(PermissionError, match="source"), atomic_directory(tmp_path / "output"):
         raise denied

@@ -42,7 +42,7 @@ TABLES = {
 }
 
 
-def test_tables_and_sparse_values_count_as_bits_and_not_as_weights(tmp_path: Path) -> None:
+def test_codebooks_and_sparse_values_count_as_bits_not_as_weights(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("LutMatMul", ["x", "packed", "lut"], ["d"], domain="intaglio", bits=BITS, K=COLUMNS),
         helper.make_node("CsrMatMul", ["x", "values", "columns", "row_offsets", "d"], ["y"], domain="intaglio"),
@@ -54,7 +54,7 @@ def test_tables_and_sparse_values_count_as_bits_and_not_as_weights(tmp_path: Pat
     assert found.bits_per_weight > BITS
 
 
-def test_weights_in_constant_nodes_are_seen_and_shapes_are_not_weights(tmp_path: Path) -> None:
+def test_constant_nodes_hold_weights_but_shapes_are_no_weights(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones((COLUMNS, ROWS), np.float32))
     nodes = [
         helper.make_node("Constant", [], ["w"], value=weight),
@@ -66,7 +66,7 @@ def test_weights_in_constant_nodes_are_seen_and_shapes_are_not_weights(tmp_path:
     assert found.bits_per_weight == 32 + 8 * 16 / (ROWS * COLUMNS)
 
 
-def test_a_decoder_has_the_weights_that_torch_counts(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_weight_count_of_a_decoder_equals_torch(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
     import transformers
 
     checkpoint, bundle = make_decoder("gpt2")

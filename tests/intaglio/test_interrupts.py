@@ -33,7 +33,7 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
     [KILL, f"exec('import os, signal; {KILL}')", f"\n        try: {KILL}\n        except BaseException: pass"],
     ids=["plain", "in code compiled from a string", "swallowed by a library"],
 )
-def test_an_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) -> None:
+def test_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", PROGRAM.format(how=how), str(tmp_path / "out")]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 130
@@ -42,7 +42,7 @@ def test_an_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_the_program_at_once(number: signal.Signals, tmp_path: Path) -> None:
+def test_second_signal_ends_the_program_immediately(number: signal.Signals, tmp_path: Path) -> None:
     """Also where the first one is swallowed again and again; signals that come together are one."""
     hangs = """
         import time

@@ -74,7 +74,7 @@ LAYOUTS = [into_one_folder, into_many_folders, by_hard_links]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_external_data_behind_links_is_read(layout: Callable[[Path, Path], None], model: Path, tmp_path: Path) -> None:
+def test_linked_external_data_is_read(layout: Callable[[Path, Path], None], model: Path, tmp_path: Path) -> None:
     layout(model.parent, tmp_path / "linked")
     path = tmp_path / "linked" / model.name
     with open_engine(path) as engine:
@@ -100,7 +100,7 @@ def test_bundle_of_links_opens_and_runs(layout: Callable[[Path, Path], None], mo
 
 
 @pytest.mark.parametrize(("layout", "copied"), [(into_one_folder, True), (by_hard_links, False)])
-def test_only_symbolic_links_cost_a_temporary_copy(
+def test_only_symbolic_links_need_a_temporary_copy(
     layout: Callable[[Path, Path], None], copied: bool, model: Path, tmp_path: Path
 ) -> None:
     layout(model.parent, tmp_path / "linked")
@@ -119,7 +119,7 @@ def test_graph_with_linked_data_is_exported(layout: Callable[[Path, Path], None]
 
 
 @pytest.mark.parametrize("name", ["../stolen", "/etc/passwd", "weights/../../stolen", "", "weights\\..\\..\\stolen"])
-def test_names_that_leave_the_folder_are_refused_by_every_reader(name: str, model: Path, tmp_path: Path) -> None:
+def test_paths_outside_the_folder_are_refused_by_every_reader(name: str, model: Path, tmp_path: Path) -> None:
     (tmp_path / "stolen").write_bytes(WEIGHT.tobytes())
     message = parse(model)
     next(entry for entry in message.graph.initializer[0].external_data if entry.key == "location").value = name
@@ -130,7 +130,7 @@ def test_names_that_leave_the_folder_are_refused_by_every_reader(name: str, mode
         export(model, tmp_path / "bundle")
 
 
-def test_a_link_to_nothing_says_where_it_leads(model: Path, tmp_path: Path) -> None:
+def test_dangling_link_names_its_target(model: Path, tmp_path: Path) -> None:
     export(model, tmp_path / "bundle")
     (tmp_path / "bundle" / "model.onnx").rename(tmp_path / "elsewhere.onnx")
     (tmp_path / "bundle" / "model.onnx").symlink_to("nowhere")
@@ -138,7 +138,7 @@ def test_a_link_to_nothing_says_where_it_leads(model: Path, tmp_path: Path) -> N
         Bundle.open(tmp_path / "bundle")
 
 
-def test_nothing_is_written_through_a_link_to_another_folder(model: Path, tmp_path: Path) -> None:
+def test_links_to_another_folder_are_not_written_through(model: Path, tmp_path: Path) -> None:
     export(model, tmp_path / "bundle")
     (tmp_path / "outside").mkdir()
     (tmp_path / "bundle" / "reports").symlink_to(tmp_path / "outside")

@@ -14,26 +14,26 @@ FLOATS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elemen
 
 
 @given(FLOATS)
-def test_an_array_is_no_distance_from_itself(array: np.ndarray) -> None:
+def test_error_of_an_array_against_itself_is_zero(array: np.ndarray) -> None:
     assert max_abs(array, array) == 0.0
     assert cosine(array, array) == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_side_not_finite_is_infinitely_far(bad: float) -> None:
+def test_error_is_infinite_if_one_array_is_not_finite(bad: float) -> None:
     good, broken = np.ones(3, np.float32), np.array([1, bad, 1], np.float32)
     assert max_abs(broken, good) == np.inf
     assert cosine(broken, good) <= 0.0
     assert max_abs(broken, broken) == 0.0
 
 
-def test_the_worst_row_counts() -> None:
+def test_worst_row_determines_the_error() -> None:
     left = np.array([[1.0, 0.0], [1.0, 0.0]])
     assert cosine(left, np.array([[1.0, 0.0], [0.0, 1.0]])) == 0.0
     assert cosine(np.zeros((1, 2)), np.ones((1, 2))) == 0.0
     assert cosine(np.zeros((1, 2)), np.zeros((1, 2))) == 1.0
 
 
-def test_nothing_differs_in_nothing() -> None:
+def test_empty_arrays_have_no_error() -> None:
     assert max_abs(np.empty((0, 3)), np.empty((0, 3))) == 0.0
     assert cosine(np.empty((0, 3)), np.empty((0, 3))) == 1.0

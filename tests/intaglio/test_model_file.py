@@ -39,7 +39,7 @@ def model_of(arrays: dict[str, np.ndarray]) -> ir.Model:
 
 @settings(max_examples=60)
 @given(arrays=st.lists(ARRAYS, max_size=5), external=st.booleans(), consume=st.booleans())
-def test_every_weight_comes_back(
+def test_every_weight_round_trips(
     arrays: list[np.ndarray], external: bool, consume: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     named = {f"w{index}": array for index, array in enumerate(arrays)}
@@ -54,7 +54,7 @@ def test_every_weight_comes_back(
         assert found[name].dtype == array.dtype
 
 
-def test_weights_above_the_limit_go_beside_the_file(tmp_path: Path) -> None:
+def test_weights_above_the_limit_become_external(tmp_path: Path) -> None:
     model = model_of({"a": np.ones((64, 64), np.float32), "b": np.arange(5000.0)})
     model_file.save(model, tmp_path / "m.onnx", external_above=1000)
     assert external_data_files(model_file.parse(tmp_path / "m.onnx")) == ["m.onnx.data"]
@@ -69,7 +69,7 @@ def test_weights_above_the_limit_go_beside_the_file(tmp_path: Path) -> None:
     assert all(offset % model_file.ALIGNMENT == 0 for offset in offsets)
 
 
-def test_a_model_with_external_data_can_be_saved_elsewhere(tmp_path: Path) -> None:
+def test_model_with_external_data_can_be_saved_elsewhere(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
     model_file.save(model_of({"a": weight}), tmp_path / "m.onnx", external_above=0)
     (tmp_path / "other").mkdir()
@@ -78,7 +78,7 @@ def test_a_model_with_external_data_can_be_saved_elsewhere(tmp_path: Path) -> No
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(read.graph.initializer[0]), weight)
 
 
-def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+def test_saving_does_not_modify_the_model(tmp_path: Path) -> None:
     model = model_of({"a": np.ones((64, 64), np.float32)})
     model_file.save(model, tmp_path / "m.onnx")
     tensor = model.graph.initializers["a"].const_value
@@ -87,7 +87,7 @@ def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a protobuf at all", b"\x08\x07"])
-def test_what_is_no_onnx_file_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_onnx_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"m\.onnx"):
         model_file.load(tmp_path / "m.onnx")
@@ -116,7 +116,7 @@ def _empty(proto: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("damage", [_cut, _typed, _negative, _huge, _empty])
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("side", [4, 64])
-def test_tensors_that_hold_something_else_than_they_state_are_refused(
+def test_tensors_that_contradict_their_type_or_shape_are_refused(
     damage: Callable[[onnx.ModelProto], None], mapped: bool, side: int, tmp_path: Path
 ) -> None:
     proto = ir.to_proto(model_of({"a": np.ones((side, side), np.float32)}))
@@ -128,7 +128,7 @@ def test_tensors_that_hold_something_else_than_they_state_are_refused(
 
 
 @pytest.mark.parametrize(("key", "value"), [("offset", "-1"), ("offset", "99999999"), ("length", "3"), ("offset", "x")])
-def test_external_data_beyond_its_file_is_refused(key: str, value: str, tmp_path: Path) -> None:
+def test_external_data_beyond_the_file_end_is_refused(key: str, value: str, tmp_path: Path) -> None:
     model_file.save(model_of({"a": np.ones((64, 64), np.float32)}), tmp_path / "m.onnx", external_above=0)
     proto = onnx.load_model(tmp_path / "m.onnx", load_external_data=False)
     (entry,) = (entry for entry in proto.graph.initializer[0].external_data if entry.key == key)
@@ -138,7 +138,7 @@ def test_external_data_beyond_its_file_is_refused(key: str, value: str, tmp_path
         model_file.load(tmp_path / "m.onnx")
 
 
-def test_what_the_library_says_of_a_damaged_graph_stays_off_standard_error(
+def test_library_messages_of_a_damaged_graph_do_not_reach_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that configures no logging

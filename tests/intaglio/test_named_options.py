@@ -150,12 +150,12 @@ def wrong_options(path: str) -> list[str]:
     return wrong
 
 
-def test_the_options_that_messages_name_exist_where_they_are_read() -> None:
+def test_options_named_in_messages_exist() -> None:
     found = {path: wrong for path in files() if (wrong := wrong_options(path))}
     assert found == {}
 
 
-def test_the_options_that_the_command_line_names_exist() -> None:
+def test_options_named_by_the_command_line_exist() -> None:
     every = frozenset().union(*(options(verb) for verb in VERBS)) | {"--version"}
     foreign = {"--upgrade"}
     for path in sorted((ROOT / "intaglio" / "cli").rglob("*.py")):
@@ -173,7 +173,7 @@ def _names_verb(text: str, option: str) -> bool:
     return option in text and any(option in options(verb) for verb in VERBS if re.search(rf"\b{verb}\b", text))
 
 
-def test_commands_that_messages_name_are_verbs() -> None:
+def test_commands_named_in_messages_exist() -> None:
     wrong = set()
     for path in files():
         for text in texts(ROOT / path):
@@ -183,7 +183,7 @@ def test_commands_that_messages_name_are_verbs() -> None:
     assert wrong == set()
 
 
-def test_a_text_that_is_too_long_for_a_model_names_no_option_of_another_verb() -> None:
+def test_too_long_text_names_no_option_of_another_verb() -> None:
     from intaglio.runtime.tokenizer import Tokenizer
 
     assert not any(OPTION.search(text) for text in texts(ROOT / "runtime" / "tokenizer.py"))

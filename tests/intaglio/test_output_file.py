@@ -16,14 +16,14 @@ from intaglio.files import check_output_file
         ("folder", True, "exists already and is not a file"),
     ],
 )
-def test_a_file_that_cannot_be_made_is_refused(name: str, force: bool, said: str, tmp_path: Path) -> None:
+def test_uncreatable_file_is_refused(name: str, force: bool, said: str, tmp_path: Path) -> None:
     (tmp_path / "there.svg").write_text("mine")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=f"--picture .*{said}"):
         check_output_file(tmp_path / name, force, "--picture")
 
 
-def test_what_can_be_made_is_left_alone(tmp_path: Path) -> None:
+def test_creatable_file_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "there.svg").write_text("mine")
     check_output_file(tmp_path / "there.svg", True, "--picture")
     check_output_file(tmp_path / "new.svg", False, "--picture")

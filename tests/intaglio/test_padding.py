@@ -10,7 +10,7 @@ from intaglio.padding import without_padding
 
 
 @given(batch=st.integers(1, 4), sequence=st.integers(1, 5), width=st.integers(1, 5), data=st.data())
-def test_tokens_stay_and_padding_goes(batch: int, sequence: int, width: int, data: st.DataObject) -> None:
+def test_padding_is_removed_and_tokens_are_kept(batch: int, sequence: int, width: int, data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, sequence), min_size=batch, max_size=batch))
     mask = (np.arange(sequence) < np.array(lengths)[:, None]).astype(np.int64)
     hidden = np.arange(batch * sequence * width).reshape(batch, sequence, width)
@@ -19,7 +19,7 @@ def test_tokens_stay_and_padding_goes(batch: int, sequence: int, width: int, dat
 
 
 @given(batch=st.integers(1, 4), sequence=st.integers(1, 5))
-def test_an_embedding_as_wide_as_the_sequence_is_long_is_kept_whole(batch: int, sequence: int) -> None:
+def test_embedding_as_wide_as_the_sequence_length_is_kept(batch: int, sequence: int) -> None:
     mask = np.zeros((batch, sequence), np.int64)
     pooled = np.ones((batch, sequence))
     assert without_padding(pooled, mask) is pooled

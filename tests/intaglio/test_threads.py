@@ -37,7 +37,7 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_the_bound_holds_inside_alone() -> None:
+def test_thread_limit_holds_only_inside_the_context() -> None:
     before, blas = usable_threads(), blas_threads()
     assert before == len(os.sched_getaffinity(0)) and blas
     with bounded(3):
@@ -48,9 +48,7 @@ def test_the_bound_holds_inside_alone() -> None:
 
 
 @pytest.mark.parametrize("threads", [-1, 0, 1025, 9_999_999_999])
-def test_a_number_of_threads_that_no_machine_has_is_refused(
-    threads: int, tiny_bundle: Path, tiny_decoder: Path, tmp_path: Path
-) -> None:
+def test_invalid_thread_count_is_refused(threads: int, tiny_bundle: Path, tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "lines.jsonl").write_text('{"prompt": "a"}')
     for work in (
@@ -66,13 +64,13 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_items_run_on_as_many_threads_and_stay_in_order(threads: int) -> None:
+def test_items_run_on_the_given_threads_in_order(threads: int) -> None:
     together = threading.Barrier(threads)
     with bounded(threads):
         assert in_parallel(lambda item: (together.wait(timeout=30), item)[1], range(6)) == list(range(6))
 
 
-def test_engines_take_as_many(tiny_bundle: Path) -> None:
+def test_engines_use_the_given_threads(tiny_bundle: Path) -> None:
     with bounded(3), OnnxRuntimeEngine(Bundle.open(tiny_bundle)) as engine:
         assert engine._session.get_session_options().intra_op_num_threads == 3
 
@@ -97,7 +95,7 @@ def tasks() -> int:
 
 
 @pytest.mark.parametrize(("chosen", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_torch_s_threads_sleep_while_they_wait_unless_told_otherwise(chosen: dict[str, str], policy: str) -> None:
+def test_idle_torch_threads_sleep_by_default(chosen: dict[str, str], policy: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
         [sys.executable, "-c", "from intaglio.extras import load; load('torch')"],
@@ -126,7 +124,7 @@ def most_threads() -> Iterator[Callable[[], int]]:
         watcher.join()
 
 
-def test_a_compressing_recipe_takes_no_more_threads_and_makes_the_same_of_them(
+def test_recipe_respects_the_thread_limit_with_equal_results(
     make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     bundle = make_decoder("gpt2", n_embd=128, n_head=2)[1]
@@ -142,7 +140,7 @@ def test_a_compressing_recipe_takes_no_more_threads_and_makes_the_same_of_them(
     assert (tmp_path / "1" / "model.onnx").read_bytes() == (tmp_path / "2" / "model.onnx").read_bytes()
 
 
-def test_second_moments_and_their_factor_are_the_same_with_any_number_of_threads() -> None:
+def test_second_moments_do_not_depend_on_the_number_of_threads() -> None:
     random = np.random.default_rng(0)
     rows = [random.standard_normal((200, 600)).astype(np.float32) for _ in range(3)]
     made = []

@@ -130,7 +130,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "command", "parameter"), CASES)
-def test_an_option_has_the_same_name_and_default_in_python(
+def test_option_has_the_same_name_and_default_in_python(
     name: str, command: click.Command, parameter: click.Parameter
 ) -> None:
     known = parameters_of(name)
@@ -147,7 +147,7 @@ def test_an_option_has_the_same_name_and_default_in_python(
 
 
 @pytest.mark.parametrize("name", [name for name, _ in commands()])
-def test_a_function_has_no_option_that_its_command_lacks(name: str) -> None:
+def test_function_has_no_option_that_its_command_lacks(name: str) -> None:
     command = dict(commands())[name]
     known = parameters_of(name)
     assert set(known) == {python_name(each, known) for each in command.params} & set(known)
@@ -162,12 +162,12 @@ def test_every_option_for_a_target_lists_the_targets() -> None:
     assert len(helps) >= 8 and all(summary() in each for each in helps)
 
 
-def test_every_excuse_is_an_option_that_exists() -> None:
+def test_every_exception_is_an_existing_option() -> None:
     existing = {f"{name} {max(each.opts, key=len)}" for name, command in commands() for each in command.params}
     assert {excuse for excuse in COMMAND_LINE_ONLY if not excuse.startswith("*")} <= existing
 
 
-def test_names_for_editors_and_type_checkers_equal_those_at_run_time() -> None:
+def test_static_names_equal_runtime_names() -> None:
     tree = ast.parse(Path(intaglio.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     assert ast.unparse(guarded.test) == "TYPE_CHECKING"
@@ -181,7 +181,7 @@ def test_names_for_editors_and_type_checkers_equal_those_at_run_time() -> None:
         assert getattr(intaglio, name) is found or name == "validate"  # the package of this name is callable
 
 
-def test_every_verb_is_a_function_and_every_error_is_at_the_top() -> None:
+def test_every_verb_and_every_error_is_exported() -> None:
     functions = {name.replace("-", "_") for name in VERBS.keys() - NO_FUNCTION - {"train"}}
     assert functions <= set(intaglio.__all__)
     assert all(callable(getattr(intaglio, name)) for name in functions)
@@ -190,7 +190,7 @@ def test_every_verb_is_a_function_and_every_error_is_at_the_top() -> None:
     assert defined <= set(intaglio.__all__)
 
 
-def test_a_name_that_is_no_verb_is_an_attribute_error() -> None:
+def test_unknown_attribute_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'intaglio' has no attribute 'compres'"):
         intaglio.compres  # type: ignore[attr-defined]  # noqa: B018
 
@@ -215,7 +215,7 @@ else:
 
 
 @pytest.mark.parametrize(("first", "second"), ORDERS)
-def test_validate_can_be_called_in_whatever_order_it_is_imported(first: str, second: str) -> None:
+def test_validate_is_callable_in_any_import_order(first: str, second: str) -> None:
     program = "".join(f"{USES[use]}{CHECK}" for use in (first, second, *USES))
     program += "from intaglio.validate.compare import compare\n"
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
@@ -232,7 +232,7 @@ def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
     assert not {"numpy", "msgspec", "typing", "importlib.metadata"} & set(loaded)
 
 
-def test_the_verbs_work_from_the_top(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+def test_verbs_work_as_package_functions(tiny_bundle_copy: Path, tmp_path: Path) -> None:
     assert intaglio.inspect(tiny_bundle_copy).operators["Gelu"] == 2
     assert intaglio.compress(tiny_bundle_copy, tmp_path / "half", "float16").recipe == "float16"
     assert intaglio.validate(tmp_path / "half", against=tiny_bundle_copy, samples=2).passed
@@ -240,14 +240,14 @@ def test_the_verbs_work_from_the_top(tiny_bundle_copy: Path, tmp_path: Path) -> 
     assert result.embedding is not None and np.linalg.norm(result.embedding) == pytest.approx(1, abs=1e-5)
 
 
-def test_texts_are_generated_from_the_top(tiny_decoder: Path) -> None:
+def test_package_function_generates_texts(tiny_decoder: Path) -> None:
     first, second = intaglio.generate(tiny_decoder, ["one", "two"], max_new_tokens=3, seed=1, temperature=0.5)
     assert (first.prompt, second.prompt) == ("one", "two")
     assert first.strategy == "sample"
     assert 1 <= len(first.tokens) <= 3
 
 
-def test_compress_computes_sensitivities_from_the_calibration_text_as_the_command_does(
+def test_compress_computes_sensitivities_as_the_command_does(
     language_models: Path, trained_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_text((language_models / "calibration.txt").read_text()[:3000])

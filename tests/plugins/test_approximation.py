@@ -47,7 +47,7 @@ def attention_mass(kind: str, length: int) -> float:
     return OPS["IntAttention"].reference(inputs, {"num_heads": 1, "scale": 1 / 512})[0].max() / 127
 
 
-def test_gelu_of_16_bits_is_within_its_bounds():
+def test_gelu_with_16_bits_is_within_its_bounds():
     constants = integer_math.gelu_constants(SCALE, 4 / 127)
     inner = integer_math.clip(
         integer_math.requantize(INPUTS, constants.multiplier, constants.shift), integer_math.INT16
@@ -57,13 +57,13 @@ def test_gelu_of_16_bits_is_within_its_bounds():
     assert math.sqrt((error**2).mean()) <= 0.0083
 
 
-def test_gelu_operator_adds_no_more_than_the_rounding_to_8_bits():
+def test_gelu_operator_adds_only_the_rounding_to_8_bits():
     step = float(np.float32(4 / 127))
     (y,) = OPS["IntGelu"].reference([INPUTS.astype(np.int32)], {"scale": SCALE, "out_scale": step})
     assert np.abs(y * step - gelu(INPUTS * SCALE)).max() <= 0.0185 + step / 2
 
 
-def test_exp_of_16_bits_is_within_its_bound():
+def test_exp_with_16_bits_is_within_its_bound():
     distances = np.arange(65536)
     found = integer_math.exp(distances, integer_math.exp_constants(SCALE)) / 2**15
     assert np.abs(found - np.exp(-distances * SCALE)).max() <= 0.0022
@@ -80,13 +80,13 @@ def test_exp_is_within_its_bound_at_every_scale(power):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1, 2, 3, 127, 255, 256, 257, 1000, 4096])
-def test_attention_rows_of_any_length_keep_their_mass(kind, length):
+def test_attention_rows_of_any_length_keep_their_sum(kind, length):
     assert abs(attention_mass(kind, length) - 1) <= 0.01
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [255, 1000, 4096])
-def test_attention_misplaces_no_more_mass_than_15_bits_round_away(kind, length):
+def test_attention_error_is_within_the_rounding_to_15_bits(kind, length):
     units = np.rint(scores(kind, length) * 512).astype(np.int64)
     p = integer_math.masked_exp(units, None, integer_math.exp_constants(1 / 512))
     exact = np.exp((units - units.max()) / 512)
@@ -94,7 +94,7 @@ def test_attention_misplaces_no_more_mass_than_15_bits_round_away(kind, length):
     assert misplaced <= length * 2.0**-16 + 2 * 0.0022
 
 
-def test_softmax_to_8_bits_loses_rows_of_256_equal_entries():
+def test_softmax_with_8_bits_underflows_on_256_equal_entries():
     """Why IntAttention does not round its weights."""
     (y,) = OPS["IntSoftmax"].reference([np.zeros((1, 256), np.int32)], {"scale": 1 / 512, "out_scale": 1 / 127})
     assert not y.any()
@@ -107,7 +107,7 @@ def test_square_roots_are_exact():
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "outliers", "tiny", "huge"])
-def test_layer_norm_is_off_by_a_tenth_of_an_8_bit_step_at_most(kind):
+def test_layer_norm_error_is_at_most_a_tenth_of_an_8_bit_step(kind):
     random = np.random.default_rng(1)
     shape = (16, CHANNELS)
     x = random.normal(0, 2000, shape)

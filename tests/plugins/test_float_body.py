@@ -123,13 +123,13 @@ def test_body_stays_within_its_bound_on_rows_of_4096(operator):
     check(longest(operator))
 
 
-def test_the_largest_sums_do_not_overflow():
+def test_largest_sums_do_not_overflow():
     x, weight = np.full((1, 130000), -128, np.int8), np.full((130000, 1), -128, np.int8)
     (sums,) = run_body(Case("IntMatMul", (x, weight), {"bits": 32}))
     assert abs(sums[0, 0] / (130000 * 2.0**14) - 1) <= FLOAT16
 
 
-def test_a_constant_row_gives_the_bias():
+def test_constant_row_gives_the_bias():
     x, ones = np.full((1, 384), 1234567, np.int32), np.full(384, 2**14, np.int32)
     attributes = {"scale": 1e-3, "weight_scale": 2.0**-14, "bias_scale": 2.0**-16, "out_scale": 2.0**-8}
     (y,) = run_body(Case("IntLayerNorm", (x, ones, ones), attributes))

@@ -55,7 +55,7 @@ def straddling(shift: int, count: int, below: int = 1, bits: int = 31) -> tuple[
 
 @pytest.mark.parametrize("constants", [False, True])
 @pytest.mark.parametrize("shift", [39, 40, 41])
-def test_products_beyond_53_bits_are_not_rounded_before_they_are_shifted(shift, constants):
+def test_products_beyond_53_bits_are_shifted_exactly(shift, constants):
     x, multiplier = straddling(shift, 64)
     rounded = np.floor(x.astype(np.float64) * multiplier / 2.0**shift + 0.5)
     case = Case("Requantize", (np.stack([x, -x]), multiplier, np.full(64, shift, np.int32)), {"bits": 16})
@@ -64,7 +64,7 @@ def test_products_beyond_53_bits_are_not_rounded_before_they_are_shifted(shift, 
     check(case, constants)
 
 
-def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
+def test_sums_of_products_beyond_53_bits_are_exact():
     x, multiplier = straddling(39, 64, below=2, bits=30)
     ones = np.ones(64, np.int32)
     rounded = np.floor((x.astype(np.float64) * multiplier + 1) / 2.0**39 + 0.5)
@@ -73,7 +73,7 @@ def test_sums_of_products_beyond_53_bits_are_not_rounded_either():
     check(case, constants=True)
 
 
-def test_roots_of_squares_and_of_their_neighbours_are_not_rounded_up():
+def test_square_roots_are_rounded_down():
     roots = np.arange(2**15, 2**16, dtype=np.int64)
     numbers = np.concatenate([roots**2 + step for step in (-1, 0, 1)])
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.DOUBLE), shape=ir.Shape([None]))

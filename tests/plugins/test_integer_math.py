@@ -89,7 +89,7 @@ def test_exp_is_exact_for_every_distance(scale: float, distances: list[int]) -> 
 
 
 @given(st.floats(2**-24, 1), st.integers(1, im.MAX_ROW))
-def test_softmax_divides_exactly_up_to_the_longest_row(out_scale: float, length: int) -> None:
+def test_softmax_division_is_exact_up_to_the_longest_row(out_scale: float, length: int) -> None:
     p = np.full((1, length), 32767, np.int64)
     p[0, 0] = 1
     multiplier, shift = im.softmax_constants(float(np.float32(out_scale)))
@@ -138,18 +138,18 @@ def test_layer_norm_is_exact_for_the_widest_rows(length: int, pattern: str) -> N
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_the_square_root_is_exact(n: int) -> None:
+def test_square_root_is_exact(n: int) -> None:
     assert im.integer_sqrt(n) == math.isqrt(n)
 
 
 @given(st.floats(2.0**-80, 2.0**30))
-def test_dyadic_numbers_are_close_and_in_range(real: float) -> None:
+def test_dyadic_approximations_are_close_and_in_range(real: float) -> None:
     multiplier, shift = im.dyadic(real)
     assert 0 <= multiplier < 2**31 and 0 <= shift <= 62
     assert abs(multiplier / 2**shift - real) <= max(real * 2**-31, 2.0**-63)
 
 
 @pytest.mark.parametrize("real", [0.0, -1.0, math.inf, math.nan, 2.0**31])
-def test_factors_without_a_dyadic_number_are_refused(real: float) -> None:
+def test_scales_without_a_dyadic_approximation_are_refused(real: float) -> None:
     with pytest.raises(GraphError, match="scale factor"):
         im.dyadic(real)

@@ -58,24 +58,24 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_description_gives_the_same_text(name):
+def test_same_description_gives_the_same_source(name):
     assert dict(headers(name)) == dict(headers(name))
     for text in dict(headers(name)).values():
         assert "None" not in text
 
 
-def test_the_documented_kernel_is_emitted():
+def test_documented_kernel_is_emitted():
     shown = (build.ROOT / "docs" / "kernel-generation.md").read_text().split("```cpp\n")[1].split("```")[0]
     assert shown in dict(headers("avx512vbmi"))["lut_matmul.h"]
 
 
-def test_instruction_sets_are_those_that_are_compiled():
+def test_instruction_sets_equal_the_compiled_ones():
     assert list(build.INSTRUCTION_SETS) == NAMES
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @pytest.mark.parametrize("lane_bits", [8, 32])
-def test_vectors_of_a_unit_cover_every_bit_once(bits, lane_bits):
+def test_vectors_of_a_unit_cover_each_bit_once(bits, lane_bits):
     covered = []
     for vector in range(unit_vectors(bits, lane_bits)):
         load, shift = place(bits, lane_bits, vector)
@@ -85,7 +85,7 @@ def test_vectors_of_a_unit_cover_every_bit_once(bits, lane_bits):
 
 
 @given(st.sampled_from(ALL_CASES), st.integers(8, 64))
-def test_search_finds_all_that_fit_into_the_registers_and_no_other(found, count):
+def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     name, case = found
     isa = INSTRUCTION_SETS[name]._replace(registers=count)
     planes, lanes = max(case.planes, 1), 4 if case.planes else 1
@@ -121,7 +121,7 @@ def test_every_case_has_variants_within_the_registers(name, operator):
         assert all(registers(kernel, isa) <= isa.registers for kernel in found)
 
 
-def test_one_row_in_one_plane_asks_what_qigen_asks():
+def test_one_row_in_one_plane_equals_the_qigen_model():
     """Equation 4, m_u + m_u·t_u + t_u, and beside it zero points, the mask and the words being unpacked."""
     kernel = MicroKernel(Case("group_matmul", 4, 0, 1), 3, 2)
     assert registers(kernel, INSTRUCTION_SETS["avx2"]) == (3 + 3 * 2 + 2) + (2 + 1 + 1)
@@ -163,7 +163,7 @@ def block(tmp_path_factory):
     row_steps=st.integers(1, 8),
     cache=st.integers(1, 200_000),
 )
-def test_blocks_fill_the_cache_as_no_other_does(block, bits, depth_step, depth_steps, row_step, row_steps, cache):
+def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, row_step, row_steps, cache):
     """QIGen's equation 5, by trying all blocks; where none fits, the smallest."""
     x, weight, y = bits
 
@@ -224,7 +224,7 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
             check_outputs(inputs, session.run(None, feeds(inputs, True)), expected)
 
 
-def test_an_unknown_kernel_is_refused():
+def test_unknown_kernel_is_refused():
     with pytest.raises(ValueError, match="no micro-kernel group_matmul_bits5"):
         ort.select_kernel(MicroKernel(Case("group_matmul", 5, 2, 1), 2, 4))
     with pytest.raises(ValueError, match="no micro-kernel"):
@@ -242,7 +242,7 @@ def test_shipped_tables_name_kernels_that_are_emitted(path, cache):
             assert tables._kernels(path, path.stem, name)
 
 
-def test_a_stored_table_is_taken_and_keeps_those_of_other_instruction_sets(cache):
+def test_stored_table_is_used_and_keeps_other_instruction_sets(cache):
     other = {case: kernels[-1] for case, kernels in tables.emitted("avx2").items()}
     assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
     tables.store("Some-1-2", "avx2", other)
@@ -263,7 +263,7 @@ def test_a_stored_table_is_taken_and_keeps_those_of_other_instruction_sets(cache
         b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 2]]}}',
     ],
 )
-def test_a_damaged_table_is_one_warning_and_the_defaults(content, cache):
+def test_damaged_table_gives_one_warning_and_the_defaults(content, cache):
     cache.mkdir()
     tables.location("Some-1-2").write_bytes(content)
     with pytest.warns(UserWarning, match="not a table of micro-kernels") as caught:
@@ -271,7 +271,7 @@ def test_a_damaged_table_is_one_warning_and_the_defaults(content, cache):
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
 
 
-def test_a_damaged_table_does_not_keep_a_session_from_opening(cache):
+def test_session_opens_despite_a_damaged_table(cache):
     onnxruntime = pytest.importorskip("onnxruntime")
     cache.mkdir()
     tables.location(ort.cpu()).write_text("nonsense")
@@ -279,7 +279,7 @@ def test_a_damaged_table_does_not_keep_a_session_from_opening(cache):
         assert ort.register(onnxruntime.SessionOptions())
 
 
-def test_a_table_that_cannot_be_written_says_so(tmp_path, monkeypatch):
+def test_unwritable_table_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(NotADirectoryError):

@@ -92,7 +92,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_the_reference_refuses(message: str) -> None:
+def test_reference_refuses_invalid_inputs(message: str) -> None:
     case = REFUSED[message]
     with pytest.raises(GraphError, match=f"^{message}"):
         OPS[case.operator].reference(case.inputs, case.attributes)
@@ -119,20 +119,20 @@ def model_of(case: Case) -> ir.Model:
 
 @pytest.mark.parametrize("rewrite", [inline, explicit])
 @pytest.mark.parametrize("message", REFUSED)
-def test_a_node_like_it_is_refused_by_name(message: str, rewrite: Any) -> None:
+def test_invalid_node_is_refused_by_name(message: str, rewrite: Any) -> None:
     with pytest.raises(GraphError, match=f"^node node: {message}"):
         rewrite(model_of(REFUSED[message]))
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-def test_an_output_too_many_is_refused(operator: str) -> None:
+def test_extra_output_is_refused(operator: str) -> None:
     model = node_model(MAKERS[operator](np.random.default_rng(1)))
     model.graph.node(0).resize_outputs(4)
     with pytest.raises(GraphError, match=f"^node node: {operator}: 4 outputs, expected at most [12]"):
         inline(model)
 
 
-def test_an_output_of_another_dtype_is_refused() -> None:
+def test_wrong_output_dtype_is_refused() -> None:
     model = node_model(Case("Requantize", (X32, ONE, ONE), {"bits": 8}))
     model.graph.node(0).attributes["bits"] = ir.AttrInt64("bits", 16)
     with pytest.raises(GraphError, match=r"^node node: Requantize: output y is int8, expected int32"):

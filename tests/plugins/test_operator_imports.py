@@ -37,7 +37,7 @@ def module_of(name: str) -> str | None:
     return next((each for each in (name, name.rpartition(".")[0]) if each in FILES), None)
 
 
-def test_no_circle_goes_through_the_files_that_are_found_by_folder() -> None:
+def test_operator_files_have_no_import_cycle() -> None:
     graph = {name: {module_of(each) for each in imported(of_file(name))} - {name, None} for name in FILES}
     for table, file in (("registry", "spec"), ("cuda.launches", "launch")):
         found = {f"intaglio.plugins.{folder}.{file}" for folder in registry.FOLDERS}
@@ -47,7 +47,7 @@ def test_no_circle_goes_through_the_files_that_are_found_by_folder() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_modules_of_ours_are_imported_at_the_top_and_torch_for_type_checkers_alone(name: str) -> None:
+def test_own_modules_are_imported_at_the_top_and_torch_only_for_typing(name: str) -> None:
     tree = of_file(name)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     within = [each for function in functions for each in imported(function)]
@@ -59,6 +59,6 @@ def test_modules_of_ours_are_imported_at_the_top_and_torch_for_type_checkers_alo
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".signature")])
-def test_signatures_need_the_standard_library_alone(name: str) -> None:
+def test_signatures_need_only_the_standard_library(name: str) -> None:
     for each in imported(of_file(name)):
         assert each.partition(".")[0] in sys.stdlib_module_names or str(module_of(each)).endswith(".signature"), each

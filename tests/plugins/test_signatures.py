@@ -37,14 +37,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_signature_that_does_not_fit_together_is_refused(name: str) -> None:
+def test_inconsistent_signature_is_refused(name: str) -> None:
     changed, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         Signature(**{"name": "Made", "inputs": (X,), "outputs": (Y,), **changed})
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-def test_references_compute_the_dtypes_and_shapes_that_are_declared(operator: str) -> None:
+def test_references_compute_the_declared_dtypes_and_shapes(operator: str) -> None:
     random = np.random.default_rng(0)
     for _ in range(20):
         case = MAKERS[operator](random)

@@ -45,14 +45,14 @@ def test_export_checks_the_logits_against_the_source(
 
 
 @pytest.mark.parametrize("module", [DecoderModule, *DecoderModule.__subclasses__()])
-def test_the_reference_takes_the_inputs_of_a_step_by_their_names(module: type[DecoderModule]) -> None:
+def test_reference_takes_decode_step_inputs_by_name(module: type[DecoderModule]) -> None:
     _, *named, rest = inspect.signature(module.forward).parameters.values()
     assert [each.name for each in named] == [spec.name for spec in STEP]
     assert rest.kind is inspect.Parameter.VAR_POSITIONAL
 
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=4))
-def test_the_check_runs_every_token_and_in_steps_of_every_size(lengths: list[int]) -> None:
+def test_check_covers_every_token_and_step_size(lengths: list[int]) -> None:
     cut = pieces(lengths)
     assert [index for piece in cut for index in range(piece.start, piece.stop)][: max(lengths)] == list(
         range(max(lengths))
@@ -67,14 +67,14 @@ def tables(bundle: Path) -> list[str]:
     return [name for name, value in weights if value.shape is not None and VOCABULARY in tuple(value.shape)]
 
 
-def test_tied_embeddings_are_stored_once_and_others_twice(make_decoder: MakeDecoder) -> None:
+def test_only_tied_embeddings_are_shared(make_decoder: MakeDecoder) -> None:
     checkpoint, bundle = make_decoder("gpt2")
     assert tables(bundle) == ["transformer.wte.weight"]
     assert (bundle / "model.onnx").stat().st_size < (checkpoint / "model.safetensors").stat().st_size + 40_000
     assert sorted(tables(make_decoder("llama")[1])) == ["lm_head.weight_transposed", "model.embed_tokens.weight"]
 
 
-def test_a_tied_checkpoint_with_two_tables_that_differ_keeps_both(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_tied_checkpoint_with_two_different_matrices_keeps_both(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, _ = make_decoder("gpt2")
     both = lambda found: {**found, "lm_head.weight": found["transformer.wte.weight"] * 2}  # noqa: E731
     folder = rewrite(checkpoint, tmp_path / "two", both)
@@ -83,7 +83,7 @@ def test_a_tied_checkpoint_with_two_tables_that_differ_keeps_both(make_decoder: 
     assert_same_logits(folder, tmp_path / "bundle")
 
 
-def test_a_tied_checkpoint_that_holds_the_head_only(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_tied_checkpoint_may_hold_only_the_head(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, _ = make_decoder("gpt2")
 
     def head_only(found: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_a_tied_checkpoint_that_holds_the_head_only(make_decoder: MakeDecoder, t
     assert_same_logits(folder, tmp_path / "bundle")
 
 
-def test_a_checkpoint_saved_without_its_head_has_shorter_names(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_checkpoint_without_head_has_unprefixed_names(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, _ = make_decoder("gpt2")
 
     def without_base(found: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_bfloat16_shards_become_float32(make_decoder: MakeDecoder, tmp_path: Pat
     assert_same_logits(tmp_path / "shards", tmp_path / "bundle")
 
 
-def test_the_graph_is_made_of_single_operators_and_keeps_the_names(make_decoder: MakeDecoder) -> None:
+def test_graph_uses_fused_operators_and_module_names(make_decoder: MakeDecoder) -> None:
     model = load(make_decoder("llama")[1] / "model.onnx")
     types = [node.op_type for node in model.graph]
     counts = {"Attention": 2, "TensorScatter": 4, "RMSNormalization": 5, "RotaryEmbedding": 4, "Softmax": 0, "Gemm": 0}
@@ -131,7 +131,7 @@ def test_the_graph_is_made_of_single_operators_and_keeps_the_names(make_decoder:
     assert all(value.shape is not None and value.dtype is not None for node in model.graph for value in node.outputs)
 
 
-def test_the_manifest_describes_the_decoder(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_manifest_describes_the_decoder(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, _ = make_decoder("llama")
     folder = Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 5], "bos_token_id": 7}))
@@ -187,7 +187,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
 @pytest.mark.parametrize("bad", BAD)
-def test_a_configuration_that_cannot_be_is_refused_in_one_line(
+def test_invalid_configuration_is_refused_in_one_line(
     make_decoder: MakeDecoder, tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str, check: bool
 ) -> None:
     family, options, message = BAD[bad]
@@ -204,7 +204,7 @@ def test_a_configuration_that_cannot_be_is_refused_in_one_line(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_head_that_is_missing_is_refused_unless_it_is_tied(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_missing_untied_head_is_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, _ = make_decoder("llama")
 
     def headless(found: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def test_a_head_that_is_missing_is_refused_unless_it_is_tied(make_decoder: MakeD
     assert tables(tmp_path / "bundle") == ["model.embed_tokens.weight"]
 
 
-def test_run_sends_a_decoder_to_generate(tiny_decoder: Path) -> None:
+def test_run_on_a_decoder_names_generate(tiny_decoder: Path) -> None:
     with pytest.raises(BundleError, match=r"is a decoder, which generates text\. Use: intaglio generate "):
         list(run(tiny_decoder, ["text"]))
 
@@ -235,7 +235,7 @@ def test_validation_compares_with_the_source_layer_by_layer(
     assert len(report["layers"]) >= 4
 
 
-def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_validation_detects_logits_of_another_model(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     np.savez(tmp_path / "ids.npz", input_ids=np.array(TEXTS[0])[None])
     _, ours = make_decoder("mistral")
     _, other = make_decoder("mistral", initializer_range=0.1)
@@ -249,7 +249,7 @@ def test_validation_tells_another_models_logits(make_decoder: MakeDecoder, tmp_p
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen3"])
-def test_a_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+def test_float16_decoder_builds_for_t4_and_a100(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     export(str(make_decoder(family)[0]), tmp_path / "bundle", dtype="float16", check=False)
     with pytest.raises(UsageError, match="axis capacity: TensorRT needs caches of one fixed length"):

@@ -46,7 +46,7 @@ def assert_expected_drafts(folder: Path, bundle: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_drafts_are_those_of_the_models_own_blocks(
+def test_drafts_equal_those_of_the_reference_blocks(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
 ) -> None:
     folder = save_drafts(make_decoder(family)[0], tmp_path / "drafting", kind)
@@ -69,7 +69,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_drafts_of_other_shapes(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
+def test_drafts_equal_the_reference_for_other_shapes(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
     family, options, layers, width = VARIANTS[variant]
     folder = save_drafts(make_decoder(family, **options)[0], tmp_path / "drafting", KINDS[0], layers, width)
     export(str(folder), tmp_path / "bundle", check=False)
@@ -80,7 +80,7 @@ def test_drafts_of_other_shapes(make_decoder: MakeDecoder, tmp_path: Path, varia
     ("family", "kind", "dtype"),
     [("gpt2", KINDS[0], "float32"), ("llama", KINDS[0], "float16"), ("opt", KINDS[1], "float32")],
 )
-def test_export_checks_the_drafts_too(
+def test_export_checks_the_drafts(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str, dtype: str
 ) -> None:
     folder = save_drafts(make_decoder(family)[0], tmp_path / "drafting", kind)
@@ -92,13 +92,13 @@ def test_export_checks_the_drafts_too(
     assert {MATRICES, "drafts.json"} <= manifest.source.sha256.keys()
 
 
-def test_a_graph_without_drafts_has_nothing_of_them(make_decoder: MakeDecoder) -> None:
+def test_graph_without_drafts_has_no_draft_nodes(make_decoder: MakeDecoder) -> None:
     manifest = Bundle.open(make_decoder("llama")[1]).manifest
     assert "drafting" not in manifest.axes and not any("draft" in spec.name for spec in manifest.inputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drafting_after_some_tokens_gives_what_drafting_after_all_gives(
+def test_drafting_after_selected_tokens_equals_drafting_after_all(
     make_decoder: MakeDecoder, tmp_path: Path, kind: str
 ) -> None:
     folder = save_drafts(make_decoder("llama")[0], tmp_path / "drafting", kind)
@@ -138,7 +138,7 @@ def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Pat
 
 
 @pytest.mark.parametrize(("family", "kind"), [("gpt2", KINDS[0]), ("mistral", KINDS[0]), ("llama", KINDS[1])])
-def test_a_float16_graph_that_drafts_builds_for_t4(
+def test_float16_graph_with_drafts_builds_for_t4(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
@@ -150,7 +150,7 @@ def test_a_float16_graph_that_drafts_builds_for_t4(
         assert engine.profiles["draft_mask"]["opt"] == [1, 6, 48]
 
 
-def test_matrices_that_do_not_fit_are_told_in_one_line(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_wrong_matrix_shapes_print_one_line(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", KINDS[0], width=16)
     with pytest.raises(SourceError, match=r"drafts\.0\.weight \(got \[16, 16\], expected \[32, 32\]\)"):
         export(str(folder), tmp_path / "bundle")
@@ -160,7 +160,7 @@ def test_matrices_that_do_not_fit_are_told_in_one_line(make_decoder: MakeDecoder
     assert not (tmp_path / "bundle").exists()
 
 
-def test_matrices_that_the_record_does_not_count_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_matrices_missing_from_the_record_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     folder = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
     (folder / "drafts.json").write_text('{"kind": "medusa", "steps": 2}')
     with pytest.raises(SourceError, match=r"unexpected tensor drafts\.2\.weight: drafts\.json has 2") as caught:

@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_both_exits_are_the_sources(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
+def test_both_exits_equal_the_source(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
     family, options, layer = VARIANTS[variant]
     checkpoint, plain = make_decoder(family, **options)
     folder = save_early_exit(checkpoint, tmp_path / "exiting", layer)
@@ -53,7 +53,7 @@ def test_both_exits_are_the_sources(make_decoder: MakeDecoder, tmp_path: Path, v
         np.testing.assert_array_equal(found, expected)
 
 
-def test_weights_are_stored_once(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_exit_stores_no_weight_twice(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     for family in FAMILIES:
         checkpoint, plain = make_decoder(family)
         export(str(save_early_exit(checkpoint, tmp_path / family)), tmp_path / f"{family}-bundle", check=False)
@@ -62,7 +62,7 @@ def test_weights_are_stored_once(make_decoder: MakeDecoder, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", "float32"), ("qwen2", "float16")])
-def test_export_checks_the_exit_too(make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str) -> None:
+def test_export_checks_the_exit(make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str) -> None:
     folder = save_early_exit(make_decoder(family)[0], tmp_path / "exiting")
     result = export(str(folder), tmp_path / "bundle", dtype=dtype)
     assert result.passed and result.outputs.keys() == {"logits", "exit_logits"}
@@ -75,7 +75,7 @@ def test_export_checks_the_exit_too(make_decoder: MakeDecoder, tmp_path: Path, f
     assert RECORD in manifest.source.sha256
 
 
-def test_a_graph_without_exit_has_nothing_of_it(make_decoder: MakeDecoder) -> None:
+def test_graph_without_exit_has_no_exit_nodes(make_decoder: MakeDecoder) -> None:
     bundle = Bundle.open(make_decoder("llama")[1])
     assert decoder_of(bundle).exit_layer == 0
     assert [spec.name for spec in bundle.manifest.outputs if "present" not in spec.name] == ["logits"]
@@ -117,7 +117,7 @@ def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Pa
         ("{}", "cannot be read"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_one_line(
+def test_invalid_record_is_refused_in_one_line(
     make_decoder: MakeDecoder, tmp_path: Path, record: str, said: str
 ) -> None:
     folder = save_early_exit(make_decoder("gpt2")[0], tmp_path / "exiting")
@@ -127,7 +127,7 @@ def test_a_record_that_makes_no_sense_is_one_line(
     assert "\n" not in str(caught.value) and not (tmp_path / "bundle").exists()
 
 
-def test_drafts_and_an_exit_together_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_drafts_with_an_exit_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     drafting = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
     with pytest.raises(SourceError, match=r"has both early_exit\.json and drafts\.json"):
         export(str(save_early_exit(drafting, tmp_path / "both")), tmp_path / "bundle")

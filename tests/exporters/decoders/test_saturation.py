@@ -61,7 +61,7 @@ def wide(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_graph_is_the_source_and_every_block_but_the_first_can_be_left_out(
+def test_graph_equals_the_source_and_can_skip_all_blocks_but_the_first(
     variant: str, make_saturating: Callable[..., Path]
 ) -> None:
     """Attention and both products after it stand in a branch; keys and values are made and written outside."""
@@ -84,7 +84,7 @@ def test_the_graph_is_the_source_and_every_block_but_the_first_can_be_left_out(
         assert [each.op_type for each in node.attributes["else_branch"].as_graph()] == ["Identity"]
 
 
-def test_weights_are_stored_once_under_the_same_names(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_each_weight_is_stored_once_under_its_usual_name(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     checkpoint, plain = make_decoder("gpt2")
     export(str(save_early_exit(checkpoint, tmp_path / "a", "every")), tmp_path / "b", check=False)
     ours, theirs = (load(Bundle.open(path).model_path).graph.initializers for path in (tmp_path / "b", plain))
@@ -110,7 +110,7 @@ def both(wide: Path) -> tuple[Bundle, Any, Any]:
 
 @settings(max_examples=15)
 @given(thresholds=st.lists(st.floats(-1.1, 1.1), min_size=2, max_size=2), seed=st.integers(0, 99))
-def test_torch_and_the_graph_agree_for_any_thresholds(
+def test_torch_and_graph_agree_for_any_thresholds(
     thresholds: list[float], seed: int, both: tuple[Bundle, Any, Any]
 ) -> None:
     import torch
@@ -144,7 +144,7 @@ def test_weights_in_branches_are_compressed_where_no_activations_are_needed(wide
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.9
 
 
-def test_passes_that_cannot_look_into_branches_say_so(wide: Path, tmp_path: Path) -> None:
+def test_passes_without_branch_support_report_it(wide: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Some text to calibrate on, which says nothing much. " * 4)
     result = compress(wide, tmp_path / "gptq", "gptq", calibration=tmp_path / "text.txt")
     reasons = [reason for reason in result.passes[-1].reasons if "is in a branch" in reason]
@@ -154,13 +154,13 @@ def test_passes_that_cannot_look_into_branches_say_so(wide: Path, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
-def test_no_engine_of_tensorrt_is_built(wide: Path) -> None:
+def test_tensorrt_build_is_refused(wide: Path) -> None:
     with pytest.raises(UsageError, match=r"has an exit after every block.*Use --target ort-cpu") as caught:
         build(wide, "tensorrt-rtx", ["a100"])
     assert "\n" not in str(caught.value)
 
 
-def test_sensitivities_are_refused_in_one_line(wide: Path, tmp_path: Path) -> None:
+def test_sensitivity_is_refused_in_one_line(wide: Path, tmp_path: Path) -> None:
     from intaglio.training import sensitivity
 
     (tmp_path / "text.txt").write_text("Some text to look at, which says nothing much. " * 40)
@@ -169,14 +169,14 @@ def test_sensitivities_are_refused_in_one_line(wide: Path, tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_the_roofline_counts_what_stands_in_branches(wide: Path, make_decoder: MakeDecoder) -> None:
+def test_roofline_counts_nodes_in_branches(wide: Path, make_decoder: MakeDecoder) -> None:
     axes = {"batch": 1, "tokens": 1, "capacity": 64, "positions_wanted": 1}
     ours, plain = (work(load(Bundle.open(path).model_path), axes) for path in (wide, make_decoder("llama", **WIDE)[1]))
     assert plain.weight_bytes <= ours.weight_bytes < plain.weight_bytes + 2000
     assert plain.operations <= ours.operations
 
 
-def test_drafts_and_exits_together_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
+def test_drafts_with_exits_are_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     drafting = save_drafts(make_decoder("gpt2")[0], tmp_path / "drafting", "medusa")
     with pytest.raises(SourceError, match=r"has both early_exit\.json and drafts\.json"):
         export(str(save_early_exit(drafting, tmp_path / "both", "every")), tmp_path / "bundle")

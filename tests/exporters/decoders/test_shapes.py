@@ -28,7 +28,7 @@ LONGER = {"max_position_embeddings": 128}
 @pytest.mark.parametrize(
     ("family", "length", "options"), [*((family, 40, {}) for family in FAMILIES), ("qwen3", 64, LONGER)]
 )
-def test_greedy_texts_of_a_batch_equal_transformers_token_for_token(
+def test_greedy_batch_equals_transformers_token_for_token(
     make_decoder: MakeDecoder, family: str, length: int, options: dict[str, Any]
 ) -> None:
     import torch
@@ -87,13 +87,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_shape_of_a_family_gives_the_sources_logits(make_decoder: MakeDecoder, variant: str) -> None:
+def test_logits_equal_the_source_for_every_shape(make_decoder: MakeDecoder, variant: str) -> None:
     family, options = VARIANTS[variant]
     assert_same_logits(*make_decoder(family, **options))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_bias_and_norm_has_its_own_place(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+def test_every_bias_and_norm_is_applied(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
     """In a fresh model all biases are 0 and all scales 1, so that one may stand for another."""
     import torch
 
@@ -110,7 +110,7 @@ def test_every_bias_and_norm_has_its_own_place(make_decoder: MakeDecoder, tmp_pa
     assert_same_logits(folder, tmp_path / "bundle")
 
 
-def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
+def test_sliding_window_masks_earlier_tokens(make_decoder: MakeDecoder) -> None:
     checkpoint, bundle = make_decoder("mistral")
     assert_same_logits(checkpoint, bundle)
     opened = Bundle.open(bundle)
@@ -131,7 +131,7 @@ def test_a_window_hides_what_lies_before_it(make_decoder: MakeDecoder) -> None:
     st.booleans(),
     st.sampled_from([None, 0.9]),
 )
-def test_rotary_frequencies_are_those_of_transformers(
+def test_rotary_frequencies_equal_transformers(
     kind: str, theta: float, factor: float, head_dim: int, truncate: bool, attention_factor: float | None
 ) -> None:
     import transformers

@@ -84,7 +84,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_shape_of_a_family_gives_the_sources_outputs(make_encoder_decoder: Make, variant: str) -> None:
+def test_outputs_equal_the_source_for_every_shape(make_encoder_decoder: Make, variant: str) -> None:
     family, options = VARIANTS[variant]
     assert_same_outputs(*make_encoder_decoder(family, **options))
 
@@ -107,7 +107,7 @@ def test_export_checks_both_graphs_against_the_source(
 
 @settings(max_examples=100)
 @given(st.integers(4, 64), st.integers(2, 300), st.booleans())
-def test_buckets_are_those_of_transformers_at_every_distance(buckets: int, furthest: int, both_ways: bool) -> None:
+def test_position_buckets_equal_transformers_at_every_distance(buckets: int, furthest: int, both_ways: bool) -> None:
     import torch
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -121,7 +121,7 @@ def test_buckets_are_those_of_transformers_at_every_distance(buckets: int, furth
     np.testing.assert_array_equal(numbers[np.clip(distances, -shift, furthest) + shift], expected)
 
 
-def test_greedy_texts_equal_transformers_token_for_token(make_encoder_decoder: Make) -> None:
+def test_greedy_output_equals_transformers_token_for_token(make_encoder_decoder: Make) -> None:
     import torch
     import transformers
 
@@ -165,7 +165,7 @@ def branches(engine: Any, decoder: Decoder, crossed: dict[str, Any], start: int)
     return np.asarray(engine.run({**step, **past, **common})["logits"][0])
 
 
-def test_a_branch_of_a_tree_has_the_biases_of_its_positions_and_not_of_its_slots(make_encoder_decoder: Make) -> None:
+def test_position_biases_of_a_token_tree_ignore_cache_slots(make_encoder_decoder: Make) -> None:
     checkpoint, bundle = make_encoder_decoder("t5")
     manifest = Bundle.open(bundle).manifest
     assert manifest.decoder is not None
@@ -180,7 +180,7 @@ def test_a_branch_of_a_tree_has_the_biases_of_its_positions_and_not_of_its_slots
     np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max(), rtol=0)
 
 
-def test_what_stands_behind_a_source_text_as_padding_changes_nothing(make_encoder_decoder: Make) -> None:
+def test_source_padding_does_not_change_the_output(make_encoder_decoder: Make) -> None:
     _, bundle = make_encoder_decoder("t5")
     ids, mask = np.array([[1, 2, 3, 9, 9], [1, 2, 3, 250, 7]]), np.array([[True] * 3 + [False] * 2] * 2)
     with open_engine(bundle / "encoder.onnx") as engine:
@@ -190,7 +190,7 @@ def test_what_stands_behind_a_source_text_as_padding_changes_nothing(make_encode
     assert all(np.isfinite(array).all() for array in empty.values())
 
 
-def test_the_embedding_is_stored_once_for_both_graphs(make_encoder_decoder: Make) -> None:
+def test_both_graphs_share_the_embedding(make_encoder_decoder: Make) -> None:
     checkpoint, bundle = make_encoder_decoder("t5")
     assert (bundle / "shared.data").stat().st_size == 4 * VOCABULARY * SIZES["d_model"]
     graphs = [load(bundle / name).graph for name in ("encoder.onnx", "model.onnx")]
@@ -199,9 +199,7 @@ def test_the_embedding_is_stored_once_for_both_graphs(make_encoder_decoder: Make
     assert stored < (checkpoint / "model.safetensors").stat().st_size + 60_000
 
 
-def test_a_bundle_of_links_keeps_its_shared_weights_when_it_is_compressed(
-    make_encoder_decoder: Make, tmp_path: Path
-) -> None:
+def test_compressing_a_bundle_of_links_keeps_shared_weights(make_encoder_decoder: Make, tmp_path: Path) -> None:
     _, bundle = make_encoder_decoder("t5")
     (tmp_path / "blobs").mkdir()
     (tmp_path / "linked").mkdir()
@@ -227,7 +225,7 @@ def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], d
     return folder
 
 
-def test_a_checkpoint_that_holds_copies_of_the_embedding_gives_one(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_copied_embeddings_of_a_checkpoint_are_deduplicated(make_encoder_decoder: Make, tmp_path: Path) -> None:
     checkpoint, bundle = make_encoder_decoder("t5")
     names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
     copies = lambda found: {**found, **{name: found["shared.weight"].clone() for name in names}}  # noqa: E731
@@ -236,7 +234,7 @@ def test_a_checkpoint_that_holds_copies_of_the_embedding_gives_one(make_encoder_
         assert (tmp_path / "bundle" / name).read_bytes() == (bundle / name).read_bytes()
 
 
-def test_the_manifest_describes_both_parts(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_manifest_describes_both_graphs(make_encoder_decoder: Make, tmp_path: Path) -> None:
     checkpoint, bundle = make_encoder_decoder("mt5")
     manifest = Bundle.open(bundle).manifest
     assert manifest.decoder == Decoder(
@@ -267,7 +265,7 @@ def test_every_weight_is_counted_once(make_encoder_decoder: Make) -> None:
     assert found.encoder is not None and found.encoder.outputs[0].name == "cross_key_0"
 
 
-def test_damage_to_the_encoder_is_told_on_opening(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_damaged_encoder_is_reported_on_opening(make_encoder_decoder: Make, tmp_path: Path) -> None:
     _, bundle = make_encoder_decoder("t5")
     for number, (change, message) in enumerate(
         [
@@ -291,9 +289,7 @@ def test_damage_to_the_encoder_is_told_on_opening(make_encoder_decoder: Make, tm
         Bundle.open(copy)
 
 
-def test_compressing_takes_the_encoder_over_and_keeps_the_shared_weights(
-    make_encoder_decoder: Make, tmp_path: Path
-) -> None:
+def test_compressing_copies_the_encoder_and_keeps_shared_weights(make_encoder_decoder: Make, tmp_path: Path) -> None:
     _, bundle = make_encoder_decoder("t5", d_model=64, d_ff=128)
     result = compress(bundle, tmp_path / "small", "int8-weights")
     assert result.untouched == ["encoder.onnx"]
@@ -309,7 +305,7 @@ def test_compressing_takes_the_encoder_over_and_keeps_the_shared_weights(
     )
 
 
-def test_what_cannot_be_done_with_two_graphs_is_said_in_one_line(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_unsupported_verbs_for_two_graphs_are_refused_in_one_line(make_encoder_decoder: Make, tmp_path: Path) -> None:
     _, bundle = make_encoder_decoder("t5")
     (tmp_path / "text").write_text("A text.\n")
     with pytest.raises(UsageError, match="is an encoder-decoder"):
@@ -318,7 +314,7 @@ def test_what_cannot_be_done_with_two_graphs_is_said_in_one_line(make_encoder_de
         validate(bundle)
 
 
-def test_an_engine_for_the_cpu_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_cpu_engine_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: Path) -> None:
     _, bundle = make_encoder_decoder("t5")
     copy = Path(shutil.copytree(bundle, tmp_path / "built"))
     decoder_file, encoder_file = (engine.path for engine in build(copy, "ort-cpu").engines)
@@ -365,7 +361,7 @@ def test_both_graphs_build_for_t4_and_a100(make_encoder_decoder: Make, tmp_path:
         build(bundle, "tensorrt-rtx", ["t4"], axes={"sauce": "1"}, force=True)
 
 
-def test_sums_beyond_float16_stay_what_they_are(make_encoder_decoder: Make, tmp_path: Path) -> None:
+def test_sums_beyond_float16_stay_exact(make_encoder_decoder: Make, tmp_path: Path) -> None:
     """Feed-forwards of a trained T5 give more than 65504."""
     from safetensors.numpy import load_file, save_file
 
@@ -403,7 +399,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_configuration_that_cannot_be_is_refused_in_one_line(
+def test_invalid_configuration_is_refused_in_one_line(
     make_encoder_decoder: Make, tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str
 ) -> None:
     options, message = BAD[bad]

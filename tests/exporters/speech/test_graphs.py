@@ -22,7 +22,7 @@ def audio_of(rate: int = 16000) -> np.ndarray[tuple[int, int], np.dtype[np.float
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_graph_gives_what_its_network_gives_for_each_row_alone(name: str, tmp_path: Path) -> None:
+def test_batched_graph_equals_the_network_on_single_rows(name: str, tmp_path: Path) -> None:
     network = random_network(NETWORKS[name])
     intaglio.export(write_checkpoint(tmp_path / "checkpoint", network), tmp_path / "bundle", check=False)
     bound = FLIPPED if "stored" in name else 2e-5
@@ -41,7 +41,7 @@ def test_a_graph_gives_what_its_network_gives_for_each_row_alone(name: str, tmp_
 
 
 @pytest.mark.parametrize("samples", [400, 401, 639, 640, 1279])
-def test_the_shortest_recordings_give_frames(samples: int, tmp_path: Path) -> None:
+def test_shortest_recordings_give_frames(samples: int, tmp_path: Path) -> None:
     network = random_network(squeezeformer())
     intaglio.export(write_checkpoint(tmp_path / "checkpoint", network), tmp_path / "bundle", check=False)
     audio = audio_of()[:1, :samples]
@@ -52,7 +52,7 @@ def test_the_shortest_recordings_give_frames(samples: int, tmp_path: Path) -> No
     np.testing.assert_allclose(found["log_probs"], expected.numpy(), atol=2e-5)
 
 
-def test_a_graph_of_features_is_the_one_of_audio_without_its_front_end(tmp_path: Path) -> None:
+def test_feature_graph_is_the_audio_graph_without_front_end(tmp_path: Path) -> None:
     network = random_network(squeezeformer())
     checkpoint = write_checkpoint(tmp_path / "checkpoint", network)
     result = intaglio.export(checkpoint, tmp_path / "bundle", features=True)
@@ -70,7 +70,7 @@ def test_a_graph_of_features_is_the_one_of_audio_without_its_front_end(tmp_path:
 
 @pytest.mark.parametrize("config", [squeezeformer(), conformer()], ids=lambda config: config.model_type)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_export_passes_its_check_on_real_speech(config: object, dtype: str, tmp_path: Path) -> None:
+def test_export_passes_its_check_on_real_speech(config: object, dtype: str, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", random_network(config))  # type: ignore[arg-type]
     result = intaglio.export(checkpoint, tmp_path / "bundle", dtype)
     assert result.passed, result.outputs

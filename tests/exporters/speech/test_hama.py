@@ -40,7 +40,7 @@ def recognizer(bundle: Path) -> Iterator[SpeechRecognizer]:
 
 
 @pytest.mark.parametrize("recording", SAMPLES, ids=lambda recording: recording.name)
-def test_what_is_heard_is_what_the_library_hears(recording: Recording, recognizer: SpeechRecognizer) -> None:
+def test_transcripts_equal_the_library(recording: Recording, recognizer: SpeechRecognizer) -> None:
     """Features are rounded to float16. One at the border of two numbers becomes the one or the other by the order of
     summation, so a few frames differ by more than the others."""
     library, samples = ASRModel(), recording.samples[None]
@@ -58,7 +58,7 @@ def test_what_is_heard_is_what_the_library_hears(recording: Recording, recognize
     assert [word.text for word in transcript.words] == words
 
 
-def test_run_says_when_each_word_was_said(bundle: Path) -> None:
+def test_run_prints_word_timestamps(bundle: Path) -> None:
     path = Path(str(resources.files("intaglio").joinpath("recordings", "sentence-5.flac")))
     (result,) = intaglio.run(bundle, [str(path)])
     assert result.transcript.split()[:2] == ["hi", "maɪt"]  # he might
@@ -81,7 +81,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_container_gets_one_line(name: str, tmp_path: Path) -> None:
+def test_damaged_container_prints_one_line(name: str, tmp_path: Path) -> None:
     damage, reason = DAMAGES[name]
     path = tmp_path / "damaged.hama"
     path.write_bytes(damage(CONTAINER.read_bytes()))
@@ -92,13 +92,13 @@ def test_a_damaged_container_gets_one_line(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_the_containers_other_networks_are_refused(tmp_path: Path) -> None:
+def test_other_networks_of_the_container_are_refused(tmp_path: Path) -> None:
     for name in ("encoder.hama", "decoder_step.hama", "p2g.hama"):
         with pytest.raises(SourceError, match=r"begins with|not the network of hama"):
             intaglio.convert(ASSETS / name, tmp_path / "checkpoint")
 
 
-def test_a_container_without_its_vocabulary_says_which_file_it_needs(tmp_path: Path) -> None:
+def test_missing_vocabulary_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "asr_waveform.hama"
     path.write_bytes(CONTAINER.read_bytes())
     with pytest.raises(SourceError, match=r"g2p_vocab\.json: no such file"):

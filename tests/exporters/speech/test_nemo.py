@@ -26,7 +26,7 @@ WEIGHTS, CONFIG = "model_weights.ckpt", "model_config.yaml"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_log_probabilities_are_those_that_nemo_computed(name: str, tmp_path: Path) -> None:
+def test_log_probabilities_equal_nemo(name: str, tmp_path: Path) -> None:
     intaglio.convert(ARCHIVES / f"{name}.nemo", tmp_path / "checkpoint")
     assert intaglio.export(tmp_path / "checkpoint", tmp_path / "bundle").passed
     expected = np.load(ARCHIVES / f"{name}.npy")
@@ -105,12 +105,12 @@ BAD_CONFIGS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_what_is_not_supported_gets_one_line(name: str, tmp_path: Path) -> None:
+def test_unsupported_options_print_one_line(name: str, tmp_path: Path) -> None:
     change, reason = BAD_CONFIGS[name]
     refused(changed(tmp_path, config=change), tmp_path, reason)
 
 
-def test_weights_of_another_shape_and_missing_ones_are_reported(tmp_path: Path) -> None:
+def test_wrong_shapes_and_missing_weights_are_reported(tmp_path: Path) -> None:
     name = "encoder.layers.0.self_attn.linear_q.weight"
     refused(changed(tmp_path, weights=lambda tensors: tensors.pop(name)), tmp_path, "q_proj.weight", "missing")
     wide = changed(tmp_path, weights=lambda tensors: tensors.update({name: torch.zeros(16, 17)}))
@@ -119,7 +119,7 @@ def test_weights_of_another_shape_and_missing_ones_are_reported(tmp_path: Path) 
     refused(extra, tmp_path, "encoder.other (unexpected)")
 
 
-def test_filters_that_are_not_those_of_the_options_are_noticed(tmp_path: Path) -> None:
+def test_filters_that_contradict_the_options_are_refused(tmp_path: Path) -> None:
     def shift(tensors: dict[str, torch.Tensor]) -> None:
         tensors["preprocessor.featurizer.fb"] += 0.001
 
@@ -136,12 +136,12 @@ def test_filters_that_are_not_those_of_the_options_are_noticed(tmp_path: Path) -
     ],
     ids=["meta", "sparse", "complex", "expanded"],
 )
-def test_tensors_that_hold_no_plain_numbers_get_one_line(tensor: Any, reason: str, tmp_path: Path) -> None:
+def test_non_numeric_tensors_print_one_line(tensor: Any, reason: str, tmp_path: Path) -> None:
     name = "encoder.layers.0.self_attn.linear_q.weight"
     refused(changed(tmp_path, weights=lambda found: found.update({name: tensor(found[name])})), tmp_path, reason)
 
 
-def test_half_of_a_surrogate_pair_gets_one_line(tmp_path: Path) -> None:
+def test_lone_surrogate_prints_one_line(tmp_path: Path) -> None:
     def change(config: dict[str, Any]) -> None:
         config["decoder"]["vocabulary"][1] = "\ud800"
 
@@ -159,7 +159,7 @@ def test_half_of_a_surrogate_pair_gets_one_line(tmp_path: Path) -> None:
         ({"sample_rate": 10**9, "highfreq": None}, "sample_rate"),
     ],
 )
-def test_a_front_end_is_checked_before_it_is_computed(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_front_end_options_are_checked_before_use(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
     def change(config: dict[str, Any]) -> None:
         config["preprocessor"].update(options)
         config["encoder"]["feat_in"] = config["preprocessor"]["features"]
@@ -167,11 +167,11 @@ def test_a_front_end_is_checked_before_it_is_computed(options: dict[str, Any], r
     refused(changed(tmp_path, config=change), tmp_path, reason)
 
 
-def test_an_archive_that_expands_to_many_times_its_size_is_not_unpacked(tmp_path: Path) -> None:
+def test_decompression_bomb_is_not_unpacked(tmp_path: Path) -> None:
     refused(written(tmp_path, {"zeros": bytes(100 << 20)}), tmp_path, "32 times its own size")
 
 
-def test_code_in_the_weights_is_not_run(tmp_path: Path) -> None:
+def test_code_in_the_weights_is_not_executed(tmp_path: Path) -> None:
     with tarfile.open(ARCHIVES / "squeezeformer.nemo") as archive:
         config = next(archive.extractfile(each).read() for each in archive if each.name.endswith(CONFIG))  # type: ignore[union-attr]
     data = pickle.dumps({"encoder.x": Runs(tmp_path / "ran")})
@@ -194,11 +194,11 @@ def test_code_in_the_weights_is_not_run(tmp_path: Path) -> None:
         ({f"../{CONFIG}": b"a: ${a}", f"/etc/{WEIGHTS}": b"x"}, "cannot be read"),
     ],
 )
-def test_a_damaged_archive_gets_one_line(files: dict[str, bytes], reason: str, tmp_path: Path) -> None:
+def test_damaged_archive_prints_one_line(files: dict[str, bytes], reason: str, tmp_path: Path) -> None:
     refused(written(tmp_path, files), tmp_path, reason)
 
 
-def test_what_is_no_archive_gets_one_line(tmp_path: Path) -> None:
+def test_file_that_is_no_archive_prints_one_line(tmp_path: Path) -> None:
     path = tmp_path / "text.nemo"
     path.write_text("no archive")
     refused(path, tmp_path, "not a readable .nemo archive")

@@ -58,7 +58,7 @@ def real_rows(values: list[np.ndarray], data: Batches) -> np.ndarray:
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)]).astype(np.float64)
 
 
-def test_means_are_those_of_the_floating_point_layers(parse: Parse) -> None:
+def test_output_means_equal_the_float_layers(parse: Parse) -> None:
     model, data = graph(parse, f"{FIRST} {SECOND}"), Batches()
     inputs = PassInputs(calibration_data=data)
     _, counts = CorrectBiases()(model, inputs)
@@ -90,7 +90,7 @@ def test_a_bias_keeps_its_bound(parse: Parse) -> None:
         (f"{FIRST} {SECOND.replace('b2', 'b1')}", False, "its bias is shared, or not a constant"),
     ],
 )
-def test_layers_that_are_left_are_named(parse: Parse, text: str, unknown: bool, reason: str) -> None:
+def test_skipped_layers_are_named(parse: Parse, text: str, unknown: bool, reason: str) -> None:
     model = graph(parse, text)
     for node in model.graph:
         if unknown:

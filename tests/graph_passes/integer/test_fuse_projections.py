@@ -52,7 +52,7 @@ def feeds(batch: int, length: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 9), (0, 4), (2, 70)])
-def test_one_layer_gives_the_same_integers(parse: Parse, batch: int, length: int) -> None:
+def test_fused_layer_gives_the_same_integers(parse: Parse, batch: int, length: int) -> None:
     model = graph(parse, body())
     expected = run_integer(model, feeds(batch, length))
     _, counts = FuseProjections()(model)
@@ -88,7 +88,7 @@ LEFT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("reason", LEFT)
-def test_others_stay_with_a_reason(parse: Parse, reason: str) -> None:
+def test_unsupported_layers_are_skipped_with_a_reason(parse: Parse, reason: str) -> None:
     model = graph(parse, **LEFT[reason])
     before = [node.op_type for node in model.graph]
     _, counts = FuseProjections()(model)
@@ -97,7 +97,7 @@ def test_others_stay_with_a_reason(parse: Parse, reason: str) -> None:
     assert reason in given and not counts.rewritten
 
 
-def test_a_second_time_changes_nothing(parse: Parse) -> None:
+def test_pass_is_idempotent(parse: Parse) -> None:
     model = graph(parse, body())
     FuseProjections()(model)
     _, counts = FuseProjections()(model)

@@ -57,7 +57,7 @@ def operators(model: ir.Model) -> list[str]:
 
 @pytest.mark.parametrize("norm", [NORM, NORM_WITH_FACTORS])
 @pytest.mark.parametrize(("x", "r"), [("int32", "int32"), ("int32", "int8"), ("int8", "int32")])
-def test_the_fused_normalisation_gives_the_same_integers(parse: Parse, x: str, r: str, norm: str) -> None:
+def test_fused_normalisation_gives_the_same_integers(parse: Parse, x: str, r: str, norm: str) -> None:
     model = graph(parse, f"{x}[n, 8]", f"{r}[n, 8]", f"{SUM} {norm}")
     given = feeds(model)
     expected = run_integer(model, given)
@@ -79,7 +79,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("reason", LEFT)
-def test_what_a_normalisation_cannot_add_by_itself_stays(parse: Parse, reason: str) -> None:
+def test_unsupported_additions_are_not_fused(parse: Parse, reason: str) -> None:
     model = graph(parse, **LEFT[reason])
     before = operators(model)
     _, counts = FuseResidual()(model)
@@ -87,7 +87,7 @@ def test_what_a_normalisation_cannot_add_by_itself_stays(parse: Parse, reason: s
     assert operators(model) == before
 
 
-def test_a_second_sum_is_not_put_on_top_of_a_residual(parse: Parse) -> None:
+def test_second_residual_is_not_fused(parse: Parse) -> None:
     second = f"t = intaglio.IntAdd <bits = 16> (x, r, mx, mr, shift) {SUM.replace('(x,', '(t,')} {NORM}"
     model = graph(parse, body=second)
     first = model.graph[0].outputs[0]

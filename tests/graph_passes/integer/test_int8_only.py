@@ -57,7 +57,7 @@ def feeds(bundle: Path) -> dict[str, Array]:
     return Tokenizer.open(Bundle.open(bundle)).feeds(TEXTS)
 
 
-def test_it_records_what_it_did(tiny_int8: Path) -> None:
+def test_manifest_records_the_passes(tiny_int8: Path) -> None:
     manifest = Bundle.open(tiny_int8).manifest
     assert manifest.custom_operators == ["IntAdd", "IntAttention", "IntLayerNorm", "IntLinear"]
     counts = {record.name: record.counts for record in manifest.passes}
@@ -68,7 +68,9 @@ def test_it_records_what_it_did(tiny_int8: Path) -> None:
     assert manifest.calibration.samples == len(TEXTS)
 
 
-def test_library_bodies_and_references_agree_to_the_bit(tiny_int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_function_bodies_and_references_agree_bit_for_bit(
+    tiny_int8: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last hidden state is the last integers times one scale, so equal integers are equal numbers."""
     assert ort.library() is not None, "make kernels"
     with open_engine(tiny_int8) as engine:
@@ -87,7 +89,7 @@ def test_library_bodies_and_references_agree_to_the_bit(tiny_int8: Path, monkeyp
         np.testing.assert_array_equal(compiled[name], reference[name])
 
 
-def test_an_engine_built_without_kernels_is_passed_over_where_there_are_some(
+def test_engine_built_without_kernels_is_skipped_if_kernels_exist(
     tiny_int8: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Path(shutil.copytree(tiny_int8, tmp_path / "int8"))
@@ -102,7 +104,7 @@ def test_an_engine_built_without_kernels_is_passed_over_where_there_are_some(
     assert opened == [str(bundle / "model.onnx")]
 
 
-def test_weights_that_are_not_finite_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_non_finite_weights_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(tiny_bundle, tmp_path / "broken"))
     model = load(broken / "model.onnx")
     weights = (node.inputs[1] for node in model.graph if node.op_type == "MatMul")
@@ -116,13 +118,13 @@ def test_weights_that_are_not_finite_are_named(tiny_bundle: Path, tmp_path: Path
         QuantizeWeights(where="everywhere")(load(broken / "model.onnx"))
 
 
-def test_compiled_kernels_give_no_warning(tiny_int8: Path) -> None:
+def test_compiled_kernels_print_no_warning(tiny_int8: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         open_engine(tiny_int8).close()
 
 
-def test_padding_changes_nothing(tiny_int8: Path) -> None:
+def test_padding_does_not_change_the_output(tiny_int8: Path) -> None:
     tokenizer = Tokenizer.open(Bundle.open(tiny_int8))
     with open_engine(tiny_int8) as engine:
         together = engine.run(tokenizer.feeds(TEXTS))["last_hidden_state"]
@@ -131,14 +133,14 @@ def test_padding_changes_nothing(tiny_int8: Path) -> None:
             np.testing.assert_array_equal(together[index, : len(alone)], alone)
 
 
-def test_a_quantised_bundle_is_refused(tiny_int8: Path, texts: Path, tmp_path: Path) -> None:
+def test_quantised_bundle_is_refused(tiny_int8: Path, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="the graph is already quantised"):
         compress(tiny_int8, tmp_path / "twice", "int8-only", calibration=texts)
     assert not (tmp_path / "twice").exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["--calibration", "{empty}"], ["--calibration", "{missing}"]])
-def test_missing_or_empty_calibration_data_is_one_line(
+def test_missing_or_empty_calibration_data_prints_one_line(
     intaglio: Run, tiny_bundle: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n  \n")
@@ -169,14 +171,14 @@ def test_nan_weights_name_the_activation(tiny_bundle: Path, texts: Path, tmp_pat
         compress(tmp_path / "nan", tmp_path / "out", "int8-only", calibration=texts)
 
 
-def test_allow_float_is_refused_where_it_means_nothing(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_allow_float_is_refused_by_recipes_without_it(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "o"), "--recipe", "canonical", "--allow-float"]
     code, _, error = intaglio(*command)
     assert code == 2
     assert "--allow-float: no pass of recipe canonical has this option. Recipes that do: int8-only." in error
 
 
-def test_allow_float_reaches_every_pass_that_has_it(
+def test_allow_float_reaches_every_pass_with_the_option(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -205,7 +207,7 @@ def paragraphs() -> list[str]:
 
 
 @pytest.mark.proof  # the README's session makes the same of the same model, and validates it
-def test_the_real_model_keeps_its_meaning_in_a_quarter_of_the_bytes(minilm_bundle: Path, tmp_path: Path) -> None:
+def test_real_model_keeps_its_accuracy_in_a_quarter_of_the_bytes(minilm_bundle: Path, tmp_path: Path) -> None:
     """Calibrated on paragraphs of Python's manual, judged on other sentences; no training."""
     calibration, held_out = tmp_path / "texts.txt", sentences()
     calibration.write_text("\n".join(paragraphs()[:640:10]))
@@ -225,7 +227,7 @@ def test_the_real_model_keeps_its_meaning_in_a_quarter_of_the_bytes(minilm_bundl
     assert np.corrcoef(*ranks)[0, 1] >= 0.995
 
 
-def test_the_command_line_reports_the_passes(intaglio: Run, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+def test_command_line_reports_the_passes(intaglio: Run, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     command = ["compress", str(tiny_bundle), "-o", str(tmp_path / "o"), "--recipe", "int8-only"]
     code, out, error = intaglio(*command, "--calibration", texts, "--json")
     assert code == 0, error
@@ -234,7 +236,7 @@ def test_the_command_line_reports_the_passes(intaglio: Run, tiny_bundle: Path, t
 
 
 @pytest.mark.parametrize("recipe", ["int8-qdq", "int8-weights", "h-gelu"])
-def test_the_recipes_beside_it_stay_close(tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str) -> None:
+def test_related_recipes_stay_accurate(tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str) -> None:
     compress(tiny_bundle, tmp_path / "o", recipe, calibration=texts if recipe == "int8-qdq" else None)
     with open_engine(tiny_bundle) as before, open_engine(tmp_path / "o") as after:
         a, b = (engine.run(feeds(tiny_bundle))["sentence_embedding"] for engine in (before, after))

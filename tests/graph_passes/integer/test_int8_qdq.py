@@ -108,7 +108,7 @@ def adopt(graph: str, weights: dict[str, Array], folder: Path, opset: int = 23) 
 
 
 @pytest.mark.parametrize("recipe", ["int8-qdq", "int8-weights"])
-def test_tables_are_stored_in_int8(tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str) -> None:
+def test_embedding_tables_are_stored_in_int8(tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str) -> None:
     compress(tiny_bundle, tmp_path / "out", recipe, calibration=texts if recipe == "int8-qdq" else None)
     assert record(tmp_path / "out", "integer_embedding").counts == {"tables": 3}
     weights = load(tmp_path / "out" / "model.onnx").graph.initializers.values()
@@ -131,7 +131,7 @@ def tables(model: ir.Model) -> list[str]:
     return sorted(name for name, value in model.graph.initializers.items() if len(value.shape or ()) == 2)
 
 
-def test_a_table_that_is_the_heads_weight_too_is_not_stored_twice(parse: Callable[..., ir.Model]) -> None:
+def test_table_tied_to_the_head_is_stored_once(parse: Callable[..., ir.Model]) -> None:
     table = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
     model, counts = IntegerEmbedding(where="everywhere")(with_table(parse, TIED, 20, table))
     assert (counts.rewritten, counts.reasons) == ({}, ["t is used by Transpose too"])
@@ -142,7 +142,7 @@ def test_a_table_that_is_the_heads_weight_too_is_not_stored_twice(parse: Callabl
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_table_that_is_read_twice_is_stored_once(
+def test_table_with_two_consumers_is_stored_once(
     parse: Callable[..., ir.Model], compute: Callable[..., list[Array]], dtype: type[np.floating[Any]]
 ) -> None:
     table = np.random.default_rng(0).normal(size=(20, 8)).astype(dtype)
@@ -156,13 +156,13 @@ def test_a_table_that_is_read_twice_is_stored_once(
     np.testing.assert_allclose(got, expected, atol=0.05)
 
 
-def test_a_table_with_nan_is_named(parse: Callable[..., ir.Model]) -> None:
+def test_table_with_nan_is_named(parse: Callable[..., ir.Model]) -> None:
     table = np.full((20, 8), np.nan, np.float32)
     with pytest.raises(GraphError, match="t: contains NaN or infinity, expected finite weights"):
         IntegerEmbedding(where="everywhere")(with_table(parse, TWICE, 8, table))
 
 
-def test_int8_weights_takes_a_float16_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_int8_weights_accepts_a_float16_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
     compress(tiny_bundle, tmp_path / "half", "float16")
     compress(tmp_path / "half", tmp_path / "out", "int8-weights")
     assert record(tmp_path / "out", "quantize_weights").counts == {"weights": 12}
@@ -174,7 +174,7 @@ def test_int8_weights_takes_a_float16_bundle(tiny_bundle: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("recipe", ["int8-qdq", "int8-only"])
-def test_a_float16_bundle_is_refused_before_it_runs(
+def test_float16_bundle_is_refused_before_calibration(
     intaglio: Run, tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compress(tiny_bundle, tmp_path / "half", "float16")
@@ -196,7 +196,7 @@ def test_float16_after_int8_qdq_keeps_the_embeddings(tiny_bundle: Path, tiny_qdq
     assert cosines(embeddings(tiny_bundle), embeddings(tmp_path / "half")).min() > 0.97
 
 
-def test_float16_after_int8_qdq_builds_for_a_t4_with_its_tables_in_int8(tiny_qdq: Path, tmp_path: Path) -> None:
+def test_float16_after_int8_qdq_builds_for_t4_with_int8_tables(tiny_qdq: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     compress(tiny_qdq, tmp_path / "half", "float16")
     (engine,) = build(tmp_path / "half", "tensorrt-rtx", gpus=["t4"]).engines
@@ -204,7 +204,7 @@ def test_float16_after_int8_qdq_builds_for_a_t4_with_its_tables_in_int8(tiny_qdq
 
 
 @pytest.mark.proof  # tiny models go the same way in the tests above
-def test_the_real_model_in_int8_and_float16_keeps_its_meaning(minilm_bundle: Path, tmp_path: Path) -> None:
+def test_real_model_in_int8_and_float16_keeps_its_accuracy(minilm_bundle: Path, tmp_path: Path) -> None:
     """The README's way to a T4; calibrated on prose, judged on other sentences."""
     prose = (Path(__file__).parents[3] / "examples" / "language_models" / "calibration.txt").read_text()
     paragraphs = [" ".join(block.split()) for block in prose.split("\n\n")]
@@ -223,7 +223,7 @@ def test_the_real_model_in_int8_and_float16_keeps_its_meaning(minilm_bundle: Pat
 # Graphs that are no encoder of text
 
 
-def test_a_vision_transformer_keeps_its_numbers_in_int8(vision_transformer: Path, images: Path, tmp_path: Path) -> None:
+def test_vision_transformer_stays_accurate_in_int8(vision_transformer: Path, images: Path, tmp_path: Path) -> None:
     compress(vision_transformer, tmp_path / "out", "int8-qdq", calibration=images)
     assert record(tmp_path / "out", "quantize_weights").counts == {"weights": 12}
     assert record(tmp_path / "out", "quantize_activations").counts == {"8-bit activations": 16}
@@ -235,7 +235,7 @@ def test_a_vision_transformer_keeps_its_numbers_in_int8(vision_transformer: Path
     assert np.abs(a - b).max() > 1e-4, "something was rounded"
 
 
-def test_int8_only_says_what_an_image_model_can_take(
+def test_int8_only_names_recipes_for_image_models(
     intaglio: Run, vision_transformer: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("intaglio.graph_passes.calibrate.OnnxRuntimeEngine", None)
@@ -247,7 +247,7 @@ def test_int8_only_says_what_an_image_model_can_take(
 
 
 @pytest.mark.parametrize("norm", ["LayerNormalization(h, g)", "RMSNormalization(h, g)", "Relu(h)"])
-def test_products_of_the_graphs_own_input_are_found(norm: str, tmp_path: Path) -> None:
+def test_matrix_products_of_graph_inputs_are_found(norm: str, tmp_path: Path) -> None:
     """A product that takes an input of the graph, and a graph that ends with another norm, or with none."""
     random = np.random.default_rng(3)
     weights = {"w": random.normal(size=(8, 8)).astype(np.float32), "g": np.ones(8, np.float32)}
@@ -262,7 +262,7 @@ def test_products_of_the_graphs_own_input_are_found(norm: str, tmp_path: Path) -
     assert 1e-6 < np.abs(a - b).max() < 0.1 * np.abs(a).max()
 
 
-def test_an_encoder_without_a_normalisation_is_no_integer_only_one(tmp_path: Path) -> None:
+def test_encoder_without_a_normalisation_is_refused_by_int8_only(tmp_path: Path) -> None:
     table = np.ones((9, 8), np.float32)
     bundle = adopt("(int64[b, t] ids) => (float[b, t, 8] y) { x = Gather(t, ids) y = Relu(x) }", {"t": table}, tmp_path)
     np.savez(tmp_path / "ids.npz", ids=np.zeros((2, 3), np.int64))
@@ -280,9 +280,7 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_int8_qdq_counts_a_decoders_tokens_and_not_what_its_mask_shows(
-    tiny_decoder: Path, prose: Path, tmp_path: Path
-) -> None:
+def test_int8_qdq_calibrates_on_tokens_of_a_decoder_only(tiny_decoder: Path, prose: Path, tmp_path: Path) -> None:
     compress(tiny_decoder, tmp_path / "out", "int8-qdq", calibration=prose)
     batches, used = load_chunks(Bundle.open(tiny_decoder), prose, 128, 8, "--calibration")
     tokens = sum(batch["input_ids"].size for batch in batches)
@@ -292,7 +290,7 @@ def test_int8_qdq_counts_a_decoders_tokens_and_not_what_its_mask_shows(
     assert not any("attention_mask" in reason for reason in done.reasons)
 
 
-def test_a_decoder_in_int8_keeps_its_logits(tiny_decoder: Path, prose: Path, tmp_path: Path) -> None:
+def test_decoder_in_int8_keeps_its_logits(tiny_decoder: Path, prose: Path, tmp_path: Path) -> None:
     compress(tiny_decoder, tmp_path / "out", "int8-qdq", calibration=prose)
     assert record(tmp_path / "out", "quantize_activations").counts["8-bit activations"] > 0
     feeds = load_chunks(Bundle.open(tiny_decoder), prose, 4, 4, "--data")[0][0]
@@ -302,7 +300,7 @@ def test_a_decoder_in_int8_keeps_its_logits(tiny_decoder: Path, prose: Path, tmp
     assert np.abs(a - b).max() > 1e-5, "something was rounded"
 
 
-def test_int8_only_says_what_a_decoder_can_take(
+def test_int8_only_names_recipes_for_decoders(
     intaglio: Run, tiny_decoder: Path, prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("intaglio.graph_passes.calibrate.OnnxRuntimeEngine", None)
@@ -317,7 +315,7 @@ def test_int8_only_says_what_a_decoder_can_take(
 # Names
 
 
-def test_new_nodes_are_named_after_what_they_belong_to(tiny_bundle: Path, tiny_qdq: Path) -> None:
+def test_new_nodes_are_named_after_their_layers(tiny_bundle: Path, tiny_qdq: Path) -> None:
     before = load(tiny_bundle / "model.onnx")
     known = {str(node.name) for node in before.graph} | set(before.graph.initializers) | {"last_hidden_state"}
     nodes = list(load(tiny_qdq / "model.onnx").graph)

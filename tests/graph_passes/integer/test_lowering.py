@@ -40,7 +40,7 @@ def close(model: ir.Model, feeds: Feeds, expected: Array, tolerance: float = 0.1
     assert difference.max() < tolerance and difference.mean() < tolerance / 5, (difference.max(), difference.mean())
 
 
-def test_an_encoder_becomes_integer_only(encoder: Encoder, feeds: Feeds) -> None:
+def test_encoder_becomes_integer_only(encoder: Encoder, feeds: Feeds) -> None:
     model = encoder()
     expected = values(model, ["z"], feeds)[0]
     reasons = lower(model, feeds, equalize=True)
@@ -50,7 +50,7 @@ def test_an_encoder_becomes_integer_only(encoder: Encoder, feeds: Feeds) -> None
     close(model, feeds, expected)
 
 
-def test_equalizing_changes_nothing_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
+def test_equalization_preserves_the_float_function(encoder: Encoder, feeds: Feeds) -> None:
     from observed import observe
 
     from intaglio.graph_passes.integer.equalize import Equalize
@@ -62,7 +62,7 @@ def test_equalizing_changes_nothing_in_floating_point(encoder: Encoder, feeds: F
     np.testing.assert_allclose(values(model, ["z"], feeds)[0], expected, atol=1e-5)
 
 
-def test_equalizing_leaves_channels_that_were_always_zero(parse: Callable[..., ir.Model]) -> None:
+def test_equalization_skips_channels_that_are_always_zero(parse: Callable[..., ir.Model]) -> None:
     from observed import observe
 
     from intaglio.graph_passes.integer.equalize import Equalize
@@ -88,7 +88,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_masks_of_every_form_hide_what_they_hid(encoder: Encoder, feeds: Feeds, mask: str) -> None:
+def test_masks_of_every_form_stay_effective(encoder: Encoder, feeds: Feeds, mask: str) -> None:
     model = encoder(mask=mask)
     expected = values(model, ["z"], feeds)[0]
     lower(model, feeds)
@@ -113,7 +113,7 @@ FACTORS = {
 
 
 @pytest.mark.parametrize("form", FACTORS)
-def test_the_factor_of_the_scores_may_stand_elsewhere(encoder: Encoder, feeds: Feeds, form: str) -> None:
+def test_scale_of_the_scores_may_be_at_other_nodes(encoder: Encoder, feeds: Feeds, form: str) -> None:
     old, new, second, replaced = FACTORS[form]
     attention = change(change(ATTENTION, old, new), second, replaced)
     attention = attention.replace("sm = Identity(s) sa = Add(sm", "sa = Add(s").replace("two", "half")
@@ -124,7 +124,7 @@ def test_the_factor_of_the_scores_may_stand_elsewhere(encoder: Encoder, feeds: F
     close(model, feeds, expected)
 
 
-def test_an_attention_without_a_mask(encoder: Encoder, feeds: Feeds) -> None:
+def test_attention_without_a_mask_is_lowered(encoder: Encoder, feeds: Feeds) -> None:
     model = encoder(attention=change(ATTENTION, "sa = Add(sm, mask) p = Softmax(sa)", "p = Softmax(sm)"), mask="")
     expected = values(model, ["z"], feeds)[0]
     lower(model, feeds)
@@ -132,7 +132,7 @@ def test_an_attention_without_a_mask(encoder: Encoder, feeds: Feeds) -> None:
     close(model, feeds, expected)
 
 
-def test_one_head_without_splitting_becomes_softmax_and_products(encoder: Encoder, feeds: Feeds) -> None:
+def test_single_head_attention_becomes_softmax_and_products(encoder: Encoder, feeds: Feeds) -> None:
     attention = """
       q = MatMul(e, wq) k = MatMul(e, wk) kt = Transpose <perm = [0, 2, 1]> (k) v = MatMul(e, wv)
       s = MatMul(q, kt) sm = Mul(s, half) sa = Add(sm, mask) p = Softmax(sa) cr = MatMul(p, v)
@@ -153,7 +153,7 @@ def test_one_head_without_splitting_becomes_softmax_and_products(encoder: Encode
     close(model, feeds, expected, 0.25)
 
 
-def test_a_gelu_that_something_else_reads_stays_on_its_own(encoder: Encoder, feeds: Feeds) -> None:
+def test_gelu_with_other_consumers_is_not_fused(encoder: Encoder, feeds: Feeds) -> None:
     output = change(OUTPUT, "d = MatMul(a, wd)", "ag = Add(a, fb) d = MatMul(ag, wd)")
     model = encoder(output=output)
     expected = values(model, ["z"], feeds)[0]
@@ -163,7 +163,7 @@ def test_a_gelu_that_something_else_reads_stays_on_its_own(encoder: Encoder, fee
     close(model, feeds, expected, 0.25)
 
 
-def test_an_operator_without_integer_form_is_named_or_left(encoder: Encoder, feeds: Feeds) -> None:
+def test_operator_without_integer_form_is_named_or_kept(encoder: Encoder, feeds: Feeds) -> None:
     model = encoder(output=change(OUTPUT, "a = Gelu(fb)", "a = Tanh(fb)"))
     expected = values(model, ["z"], feeds)[0]
     lower(model, feeds)
@@ -175,7 +175,7 @@ def test_an_operator_without_integer_form_is_named_or_left(encoder: Encoder, fee
     close(model, feeds, expected)
 
 
-def test_the_head_stays_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
+def test_head_stays_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
     model = encoder(head="t = Tanh(y) z = Mul(t, half)")
     expected = values(model, ["z"], feeds)[0]
     lower(model, feeds)
@@ -184,14 +184,14 @@ def test_the_head_stays_in_floating_point(encoder: Encoder, feeds: Feeds) -> Non
     close(model, feeds, expected)
 
 
-def test_a_graph_without_embedding_is_no_encoder(parse: Callable[..., ir.Model]) -> None:
+def test_graph_without_embedding_is_refused(parse: Callable[..., ir.Model]) -> None:
     ones = np.ones(2, np.float32)
     model = parse("(float[n, 2] x) => (float[n, 2] y) { y = LayerNormalization(x, g) }", {"g": ones})
     with pytest.raises(GraphError, match="expected an encoder"):
         AuditIntegerOnly()(model)
 
 
-def test_activations_that_were_not_calibrated_stop_the_recipe(encoder: Encoder) -> None:
+def test_uncalibrated_activations_stop_the_recipe(encoder: Encoder) -> None:
     from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
 
     model = encoder()
@@ -200,6 +200,6 @@ def test_activations_that_were_not_calibrated_stop_the_recipe(encoder: Encoder) 
         QuantizeActivations()(model)
 
 
-def test_audit_names_a_float_island(encoder: Encoder, feeds: Feeds) -> None:
+def test_audit_names_float_nodes(encoder: Encoder, feeds: Feeds) -> None:
     with pytest.raises(GraphError, match=r"and \d+ more compute in floating point"):
         AuditIntegerOnly()(encoder())

@@ -58,9 +58,7 @@ def outputs(model: ir.Model, names: list[str], batches: list[dict], folder: Path
         return [array for batch in batches for array in engine.run(batch).values()]
 
 
-def test_gptq_comes_nearer_than_rounding_and_awq_is_never_behind(
-    tiny_decoder: Path, text: Path, tmp_path: Path
-) -> None:
+def test_gptq_beats_rounding_and_awq_is_never_worse(tiny_decoder: Path, text: Path, tmp_path: Path) -> None:
     data = CalibrationData.open(text, Bundle.open(tiny_decoder))
     rtn, gptq, awq = (
         first_layer_error(tiny_decoder, each, data, tmp_path) for each in (Rtn(**GROUPS), Gptq(**GROUPS), Awq(**GROUPS))
@@ -70,7 +68,7 @@ def test_gptq_comes_nearer_than_rounding_and_awq_is_never_behind(
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
-def test_awq_of_8_bits_changes_next_to_nothing(
+def test_awq_with_8_bits_changes_little(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     sizes = {"intermediate_size": 64} if family == "llama" else {"ffn_dim": 64}
@@ -87,7 +85,7 @@ def test_awq_of_8_bits_changes_next_to_nothing(
     assert np.abs(after - before).max() < 0.05 * np.abs(before).max()
 
 
-def test_gptq_through_compress(tiny_bundle: Path, text: Path, tmp_path: Path) -> None:
+def test_gptq_runs_in_compress(tiny_bundle: Path, text: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("passes: [{gptq: {group_size: 32, samples: 40, batch: 4}}]")
     result = compress(tiny_bundle, tmp_path / "made", recipe, calibration=text)
@@ -98,7 +96,7 @@ def test_gptq_through_compress(tiny_bundle: Path, text: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", [Gptq, Awq])
-def test_rows_that_the_group_size_does_not_divide_are_rounded_in_smaller_groups(
+def test_indivisible_rows_use_smaller_groups(
     kind: type, make_decoder: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     _, path = make_decoder("gpt2", n_embd=96)
@@ -115,7 +113,7 @@ def test_rows_that_the_group_size_does_not_divide_are_rounded_in_smaller_groups(
 
 
 @pytest.mark.parametrize("name", ["gptq", "awq"])
-def test_two_words_are_too_little_text(name: str, tiny_decoder: Path, tmp_path: Path) -> None:
+def test_too_little_calibration_text_is_refused(name: str, tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("two words\n")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"passes: [{{{name}: {{group_size: 32}}}}]")
@@ -133,7 +131,7 @@ def test_two_words_are_too_little_text(name: str, tiny_decoder: Path, tmp_path: 
         (lambda: Awq(steps=1), "awq: steps 1: expected at least 2"),
     ],
 )
-def test_options_out_of_range(made: Callable[[], object], said: str) -> None:
+def test_options_out_of_range_are_refused(made: Callable[[], object], said: str) -> None:
     with pytest.raises(GraphError, match=said):
         made()
 
@@ -167,7 +165,7 @@ def graph(parse: Callable[..., ir.Model], body: str) -> ir.Model:
 
 
 @pytest.mark.parametrize("body", FOLDABLE.values(), ids=FOLDABLE.keys())
-def test_folded_factors_leave_the_function_as_it_was(
+def test_folded_factors_preserve_the_function(
     body: str, parse: Callable[..., ir.Model], compute: Callable[..., list[np.ndarray]]
 ) -> None:
     model = graph(parse, body)
@@ -188,7 +186,9 @@ def test_folded_factors_leave_the_function_as_it_was(
 
 
 @pytest.mark.parametrize(("body", "reason"), LEFT.values(), ids=LEFT.keys())
-def test_inputs_that_cannot_take_factors(body: str, reason: str, parse: Callable[..., ir.Model]) -> None:
+def test_factors_are_not_folded_into_unsupported_producers(
+    body: str, reason: str, parse: Callable[..., ir.Model]
+) -> None:
     model = graph(parse, body)
     layers = {layer.node: layer for layer in linear_layers(model, Counts())}
     last = list(layers.values())[-1]

@@ -22,7 +22,7 @@ def layer(rows: int = 16, columns: int = 160) -> tuple[np.ndarray, np.ndarray, n
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_outputs_change_less_than_with_the_nearest_centroids(bits: int) -> None:
+def test_compensation_beats_the_nearest_centroids(bits: int) -> None:
     matrix, x, sensitivities = layer()
     lut = cluster(matrix, sensitivities, 2**bits).centroids
     plain = np.take_along_axis(lut, assign(matrix, lut).astype(np.int64), axis=1)
@@ -31,14 +31,14 @@ def test_outputs_change_less_than_with_the_nearest_centroids(bits: int) -> None:
     assert np.square(x @ (made - matrix).T).mean() < 0.7 * np.square(x @ (plain - matrix).T).mean()
 
 
-def test_inputs_that_have_nothing_to_do_with_each_other_leave_the_nearest() -> None:
+def test_uncorrelated_inputs_give_the_nearest_centroids() -> None:
     matrix, _, sensitivities = layer()
     lut = cluster(matrix, sensitivities, 8).centroids
     indices, _ = Compensation(np.eye(160, dtype=np.float32)).assign(matrix, lut, NOWHERE)
     np.testing.assert_array_equal(indices, assign(matrix, lut))
 
 
-def test_what_is_kept_exact_takes_up_the_errors_before_it() -> None:
+def test_exact_values_compensate_earlier_errors() -> None:
     matrix, x, sensitivities = layer()
     compensation = Compensation(x.T @ x)
     plain = compressed(matrix, sensitivities, Method(2), compensation)
@@ -49,7 +49,7 @@ def test_what_is_kept_exact_takes_up_the_errors_before_it() -> None:
     assert kept.error < 0.7 * plain.error
 
 
-def test_error_is_the_quadratic_form_of_the_inputs() -> None:
+def test_error_is_the_quadratic_form_of_the_second_moments() -> None:
     matrix, x, sensitivities = layer()
     hessian = x.T @ x
     differences = np.random.default_rng(1).standard_normal(matrix.shape).astype(np.float32)
@@ -58,7 +58,7 @@ def test_error_is_the_quadratic_form_of_the_inputs() -> None:
     assert Compensation(hessian).error(differences, sensitivities) == pytest.approx(expected, rel=1e-4)
 
 
-def test_everything_exact_is_no_error() -> None:
+def test_all_exact_values_give_zero_error() -> None:
     matrix, x, sensitivities = layer()
     made = compressed(matrix, sensitivities, Method(2, "auto", 0.5, 0.5), Compensation(x.T @ x))
     np.testing.assert_allclose(made.weight(), matrix, atol=1e-5)
@@ -66,9 +66,7 @@ def test_everything_exact_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("method", [Method(3), Method(3, "auto", 0.01, 0.04)])
-def test_large_weights_in_blocks_of_rows_are_stored_as_small_ones(
-    method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_blocks_do_not_change_the_result(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, x, sensitivities = layer(rows=23)
     compensation = Compensation(x.T @ x)
     whole = compressed(matrix, sensitivities, method, compensation)

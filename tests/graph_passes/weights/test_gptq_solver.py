@@ -42,7 +42,7 @@ def one_by_one(weight: Floats, hessian: Floats, grid: Grid, damping: float) -> C
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_blocks_and_cholesky_change_nothing(symmetric: bool) -> None:
+def test_blocks_and_cholesky_equal_the_plain_algorithm(symmetric: bool) -> None:
     x, weight = inputs(400, BLOCK + 64), weights(8, BLOCK + 64)
     hessian, grid = x.T @ x, fit(weight, 4, 64, symmetric)
     codes = Solver(hessian, 0.01).round(weight, grid)
@@ -52,7 +52,7 @@ def test_blocks_and_cholesky_change_nothing(symmetric: bool) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("group_size", [0, 64])
-def test_outputs_are_nearer_than_with_rounding_and_nearest_in_activation_order(bits: int, group_size: int) -> None:
+def test_gptq_beats_rounding_and_activation_order_beats_both(bits: int, group_size: int) -> None:
     x, weight = inputs(1000, 256), weights(64, 256)
     hessian, grid = x.T @ x, fit(weight, bits, group_size, symmetric=False)
     rounded = grid.encode(weight)
@@ -71,7 +71,7 @@ def test_independent_channels_are_rounded_to_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 5])
-def test_fewer_tokens_than_channels(tokens: int) -> None:
+def test_fewer_tokens_than_channels_are_enough(tokens: int) -> None:
     x, weight = inputs(40, 64)[:tokens], weights(4, 64)
     grid = fit(weight, 4, 32, symmetric=False)
     codes = Solver(x.T @ x).round(weight, grid)
@@ -81,7 +81,7 @@ def test_fewer_tokens_than_channels(tokens: int) -> None:
     assert tokens or (codes == rounded).all()
 
 
-def test_channels_that_are_always_zero_are_rounded_to_the_nearest() -> None:
+def test_dead_channels_are_rounded_to_the_nearest() -> None:
     x, weight = inputs(300, 64), weights(4, 64)
     x[:, 10:20] = 0
     grid = fit(weight, 4, 32, symmetric=False)
@@ -89,7 +89,7 @@ def test_channels_that_are_always_zero_are_rounded_to_the_nearest() -> None:
     np.testing.assert_array_equal(codes[:, 10:20], grid.encode(weight)[:, 10:20])
 
 
-def test_a_hessian_that_float32_made_indefinite_is_damped_more() -> None:
+def test_indefinite_hessian_is_damped_more() -> None:
     hessian = np.ones((40, 40), np.float32)
     hessian[0, 1] = hessian[1, 0] = 1.5
     factor = inverse_factor(hessian, 1e-6)
@@ -98,14 +98,14 @@ def test_a_hessian_that_float32_made_indefinite_is_damped_more() -> None:
 
 @given(st.integers(1, 200), st.integers(0, 2**32))
 @settings(max_examples=20)
-def test_inverse_by_halves(size: int, seed: int) -> None:
+def test_recursive_inverse_is_exact(size: int, seed: int) -> None:
     square = np.random.default_rng(seed).standard_normal((size, size)) / size + np.eye(size)
     matrix = square @ square.T + 0.01 * np.eye(size)
     expected = np.linalg.inv(np.linalg.cholesky(matrix))
     np.testing.assert_allclose(inverse_of_cholesky(matrix), expected, atol=1e-9)
 
 
-def test_what_is_given_stays() -> None:
+def test_arguments_are_not_modified() -> None:
     x, weight = inputs(100, 64), weights(4, 64)
     hessian = x.T @ x
     before = hessian.copy(), weight.copy()

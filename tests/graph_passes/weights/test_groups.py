@@ -39,7 +39,7 @@ def initializers(model: ir.Model) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("graph_pass", PASSES, ids=str)
 @pytest.mark.parametrize("body", [MATMUL, GEMM], ids=["MatMul", "Gemm"])
-def test_the_graph_computes_with_the_rounded_weights(
+def test_graph_computes_with_the_rounded_weights(
     parse: Callable[..., ir.Model], compute: Callable[..., list[np.ndarray]], graph_pass: Rtn, body: str
 ) -> None:
     weight = W.T.copy() if body == GEMM else W
@@ -60,13 +60,13 @@ def test_the_graph_computes_with_the_rounded_weights(
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_more_bits_and_smaller_groups_lose_less(parse: Callable[..., ir.Model]) -> None:
+def test_more_bits_and_smaller_groups_reduce_the_error(parse: Callable[..., ir.Model]) -> None:
     options = [(2, 128), (3, 128), (3, 32), (4, 32), (8, 32)]
     made = [Rtn(bits, size)(parse(MATMUL, {"w": W, "b": BIAS}))[1].layers["w"]["error"] for bits, size in options]
     assert made == sorted(made, reverse=True) and made[-1] < 1e-4
 
 
-def test_a_weight_that_two_layers_use_is_stored_once(parse: Callable[..., ir.Model]) -> None:
+def test_shared_weight_is_stored_once(parse: Callable[..., ir.Model]) -> None:
     body = "(float[n, 128] a, float[n, 128] c) => (float[n, 64] y) { p = MatMul(a, w) q = MatMul(c, w) y = Add(p, q) }"
     model, counts = Rtn()(parse(body, {"w": W}))
     assert sorted(initializers(model)) == ["w.packed", "w.scales", "w.zero_points"]
@@ -81,7 +81,7 @@ def test_a_weight_that_two_layers_use_is_stored_once(parse: Callable[..., ir.Mod
         (128, {"skip": ("w",)}, "w: skipped as asked"),
     ],
 )
-def test_layers_left_have_a_reason(
+def test_skipped_layers_have_a_reason(
     parse: Callable[..., ir.Model], rows: int, options: dict[str, object], reason: str
 ) -> None:
     body = f"(float[n, {rows}] x) => (float[n, 64] y) {{ y = MatMul(x, w) }}"
@@ -91,7 +91,7 @@ def test_layers_left_have_a_reason(
 
 
 @pytest.mark.parametrize(("rows", "size"), [(576, 96), (1536, 128), (192, 96), (64, 64), (1184, 32), (128, 128)])
-def test_rows_that_128_does_not_divide_get_the_largest_groups_that_do(
+def test_indivisible_rows_get_the_largest_dividing_group(
     parse: Callable[..., ir.Model], compute: Callable[..., list[np.ndarray]], rows: int, size: int
 ) -> None:
     weight = RANDOM.standard_normal((rows, 24)).astype(np.float32)
@@ -111,7 +111,7 @@ def test_rows_that_128_does_not_divide_get_the_largest_groups_that_do(
     np.testing.assert_allclose(y, x @ expected.reshape(24, -1).T, rtol=1e-4, atol=1e-3)
 
 
-def test_smaller_groups_of_many_layers_take_one_line(parse: Callable[..., ir.Model]) -> None:
+def test_smaller_groups_are_reported_in_one_line(parse: Callable[..., ir.Model]) -> None:
     names = [f"w{index}" for index in range(6)]
     body = "".join(f"h{index + 1} = MatMul(h{index}, {name}) " for index, name in enumerate(names))
     weights = {name: RANDOM.standard_normal((96, 96)).astype(np.float32) for name in names}
@@ -131,19 +131,19 @@ def test_smaller_groups_of_many_layers_take_one_line(parse: Callable[..., ir.Mod
         ({"group_size": -32}, "rtn: group_size -32: expected"),
     ],
 )
-def test_options_out_of_range(options: dict[str, int], said: str) -> None:
+def test_options_out_of_range_are_refused(options: dict[str, int], said: str) -> None:
     with pytest.raises(GraphError, match=said):
         Rtn(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_refused(parse: Callable[..., ir.Model], number: float) -> None:
+def test_nan_weights_are_refused(parse: Callable[..., ir.Model], number: float) -> None:
     weight = W.copy()
     weight[3, 4] = number
     with pytest.raises(GraphError, match="w: contains NaN or infinity"):
         Rtn()(parse(MATMUL, {"w": weight, "b": BIAS}))
 
 
-def test_a_misspelt_skip_is_refused(parse: Callable[..., ir.Model]) -> None:
+def test_misspelt_skip_is_refused(parse: Callable[..., ir.Model]) -> None:
     with pytest.raises(GraphError, match="no linear layer's name matches 'v'"):
         Int8Absmax(skip=("v",))(parse(MATMUL, {"w": W, "b": BIAS}))

@@ -41,7 +41,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_matrix(form: str, parse: Parse) -> None:
+def test_every_form_of_layer_gives_the_same_matrix(form: str, parse: Parse) -> None:
     stored, nodes = FORMS[form]
     weights = {"a.b.weight": stored, "b": np.zeros(3, np.float32)}
     body = nodes.replace("w)", '"a.b.weight")').replace("w,", '"a.b.weight",')
@@ -59,7 +59,7 @@ def test_every_form_gives_the_same_matrix(form: str, parse: Parse) -> None:
         ("c = Constant<value = float[2, 4] {1, 2, 3, 4, 5, 6, 7, 8}>() y = MatMul(c, w)", WEIGHT.T),
     ],
 )
-def test_what_only_looks_like_a_linear_layer_is_left(nodes: str, weight: np.ndarray, parse: Parse) -> None:
+def test_similar_nodes_are_not_linear_layers(nodes: str, weight: np.ndarray, parse: Parse) -> None:
     model = parse(f"(float[A, B] x) => (float[C, D] y) {{ {nodes} }}", {"w": weight}, domains=', "unused": 1')
     names, counts = found(model)
     assert names == []
@@ -73,14 +73,14 @@ TIED = """(int64[2] ids) => (float[2, 3] y) {
 }"""
 
 
-def test_a_tied_head_is_left_unless_asked_for(parse: Parse) -> None:
+def test_tied_head_is_skipped_unless_requested(parse: Parse) -> None:
     model = parse(TIED, {"table": WEIGHT})
     assert found(model)[0] == []
     assert found(model)[1].reasons == ["table: its weight is an embedding table too, left without tied: true"]
     assert found(model, tied=True)[0] == ["table"]
 
 
-def test_skipped_and_odd_layers_say_why(parse: Parse) -> None:
+def test_skipped_layers_have_a_reason(parse: Parse) -> None:
     model = parse("(float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }", {"w": WEIGHT.T})
     assert found(model, skip=("w*",))[1].reasons == ["w: skipped as asked"]
     assert found(model, multiple_of=32)[1].reasons == ["w: 4 inputs are not a multiple of 32"]
@@ -92,13 +92,13 @@ def test_misspelt_skip_is_refused(parse: Parse) -> None:
         found(model, skip=("lm_hed",))
 
 
-def test_weights_that_are_not_finite_are_refused(parse: Parse) -> None:
+def test_non_finite_weights_are_refused(parse: Parse) -> None:
     model = parse("(float[2, 4] x) => (float[2, 3] y) { y = MatMul(x, w) }", {"w": np.full((4, 3), np.nan, np.float32)})
     with pytest.raises(GraphError, match="w: contains NaN or infinity"):
         found(model)
 
 
-def test_replaced_layer_keeps_its_bias_and_lets_go_of_its_weight(parse: Parse, compute: Callable[..., list]) -> None:
+def test_replaced_layer_keeps_its_bias_and_releases_its_weight(parse: Parse, compute: Callable[..., list]) -> None:
     weights = {"w": WEIGHT, "b": np.array([1, 2, 3], np.float32)}
     model = parse("(float[2, 4] x) => (float[2, 3] y) { y = Gemm<transB=1>(x, w, b) }", weights)
     x = np.ones((2, 4), np.float32)

@@ -91,7 +91,7 @@ def test_graph_computes_with_the_stored_weights(
     np.testing.assert_allclose(compute(model, check=False, x=x)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_counts_say_bits_and_error_of_every_layer(model: ir.Model, weighting: Sensitivities) -> None:
+def test_counts_report_bits_and_error_of_every_layer(model: ir.Model, weighting: Sensitivities) -> None:
     tensor = model.graph.initializers["b.weight"].const_value
     assert tensor is not None
     matrix, weight = tensor.numpy().copy(), weighting.read("b.weight", (ROWS, 32))
@@ -104,7 +104,7 @@ def test_counts_say_bits_and_error_of_every_layer(model: ir.Model, weighting: Se
     assert counts.rewritten["bytes"] == packed
 
 
-def test_sensitivities_are_turned_as_the_weight_is(model: ir.Model, weighting: Sensitivities) -> None:
+def test_sensitivities_are_transposed_with_the_weight(model: ir.Model, weighting: Sensitivities) -> None:
     tensor = model.graph.initializers["a.weight_transposed"].const_value
     assert tensor is not None
     matrix = tensor.numpy().T.copy()
@@ -125,7 +125,7 @@ def test_float16_graph_keeps_its_dtype(parse: Callable[..., ir.Model]) -> None:
     np.testing.assert_allclose(weights_of(model)["w"], weight.T.astype(np.float32), atol=0.2)
 
 
-def test_one_weight_of_two_layers_is_stored_once(parse: Callable[..., ir.Model]) -> None:
+def test_shared_weight_is_stored_once(parse: Callable[..., ir.Model]) -> None:
     weight = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
     graph = "(float[A, 32] x) => (float[A, 32] y) { m = MatMul(x, w) y = MatMul(m, w) }"
     model, counts = Lut(unweighted=True, compensate=False)(parse(graph, {"w": weight}))
@@ -134,13 +134,13 @@ def test_one_weight_of_two_layers_is_stored_once(parse: Callable[..., ir.Model])
     assert [node.op_type for node in model.graph] == ["LutMatMul", "LutMatMul"]
 
 
-def test_without_sensitivities_the_pass_has_to_be_told(model: ir.Model) -> None:
+def test_missing_sensitivities_are_refused(model: ir.Model) -> None:
     for kind in (Lut, LutSparse, Mixed):
         with pytest.raises(GraphError, match="has no sensitivities"):
             kind()(model)
 
 
-def test_without_calibration_text_the_pass_has_to_be_told(model: ir.Model, weighting: Sensitivities) -> None:
+def test_missing_calibration_text_is_refused(model: ir.Model, weighting: Sensitivities) -> None:
     for kind in (Lut, LutSparse, Mixed):
         with pytest.raises(GraphError, match="has no calibration text"):
             kind()(model, PassInputs(sensitivity_file=weighting))
@@ -162,7 +162,7 @@ def test_options_out_of_range_are_refused_when_the_recipe_is_read(make: Callable
         make()
 
 
-def test_mixed_keeps_its_budget_and_says_the_least(model: ir.Model, weighting: Sensitivities) -> None:
+def test_mixed_keeps_its_budget_and_reports_the_minimum(model: ir.Model, weighting: Sensitivities) -> None:
     size = 32 * COLUMNS + 32 * ROWS
     counts = Mixed(bits_per_weight=11, compensate=False)(model.clone(), PassInputs(sensitivity_file=weighting))[1]
     assert counts.rewritten["bytes"] <= 11 * size / 8
@@ -194,7 +194,7 @@ def logits(bundle: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("recipe", ["lut", "lut-sparse"])
-def test_compressed_bundle_runs_and_records_what_was_done(recipe: str, folder: Path, tmp_path: Path) -> None:
+def test_compressed_bundle_runs_and_records_its_passes(recipe: str, folder: Path, tmp_path: Path) -> None:
     options = {"calibration": folder / "text.txt", "sensitivity": folder / "sensitivity"}
     result = compress(folder / "bundle", tmp_path / "out", recipe, **options)
     assert result.bytes_after < result.bytes_before
@@ -214,9 +214,7 @@ def test_compressed_bundle_runs_and_records_what_was_done(recipe: str, folder: P
     assert correlation > 0.98
 
 
-def test_sensitivities_that_are_missing_superfluous_or_of_another_model_are_refused(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_sensitivities_that_do_not_match_the_model_are_refused(folder: Path, tmp_path: Path) -> None:
     given = folder / "sensitivity"
     text = folder / "text.txt"
     (tmp_path / "plain.yaml").write_text("passes: [{lut: {compensate: false}}]")
@@ -234,7 +232,7 @@ def test_sensitivities_that_are_missing_superfluous_or_of_another_model_are_refu
     assert not (tmp_path / "out").exists()
 
 
-def test_compensation_changes_the_outputs_less(folder: Path, tmp_path: Path) -> None:
+def test_compensation_reduces_the_output_error(folder: Path, tmp_path: Path) -> None:
     distances = []
     for compensate in ("true", "false"):
         recipe = tmp_path / f"{compensate}.yaml"
@@ -247,7 +245,7 @@ def test_compensation_changes_the_outputs_less(folder: Path, tmp_path: Path) -> 
     assert distances[0] < 0.8 * distances[1]
 
 
-def test_mixed_measures_by_the_inputs(folder: Path, tmp_path: Path) -> None:
+def test_mixed_weighs_errors_by_the_inputs(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("passes: [mixed: {bits_per_weight: 14}]")
     options = {"calibration": folder / "text.txt", "sensitivity": folder / "sensitivity"}
     record = compress(folder / "bundle", tmp_path / "out", tmp_path / "r.yaml", **options).passes[0]
@@ -268,7 +266,7 @@ def test_mixed_measures_by_the_inputs(folder: Path, tmp_path: Path) -> None:
         "int8_zeropoint: {",
     ],
 )
-def test_a_tied_head_gets_a_copy_of_its_own_and_the_table_stays(options: str, folder: Path, tmp_path: Path) -> None:
+def test_tied_head_gets_its_own_copy(options: str, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(f"passes: [{options}tied: true}}]")
     sensitive = options.startswith(("lut", "mixed"))
     compress(
@@ -285,14 +283,14 @@ def test_a_tied_head_gets_a_copy_of_its_own_and_the_table_stays(options: str, fo
     assert np.corrcoef(logits(folder / "bundle").ravel(), logits(tmp_path / "out").ravel())[0, 1] > 0.9
 
 
-def test_one_command_makes_tables_from_a_text(folder: Path, tmp_path: Path) -> None:
+def test_one_command_computes_codebooks_from_a_text(folder: Path, tmp_path: Path) -> None:
     arguments = ["compress", str(folder / "bundle"), "-o", str(tmp_path / "out"), "--recipe", "lut-sparse", "--json"]
     done = CliRunner().invoke(cli, [*arguments, "--calibration", str(folder / "text.txt")], catch_exceptions=False)
     assert json.loads(done.stdout)["passes"][0]["counts"]["layers"] == 8
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_verb_sensitivity_prints_one_object(folder: Path, tmp_path: Path) -> None:
+def test_sensitivity_command_prints_one_object(folder: Path, tmp_path: Path) -> None:
     arguments = ["sensitivity", str(folder / "bundle"), "-o", str(tmp_path / "s"), "--tokens", "32", "--samples", "3"]
     text = ["--calibration", str(folder / "text.txt")]
     done = CliRunner().invoke(cli, [*arguments, *text, "--json"], catch_exceptions=False)

@@ -19,7 +19,7 @@ def total(choices: list[Choice] | tuple[Choice, ...]) -> tuple[int, float]:
 
 
 @given(layers, st.integers(0, 200))
-def test_choice_is_within_the_budget_and_near_the_best(choices: list[list[Choice]], budget: int) -> None:
+def test_choice_is_within_the_budget_and_near_the_optimum(choices: list[list[Choice]], budget: int) -> None:
     chosen = choose(choices, budget)
     fitting = [each for each in itertools.product(*choices) if total(each)[0] <= budget]
     if chosen is None:
@@ -34,19 +34,19 @@ def test_choice_is_within_the_budget_and_near_the_best(choices: list[list[Choice
 
 
 @given(layers)
-def test_budget_for_everything_gives_the_least_error(choices: list[list[Choice]]) -> None:
+def test_unlimited_budget_gives_the_least_error(choices: list[list[Choice]]) -> None:
     chosen = choose(choices, 10_000)
     assert chosen is not None
     assert total(chosen)[1] == sum(min(each.error for each in options) for options in choices)
 
 
 @given(layers, st.integers(0, 200))
-def test_more_budget_is_never_more_error_by_a_step(choices: list[list[Choice]], budget: int) -> None:
+def test_error_does_not_increase_with_the_budget(choices: list[list[Choice]], budget: int) -> None:
     first, second = choose(choices, budget), choose(choices, budget)
     assert first == second
 
 
-def test_sensitive_layer_gets_the_bits() -> None:
+def test_sensitive_layer_gets_more_bits() -> None:
     def layer(scale: float) -> list[Choice]:
         return [Choice(None, 100 * bits, scale * 4.0**-bits) for bits in (2, 3, 4)]
 
@@ -55,7 +55,7 @@ def test_sensitive_layer_gets_the_bits() -> None:
     assert [each.nbytes for each in chosen] == [300, 400, 200]
 
 
-def test_ways_above_the_hull_are_not_taken_on_the_way() -> None:
+def test_options_above_the_convex_hull_are_not_chosen() -> None:
     hull = [Choice(None, 10, 10.0), Choice(None, 30, 0.0)]
     above = Choice(None, 20, 9.0)
     assert choose([[*hull, above]], 30) == [hull[1]]

@@ -35,7 +35,7 @@ def matrices(model: ir.Model) -> list[np.ndarray]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(fraction=st.floats(0, 0.99))
-def test_the_fraction_of_each_layer(parse: Callable[..., ir.Model], fraction: float) -> None:
+def test_each_layer_is_pruned_by_the_fraction(parse: Callable[..., ir.Model], fraction: float) -> None:
     model, counts = PruneMagnitude(fraction=fraction, sparse="never")(model_of(parse))
     for pruned, whole in zip(matrices(model), (A.T, B), strict=True):
         assert np.count_nonzero(pruned == 0) == round(fraction * whole.size)
@@ -44,7 +44,7 @@ def test_the_fraction_of_each_layer(parse: Callable[..., ir.Model], fraction: fl
     assert counts.rewritten["zeros"] == sum(round(fraction * whole.size) for whole in (A, B))
 
 
-def test_a_common_threshold_takes_more_from_the_layer_of_small_weights(parse: Callable[..., ir.Model]) -> None:
+def test_global_threshold_prunes_layers_with_small_weights_more(parse: Callable[..., ir.Model]) -> None:
     model, counts = PruneMagnitude(fraction=0.6, threshold="global", sparse="never")(model_of(parse))
     first, second = matrices(model)
     assert np.count_nonzero(first == 0) + np.count_nonzero(second == 0) == round(0.6 * (A.size + B.size))
@@ -53,7 +53,7 @@ def test_a_common_threshold_takes_more_from_the_layer_of_small_weights(parse: Ca
 
 
 @pytest.mark.parametrize("fraction", [0.3, 0.8])
-def test_the_function_is_that_of_the_masked_weights(
+def test_pruned_graph_equals_the_masked_weights(
     parse: Callable[..., ir.Model], compute: Callable[..., list[np.ndarray]], fraction: float
 ) -> None:
     body = BODY.replace("float[n, ", "float[n, t, ").replace("y = Gemm <transB = 1> (r, b, c)", "y = MatMul(r, bt)")
@@ -68,7 +68,7 @@ def test_the_function_is_that_of_the_masked_weights(
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_sparse_rows_never_take_more_bytes(parse: Callable[..., ir.Model]) -> None:
+def test_sparse_storage_never_needs_more_bytes(parse: Callable[..., ir.Model]) -> None:
     for fraction in (0.4, 0.5, 0.6):
         model, _ = PruneMagnitude(fraction=fraction)(model_of(parse))
         stored = sum(value.const_value.nbytes for value in model.graph.initializers.values())
@@ -76,7 +76,7 @@ def test_sparse_rows_never_take_more_bytes(parse: Callable[..., ir.Model]) -> No
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
-def test_fractions_that_are_none(fraction: float) -> None:
+def test_invalid_fractions_are_refused(fraction: float) -> None:
     with pytest.raises(GraphError, match="prune_magnitude: fraction"):
         PruneMagnitude(fraction=fraction)
 

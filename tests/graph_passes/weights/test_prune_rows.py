@@ -51,7 +51,7 @@ def shapes(model: ir.Model) -> dict[str, list[int]]:
     multiple=st.integers(1, 8),
     seed=st.integers(0, 100),
 )
-def test_exactly_the_masked_function(
+def test_pruned_graph_equals_the_masked_network(
     parse: Callable[..., ir.Model],
     compute: Callable[..., list[np.ndarray]],
     body: str,
@@ -89,9 +89,7 @@ def test_exactly_the_masked_function(
          "  y = Add(q, s)", "the weight of at is shared"),
     ],
 )  # fmt: skip
-def test_networks_whose_channels_are_not_independent_are_left(
-    parse: Callable[..., ir.Model], body: str, reason: str
-) -> None:
+def test_networks_with_dependent_channels_are_skipped(parse: Callable[..., ir.Model], body: str, reason: str) -> None:
     weights = small_integers(16, 0) | {"d": np.ones((8, 4), np.float32), "at": np.ones((16, 8), np.float32)}
     model, counts = PruneRows(multiple=4)(make(parse, body, weights))
     assert any(reason in each for each in counts.reasons), counts.reasons
@@ -99,7 +97,7 @@ def test_networks_whose_channels_are_not_independent_are_left(
     assert all(16 in shape or shape[-1] == 4 for shape in shapes(model).values())
 
 
-def test_two_matrices_after_one_activation_are_left(parse: Callable[..., ir.Model]) -> None:
+def test_two_matrices_after_one_activation_are_skipped(parse: Callable[..., ir.Model]) -> None:
     body = "p = MatMul(x, a)  h = Relu(p)  q = MatMul(h, c)  r = MatMul(h, e)  y = Add(q, r)"
     weights = small_integers(16, 0) | {"e": np.ones((16, 4), np.float32)}
     _, counts = PruneRows(multiple=4)(make(parse, body, weights))
@@ -107,7 +105,7 @@ def test_two_matrices_after_one_activation_are_left(parse: Callable[..., ir.Mode
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
-def test_decoders_shrink_and_still_run(
+def test_pruned_decoders_are_smaller_and_run(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     width = {"gpt2": {"n_inner": 64}, "llama": {"intermediate_size": 64}, "opt": {"ffn_dim": 64}}[family]
@@ -123,12 +121,12 @@ def test_decoders_shrink_and_still_run(
         assert np.isfinite(session.prefill([[1, 2, 3]])).all()
 
 
-def test_sensitivities_are_asked_for(parse: Callable[..., ir.Model]) -> None:
+def test_missing_sensitivities_are_refused(parse: Callable[..., ir.Model]) -> None:
     with pytest.raises(GraphError, match="prune_rows: has no sensitivities"):
         PruneRows(score="sensitivity")(make(parse, RELU, small_integers(16, 0)))
 
 
-def test_channels_that_the_loss_does_not_feel_go_first(parse: Callable[..., ir.Model]) -> None:
+def test_insensitive_channels_are_pruned_first(parse: Callable[..., ir.Model]) -> None:
     weights = small_integers(16, 1)
     weights = {name: np.where(array == 0, 1, array).astype(np.float32) for name, array in weights.items()}
     felt = {name: np.ones_like(array) for name, array in weights.items()}

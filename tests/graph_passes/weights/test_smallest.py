@@ -14,7 +14,7 @@ from intaglio.graph_passes.weights.smallest import of_all, of_one
     st.integers(1, 4),
     st.floats(0, 1),
 )
-def test_all_matrices_together(rows: list[list[float]], parts: int, fraction: float) -> None:
+def test_smallest_values_of_all_matrices_are_found(rows: list[list[float]], parts: int, fraction: float) -> None:
     whole = np.array(rows, np.float32)
     matrices = np.array_split(whole, parts)
     number = round(fraction * whole.size)

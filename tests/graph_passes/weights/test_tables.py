@@ -24,7 +24,7 @@ def weight(rows: int = 12, columns: int = 512, seed: int = 0) -> tuple[np.ndarra
 
 @pytest.mark.parametrize("grid", [8, 16])
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_rounded_rows_are_one_factor_times_integers(bits: int, grid: int) -> None:
+def test_rounded_rows_are_one_scale_times_integers(bits: int, grid: int) -> None:
     lut = tables.rounded(cluster(*weight(), 2**bits).centroids, grid).astype(np.float64)
     most = 2 ** (grid - 1) - 1
     factors = np.abs(lut).max(axis=1, keepdims=True) / most
@@ -34,12 +34,12 @@ def test_rounded_rows_are_one_factor_times_integers(bits: int, grid: int) -> Non
     assert (np.diff(lut, axis=1) >= 0).all()
 
 
-def test_row_of_zeros_stays_one() -> None:
+def test_row_of_zeros_stays_zero() -> None:
     np.testing.assert_array_equal(tables.rounded(np.zeros((1, 4), np.float32), 8), np.zeros((1, 4)))
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_auto_takes_the_coarsest_grid_that_costs_less_than_one_percent(bits: int) -> None:
+def test_auto_uses_the_coarsest_grid_with_less_than_one_percent_error(bits: int) -> None:
     matrix, sensitivities = weight(columns=1024)
     made = tables.fit(matrix, sensitivities, bits, "auto")
     errors = {grid: tables.fit(matrix, sensitivities, bits, grid).error for grid in (8, 16, 32)}
@@ -48,13 +48,13 @@ def test_auto_takes_the_coarsest_grid_that_costs_less_than_one_percent(bits: int
     assert made.error == errors[made.grid]
 
 
-def test_few_values_in_far_places_need_a_finer_grid() -> None:
+def test_sparse_distant_values_need_a_finer_grid() -> None:
     matrix = np.tile(np.array([[-1.0, 0.011, 0.021, 0.0303]], np.float32), (3, 8))
     assert tables.fit(matrix, np.ones_like(matrix), 2, "auto").grid == 32
     assert tables.fit(matrix, np.ones_like(matrix), 2, "auto").error == 0
 
 
-def test_error_is_that_of_the_stored_weight() -> None:
+def test_reported_error_equals_the_error_of_the_stored_weight() -> None:
     matrix, sensitivities = weight()
     made = tables.fit(matrix, sensitivities, 3, "auto")
     stored = np.take_along_axis(made.lut, made.indices.astype(np.int64), axis=1)
@@ -67,7 +67,7 @@ def test_error_is_that_of_the_stored_weight() -> None:
     rows=st.integers(1, 6), columns=st.integers(1, 40), sensitive=st.floats(0, 0.5), outliers=st.floats(0, 0.5),
     seed=st.integers(0, 5), block=st.sampled_from([7, 64, 1 << 22]),
 )  # fmt: skip
-def test_exactly_so_many_weights_are_set_aside(
+def test_exact_number_of_sparse_values_is_kept(
     rows: int, columns: int, sensitive: float, outliers: float, seed: int, block: int
 ) -> None:
     matrix, sensitivities = weight(rows, columns, seed)
@@ -84,7 +84,7 @@ def test_exactly_so_many_weights_are_set_aside(
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
-def test_what_is_set_aside_comes_back_exactly(bits: int) -> None:
+def test_sparse_values_are_restored_exactly(bits: int) -> None:
     matrix, sensitivities = weight()
     before = sensitivities.copy()
     made = lut_layers.compressed(matrix, sensitivities, Method(bits, "auto", 0.0005, 0.004))
@@ -101,7 +101,7 @@ def test_what_is_set_aside_comes_back_exactly(bits: int) -> None:
     assert made.table.error < 0.95 * plain.table.error
 
 
-def test_sensitive_weights_are_kept_best() -> None:
+def test_sensitive_weights_have_the_smallest_error() -> None:
     matrix, _ = weight(rows=1)
     sensitivities = np.full_like(matrix, 1e-6)
     sensitivities[0, [3, 77, 200]] = 1

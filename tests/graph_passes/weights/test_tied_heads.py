@@ -50,7 +50,7 @@ def compressed(folder: Path, bundle: str, recipe: str, tied: str, output: Path) 
 
 @pytest.mark.parametrize("bundle", ["bundle", "bundle16"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_tied_head_is_left_with_a_reason_unless_asked_for(
+def test_tied_head_is_skipped_with_a_reason_unless_requested(
     recipe: str, bundle: str, folder: Path, tmp_path: Path
 ) -> None:
     left = compressed(folder, bundle, recipe, "false", tmp_path / "left")

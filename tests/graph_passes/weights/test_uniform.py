@@ -32,7 +32,7 @@ def steps(grid: Grid, columns: int) -> Floats:
 
 
 @given(matrices(), BITS)
-def test_asymmetric_groups_are_right_to_half_a_step(matrix_and_size: tuple[Floats, int], bits: int) -> None:
+def test_error_of_asymmetric_groups_is_at_most_half_a_step(matrix_and_size: tuple[Floats, int], bits: int) -> None:
     matrix, group_size = matrix_and_size
     grid = fit(matrix, bits, group_size, symmetric=False)
     codes = grid.encode(matrix)
@@ -45,7 +45,7 @@ def test_asymmetric_groups_are_right_to_half_a_step(matrix_and_size: tuple[Float
 
 
 @given(matrices(), BITS)
-def test_symmetric_groups_hold_their_largest_number(matrix_and_size: tuple[Floats, int], bits: int) -> None:
+def test_symmetric_groups_represent_their_extreme_exactly(matrix_and_size: tuple[Floats, int], bits: int) -> None:
     matrix, group_size = matrix_and_size
     grid = fit(matrix, bits, group_size, symmetric=True)
     rounded = grid.decode(grid.encode(matrix))
@@ -58,14 +58,14 @@ def test_symmetric_groups_hold_their_largest_number(matrix_and_size: tuple[Float
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("number", [0.0, 1e-45, -1e-39, 3.0, -2.0])
-def test_groups_of_one_number_round_to_it_or_to_zero(symmetric: bool, number: float) -> None:
+def test_constant_groups_round_to_their_value_or_to_zero(symmetric: bool, number: float) -> None:
     matrix = np.full((2, 64), number, np.float32)
     grid = fit(matrix, 4, 32, symmetric)
     rounded = grid.decode(grid.encode(matrix))
     np.testing.assert_allclose(rounded, matrix, rtol=1e-6, atol=1e-37)
 
 
-def test_zero_stays_zero_where_all_weights_are_of_one_sign() -> None:
+def test_zero_stays_zero_if_all_weights_have_one_sign() -> None:
     matrix = np.linspace(2, 3, 64, dtype=np.float32)[None]
     grid = fit(matrix, 4, 0, symmetric=False)
     assert (grid.decode(grid.encode(np.zeros_like(matrix))) == 0).all()
@@ -80,7 +80,7 @@ def test_absmax_is_scale_times_minus_127_to_127() -> None:
     np.testing.assert_array_equal(absmax_grid(matrix, "tensor").scales, np.full((2, 1), 4 / 127, np.float32))
 
 
-def test_zero_point_uses_the_whole_range_of_skewed_weights() -> None:
+def test_zero_point_uses_the_full_range_of_skewed_weights() -> None:
     random = np.random.default_rng(0)
     matrix = (random.random((4, 64)) * 3 - 0.5).astype(np.float32)
     errors = [
@@ -99,5 +99,5 @@ def test_zero_point_uses_the_whole_range_of_skewed_weights() -> None:
     ("length", "group_size", "usable"),
     [(2**17, 0, 2**16), (2**16, 0, 2**16), (3 * 2**15, 2**17, 3 * 2**14), (96, 0, 96)],
 )
-def test_groups_stay_within_what_the_kernels_sum_in_32_bits(length: int, group_size: int, usable: int) -> None:
+def test_groups_stay_within_the_32_bit_sums_of_the_kernels(length: int, group_size: int, usable: int) -> None:
     assert usable_group_size(length, group_size) == usable

@@ -19,7 +19,7 @@ from intaglio.speech_samples import recordings
 
 
 @pytest.mark.parametrize(("rate", "size", "mels"), [(16000, 512, 80), (16000, 400, 40), (8000, 256, 64)])
-def test_the_filters_are_slaneys(rate: int, size: int, mels: int) -> None:
+def test_filters_equal_slaney(rate: int, size: int, mels: int) -> None:
     expected = mel_filter_bank(size // 2 + 1, mels, 0.0, rate / 2, rate, norm="slaney", mel_scale="slaney")
     np.testing.assert_allclose(mel_filters(rate, size, mels).T, expected, atol=1e-8)
 
@@ -45,7 +45,7 @@ def by_fourier_transform(config: FrontEnd, samples: torch.Tensor) -> torch.Tenso
 
 
 @pytest.mark.parametrize("config", FRONT_ENDS.values(), ids=FRONT_ENDS)
-def test_features_of_real_speech_are_those_of_the_definition(config: FrontEnd) -> None:
+def test_features_of_real_speech_equal_the_definition(config: FrontEnd) -> None:
     samples = torch.from_numpy(recordings()[1].samples)
     features, frames = LogMel(config)(samples[None], torch.tensor([len(samples)]))
     expected = by_fourier_transform(config, samples)
@@ -55,7 +55,7 @@ def test_features_of_real_speech_are_those_of_the_definition(config: FrontEnd) -
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=4), st.sampled_from(sorted(FRONT_ENDS)), st.integers(0, 99))
-def test_what_lies_beyond_a_row_changes_nothing_of_it(lengths: list[int], name: str, seed: int) -> None:
+def test_padding_does_not_change_a_row(lengths: list[int], name: str, seed: int) -> None:
     config = FRONT_ENDS[name]
     random, size = np.random.default_rng(seed), max(*lengths, config.window)
     front_end = LogMel(config)

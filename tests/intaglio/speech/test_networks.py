@@ -15,7 +15,7 @@ from intaglio.speech.sizes import CONFORMERS, SQUEEZEFORMERS, conformer_of, sque
 
 
 @pytest.mark.parametrize("size", [*SQUEEZEFORMERS, *(f"conformer {name}" for name in CONFORMERS)])
-def test_every_size_has_the_parameters_of_the_papers_table(size: str) -> None:
+def test_parameter_counts_equal_the_papers(size: str) -> None:
     """Thesis, table 5.2."""
     name = size.removeprefix("conformer ")
     config, shape = (
@@ -28,7 +28,7 @@ def test_every_size_has_the_parameters_of_the_papers_table(size: str) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 99))
-def test_a_score_is_that_of_the_distance_of_its_key(frames: int, seed: int) -> None:
+def test_position_score_depends_on_the_key_distance(frames: int, seed: int) -> None:
     scores = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, frames, 2 * frames + 1)))
     found = shifted(scores)
     for query in range(frames):
@@ -37,7 +37,7 @@ def test_a_score_is_that_of_the_distance_of_its_key(frames: int, seed: int) -> N
     assert found.data_ptr() == scores[..., 0, frames:].data_ptr()  # a view
 
 
-def test_positions_are_sines_of_the_distances() -> None:
+def test_positions_are_sinusoids_of_the_distances() -> None:
     positions = relative_positions(3, 4, torch.zeros(()))
     assert positions.shape == (1, 7, 4)
     distances = torch.tensor([3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0])
@@ -46,7 +46,7 @@ def test_positions_are_sines_of_the_distances() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_row_of_a_padded_batch_is_the_row_alone(name: str) -> None:
+def test_row_of_a_padded_batch_equals_the_single_row(name: str) -> None:
     network = random_network(NETWORKS[name])
     random = np.random.default_rng(0)
     lengths = [9000, 6111, 3000]

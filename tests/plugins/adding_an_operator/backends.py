@@ -47,7 +47,7 @@ def test_numpy_reference(case):
     np.testing.assert_array_equal(OPS[NAME].reference(case.inputs, case.attributes)[0], expected(case))
 
 
-def test_a_node_is_checked_by_its_signature():
+def test_node_is_checked_by_its_signature():
     with pytest.raises(GraphError, match=r"ScaledClamp: input factor has shape \[7\], expected float32 \[C or 1\]"):
         OPS[NAME].reference([X, np.ones(7, np.float32)], ATTRIBUTES)
     with pytest.raises(GraphError, match="ScaledClamp: attribute high is missing"):

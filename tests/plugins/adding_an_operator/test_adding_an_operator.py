@@ -84,13 +84,13 @@ def outcomes(copy: Path, built: set[str]) -> dict[str, list[ElementTree.Element]
     return found
 
 
-def test_nothing_is_compiled_but_the_operator_and_the_table_of_operators(built: set[str]) -> None:
+def test_only_the_new_operator_and_the_operator_table_are_compiled(built: set[str]) -> None:
     kernels = {f"{FOLDER}-kernel-{isa}" for isa in (source.instruction_set for source in build.sources()) if isa}
     assert built == {"library", "ort-library", f"{FOLDER}-ort_binding", *kernels}
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_it_is_in_every_backend(name: str, outcomes: dict[str, list[ElementTree.Element]]) -> None:
+def test_new_operator_works_in_every_backend(name: str, outcomes: dict[str, list[ElementTree.Element]]) -> None:
     assert outcomes[name], "not run"
     failures = [str(each.text) for case in outcomes[name] for kind in ("failure", "error") for each in case.iter(kind)]
     assert not failures, failures[0]
@@ -99,7 +99,7 @@ def test_it_is_in_every_backend(name: str, outcomes: dict[str, list[ElementTree.
         pytest.skip(skipped[0])
 
 
-def test_the_documentation_lists_the_files_of_the_operator() -> None:
+def test_documentation_lists_the_files_of_the_operator() -> None:
     chapter = (ROOT / "docs" / "extending.md").read_text().partition("\n## An operator\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `([\w.]+)` \|", chapter, re.MULTILINE))
     assert listed == {path.name for path in (HERE / FOLDER).iterdir() if path.is_file()}

@@ -64,7 +64,7 @@ def one(values: np.ndarray, weights: np.ndarray, count: int) -> Clusters:
 @settings(max_examples=60)
 @given(data=st.data(), count=st.integers(1, 4), length=st.integers(1, 9))
 @pytest.mark.parametrize("exponent", [0, -20])
-def test_no_clustering_at_all_is_better(exponent: int, data: st.DataObject, count: int, length: int) -> None:
+def test_clustering_is_optimal(exponent: int, data: st.DataObject, count: int, length: int) -> None:
     values = np.ldexp(data.draw(hnp.arrays(np.float32, length, elements=finite)), exponent)
     weights = data.draw(hnp.arrays(np.float32, length, elements=positive))
     used = weights if weights.any() else np.ones_like(weights)
@@ -76,7 +76,7 @@ def test_no_clustering_at_all_is_better(exponent: int, data: st.DataObject, coun
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 16, 256])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 16, 17, 100, 1000])
-def test_every_backend_finds_the_same(backend: str, length: int, count: int) -> None:
+def test_all_backends_agree(backend: str, length: int, count: int) -> None:
     random = np.random.default_rng(length * 1000 + count)
     values = random.standard_normal((3, length)).astype(np.float16).astype(np.float32)
     weights = (random.standard_normal((3, length)) ** 4).astype(np.float32)
@@ -91,7 +91,7 @@ def test_every_backend_finds_the_same(backend: str, length: int, count: int) -> 
         np.testing.assert_array_equal(indices[row], reference.assign(values[row], made.centroids[row]))
 
 
-def test_each_value_goes_to_its_nearest_centroid(backend: str) -> None:
+def test_each_value_is_assigned_to_its_nearest_centroid(backend: str) -> None:
     random = np.random.default_rng(5)
     values = random.standard_normal((2, 333)).astype(np.float32)
     centroids = np.sort(random.standard_normal((2, 7)).astype(np.float32), axis=1)
@@ -108,20 +108,20 @@ def test_fewer_distinct_values_than_clusters_repeat_the_last_centroid(backend: s
     np.testing.assert_array_equal(made.masses, [[2, 2, 3, 0, 0]])
 
 
-def test_values_that_weigh_nothing_do_not_move_a_centroid(backend: str) -> None:
+def test_values_of_zero_weight_do_not_move_centroids(backend: str) -> None:
     values = np.array([[-1, 1, 1000]], np.float32)
     made = cluster(values, np.array([[1, 1, 0]], np.float32), 2)
     np.testing.assert_array_equal(made.centroids, [[-1, 1]])
 
 
-def test_row_without_any_weight_counts_as_unweighted(backend: str) -> None:
+def test_row_of_zero_weights_counts_as_unweighted(backend: str) -> None:
     values = np.array([[0, 1, 10, 11]], np.float32)
     made = cluster(values, np.zeros_like(values), 2)
     np.testing.assert_array_equal(made.centroids, [[0.5, 10.5]])
     np.testing.assert_array_equal(made.masses, [[2, 2]])
 
 
-def test_weights_of_thirty_orders_of_magnitude_make_no_nan(backend: str) -> None:
+def test_weights_of_thirty_orders_of_magnitude_give_no_nan(backend: str) -> None:
     random = np.random.default_rng(0)
     values = random.standard_normal((4, 500)).astype(np.float32)
     weights = (10.0 ** random.uniform(-30, 0, (4, 500))).astype(np.float32)
@@ -130,7 +130,7 @@ def test_weights_of_thirty_orders_of_magnitude_make_no_nan(backend: str) -> None
     assert (np.diff(made.centroids) >= 0).all()
 
 
-def test_values_closer_than_the_rounding_of_their_sums_leave_no_cluster_empty(backend: str) -> None:
+def test_nearly_equal_values_leave_no_cluster_empty(backend: str) -> None:
     close = 1000 + np.arange(40, dtype=np.float32)[None] * np.float32(2.0**-14)
     values = np.concatenate([close, -close], axis=1)
     made = cluster(values, np.ones_like(values), 60)
@@ -139,7 +139,7 @@ def test_values_closer_than_the_rounding_of_their_sums_leave_no_cluster_empty(ba
     assert (np.diff(made.centroids) > 0).all()
 
 
-def test_large_offset_does_not_cancel(backend: str) -> None:
+def test_large_offset_causes_no_cancellation(backend: str) -> None:
     random = np.random.default_rng(1)
     values = (4096 + random.standard_normal((1, 300))).astype(np.float32)
     weights = random.uniform(0.1, 1, (1, 300)).astype(np.float32)
@@ -148,7 +148,7 @@ def test_large_offset_does_not_cancel(backend: str) -> None:
     np.testing.assert_allclose(far.centroids - 4096, near.centroids, atol=5e-4)
 
 
-def test_any_number_of_threads_gives_the_same() -> None:
+def test_result_is_independent_of_the_number_of_threads() -> None:
     random = np.random.default_rng(2)
     values = random.standard_normal((50, 64)).astype(np.float32)
     weights = random.random((50, 64), np.float32)
@@ -158,14 +158,14 @@ def test_any_number_of_threads_gives_the_same() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["values", "weights"])
-def test_what_is_not_finite_is_refused(bad: float, where: str) -> None:
+def test_non_finite_values_are_refused(bad: float, where: str) -> None:
     arrays = {"values": np.ones((2, 3), np.float32), "weights": np.ones((2, 3), np.float32)}
     arrays[where][1, 1] = bad
     with pytest.raises(GraphError, match=r"NaN or infinity .* expected finite"):
         cluster(**arrays, count=2)
 
 
-def test_negative_weights_and_other_shapes_are_refused() -> None:
+def test_negative_weights_and_wrong_shapes_are_refused() -> None:
     values = np.ones((2, 3), np.float32)
     with pytest.raises(GraphError, match="a weight of -1"):
         cluster(values, -values, 2)
@@ -174,7 +174,7 @@ def test_negative_weights_and_other_shapes_are_refused() -> None:
             cluster(values, weights, count)
 
 
-def test_more_centroids_than_indices_and_rows_that_differ_are_refused() -> None:
+def test_too_many_centroids_and_unequal_rows_are_refused() -> None:
     """The kernel has room for 256 of them, and reads as many rows of both."""
     values = np.ones((2, 3), np.float32)
     for shape in ((2, 257), (2, 0), (1, 4), (4,)):
@@ -183,7 +183,7 @@ def test_more_centroids_than_indices_and_rows_that_differ_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [4, 8, 16])
-def test_never_above_the_error_of_scikit_learn(count: int) -> None:
+def test_error_never_exceeds_scikit_learn(count: int) -> None:
     sklearn = pytest.importorskip("sklearn.cluster")
     random = np.random.default_rng(3)
     for _ in range(10):

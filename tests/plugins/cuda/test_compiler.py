@@ -55,7 +55,7 @@ def test_every_operator_with_cases_has_a_kernel():
 
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
-def test_no_kernel_spills_and_each_fits_without_asking(folder, sm):
+def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
     used = resources(folder, sm)
     assert sorted(used) == sorted(entry_points(folder))
     for entry, one in used.items():
@@ -67,14 +67,14 @@ def test_no_kernel_spills_and_each_fits_without_asking(folder, sm):
 
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
-def test_resources_are_those_in_the_cubin(folder, sm):
+def test_resources_equal_the_cubin(folder, sm):
     used, cubin = resources(folder, sm), compile_kernel(folder, sm).cubin
     assert values_in_cubin(cubin, REGISTER_COUNT) == {entry: one.registers for entry, one in used.items()}
     assert values_in_cubin(cubin, FRAME_SIZE) == {entry: one.stack_bytes for entry, one in used.items()}
 
 
 @pytest.mark.parametrize("sm", GPUS)
-def test_the_table_has_every_kernel(sm, monkeypatch, capsys):
+def test_documented_table_has_every_kernel(sm, monkeypatch, capsys):
     monkeypatch.setattr(program, "SMS", [sm])
     program.main()
     rows = [re.findall(r"[\w.]+", line) for line in capsys.readouterr().out.splitlines()]
@@ -86,7 +86,7 @@ def test_the_table_has_every_kernel(sm, monkeypatch, capsys):
 
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("operator", MAKERS)
-def test_parameters_are_inputs_then_scalars_then_outputs(operator, sm):
+def test_parameters_are_ordered_as_inputs_scalars_outputs(operator, sm):
     random = np.random.default_rng(0)
     ptx = compile_kernel(folder_of(operator), sm).ptx
     for case in (longest(operator), *(kernel_case(operator, random) for _ in range(20))):
@@ -99,7 +99,7 @@ def test_parameters_are_inputs_then_scalars_then_outputs(operator, sm):
 
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", ["int_attention", "int_linear", "int_matmul"])
-def test_each_gpu_gets_its_own_matrix_instruction(folder, sm):
+def test_each_gpu_uses_its_own_matrix_instruction(folder, sm):
     ptx = compile_kernel(folder, sm).ptx.decode()
     assert f".target sm_{sm}" in ptx
     assert ("mma.sync.aligned.m8n8k16" in ptx) == (sm == 75)
@@ -109,7 +109,7 @@ def test_each_gpu_gets_its_own_matrix_instruction(folder, sm):
 
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
-def test_each_gpu_gets_its_own_matrix_instruction_for_float16(folder, sm):
+def test_each_gpu_uses_its_own_float16_matrix_instruction(folder, sm):
     ptx = compile_kernel(folder, sm).ptx.decode()
     assert ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in ptx) == (sm == 75)
     assert ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in ptx) == (sm >= 80)
@@ -132,7 +132,7 @@ def write_kernel(folder, body="y[0] = 1;"):
     return str(folder)
 
 
-def test_a_kernel_is_compiled_once_until_it_changes(tmp_path, monkeypatch):
+def test_kernel_is_recompiled_only_after_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = write_kernel(tmp_path)
     first = compile_kernel(folder, 75)
@@ -147,7 +147,7 @@ def test_a_kernel_is_compiled_once_until_it_changes(tmp_path, monkeypatch):
     assert len(compiled) == 2
 
 
-def test_the_same_kernel_in_another_place_is_not_compiled_again(tmp_path, monkeypatch):
+def test_kernel_in_another_folder_is_not_recompiled(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folders = tmp_path / "one" / "same", tmp_path / "two" / "same"
     for folder in folders:
@@ -157,13 +157,13 @@ def test_the_same_kernel_in_another_place_is_not_compiled_again(tmp_path, monkey
     assert compile_kernel(write_kernel(folders[1]), 75) == first
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
+def test_unwritable_cache_is_ignored(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert b".entry one(" in compile_kernel(write_kernel(tmp_path), 80).ptx
 
 
-def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
+def test_damaged_cache_is_rebuilt(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = write_kernel(tmp_path)
     compile_kernel(folder, 75)
@@ -172,7 +172,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, monkeypatch):
     assert b".entry one(" in compile_kernel(folder, 75).ptx
 
 
-def test_an_array_in_local_memory_is_counted(tmp_path):
+def test_array_in_local_memory_is_counted(tmp_path):
     body = (
         "int values[64]; for (int i = 0; i < 64; ++i) values[i] = y[i]; y[0] = values[y[1] & 63] + values[y[2] & 63];"
     )
@@ -184,18 +184,18 @@ def test_an_array_in_local_memory_is_counted(tmp_path):
     )
 
 
-def test_an_error_is_one_line_with_its_place(tmp_path):
+def test_compile_error_is_one_line_with_its_location(tmp_path):
     with pytest.raises(EngineError, match=r"kernel.cu\(1\): error: identifier \"undeclared\" is undefined") as caught:
         compile_kernel(write_kernel(tmp_path, "y[0] = undeclared;"), 80)
     assert "\n" not in str(caught.value)
 
 
-def test_a_gpu_that_nvrtc_does_not_know_is_refused(tmp_path):
+def test_unknown_gpu_architecture_is_refused(tmp_path):
     with pytest.raises(EngineError, match="sm_12: "):
         compile_kernel(write_kernel(tmp_path), 12)
 
 
-def test_a_missing_nvrtc_says_what_to_install(monkeypatch):
+def test_missing_nvrtc_names_the_package(monkeypatch):
     def missing():
         raise RuntimeError("libnvrtc.so.13 was not found")
 

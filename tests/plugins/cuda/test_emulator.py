@@ -172,7 +172,7 @@ def fails(match, *arguments, **options):
     assert "\n" not in str(caught.value)
 
 
-def test_a_thread_that_ended_before_the_barrier_is_named(kernels):
+def test_thread_that_exits_before_the_barrier_is_named(kernels):
     fails(
         r"thread \(0, 0, 0\) of block \(0, 0, 0\) waits at __syncthreads in line 6 for thread \(3, 0, 0\), which has",
         kernels,
@@ -180,7 +180,7 @@ def test_a_thread_that_ended_before_the_barrier_is_named(kernels):
     )
 
 
-def test_warps_at_different_barriers_are_told_apart(kernels):
+def test_warps_at_different_barriers_are_reported(kernels):
     fails(
         r"waits at __syncthreads in line 11 for thread \(32, 0, 0\), which waits at __syncthreads in line 13",
         kernels,
@@ -188,17 +188,17 @@ def test_warps_at_different_barriers_are_told_apart(kernels):
     )
 
 
-def test_a_warp_function_that_half_the_warp_reaches(kernels):
+def test_warp_function_reached_by_half_the_warp_is_refused(kernels):
     fails(
         r"waits at __shfl_xor_sync in line 18 for thread \(16, 0, 0\), which has ended", kernels, "half_a_warp_shuffles"
     )
 
 
-def test_a_mask_of_half_the_warp_is_refused(kernels):
+def test_mask_of_half_the_warp_is_refused(kernels):
     fails("with the mask 0000ffff, expected all 32 lanes", kernels, "partial_mask")
 
 
-def test_a_last_warp_that_is_not_full_is_refused(kernels):
+def test_partial_last_warp_is_refused(kernels):
     inputs = [np.arange(40, dtype=np.int32)]
     fails(
         "the last warp has only 8 threads, expected 32",
@@ -211,11 +211,11 @@ def test_a_last_warp_that_is_not_full_is_refused(kernels):
 
 
 @pytest.mark.parametrize("index", [8, -1])
-def test_an_index_outside_of_shared_memory(kernels, index):
+def test_index_outside_shared_memory_is_refused(kernels, index):
     fails("indexes outside of an array at kernel.cu:25", kernels, "shared_index", scalars=[index])
 
 
-def test_dynamic_shared_memory_has_an_end(kernels):
+def test_dynamic_shared_memory_is_bounds_checked(kernels):
     assert run(kernels, "dynamic_index", scalars=[0], shared_bytes=16)[0][0] == 1
     fails(
         "touches byte 16 of its 16 bytes of dynamic shared memory",
@@ -228,22 +228,22 @@ def test_dynamic_shared_memory_has_an_end(kernels):
 
 
 @pytest.mark.parametrize(("index", "offset"), [(12, 48), (-1024, -4096)])
-def test_reading_past_an_array_says_which_and_where(kernels, index, offset):
+def test_out_of_bounds_read_names_array_and_location(kernels, index, offset):
     x = np.arange(12, dtype=np.int32)
     fails(rf"touches byte {offset} of array 0 \(48 bytes\)", kernels, "read_at", [x], [index], threads=1)
 
 
 @pytest.mark.parametrize("index", [1, -1])
-def test_writing_beside_an_array_is_found_where_no_page_ends(kernels, index):
+def test_out_of_bounds_write_is_found_within_a_page(kernels, index):
     fails(r"writes outside of array 0 \(4 bytes\)", kernels, "write_at", (), [index], [((1,), np.int32)], threads=1)
 
 
-def test_signed_overflow_is_an_error(kernels):
+def test_signed_overflow_is_refused(kernels):
     assert run(kernels, "add", [np.array([2**31 - 2, 1], np.int32)], threads=1)[0][0] == 2**31 - 1
     fails("overflows a signed integer", kernels, "add", [np.array([2**31 - 1, 1], np.int32)], threads=1)
 
 
-def test_a_misaligned_vector_is_an_error(kernels):
+def test_misaligned_vector_is_refused(kernels):
     x = np.arange(16, dtype=np.int32)
     assert run(kernels, "load_four", [x], [4], threads=1)[0][0] == 4 + 7
     fails("reads or writes a misaligned address", kernels, "load_four", [x], [1], threads=1)
@@ -253,31 +253,31 @@ def test_shared_memory_is_poisoned_for_every_block(kernels):
     assert (run(kernels, "uninitialised", threads=1, grid=(3, 1, 1))[0][:3].view(np.uint8) == POISON).all()
 
 
-def test_a_missing_barrier_shows_in_some_order(kernels):
+def test_missing_barrier_is_found_by_some_thread_order(kernels):
     expected = np.arange(64) ^ 33
     right = [bool((run(kernels, "neighbour_without_barrier", seed=seed)[0] == expected).all()) for seed in range(4)]
     assert not any(right)
 
 
-def test_an_asynchronous_copy_is_not_there_before_it_is_waited_for(kernels):
+def test_asynchronous_copy_is_visible_only_after_its_wait(kernels):
     x = np.arange(16, dtype=np.int8)
     assert run(kernels, "copy_without_wait", [x], [1], threads=1, sm=80)[0][0] == 5
     assert run(kernels, "copy_without_wait", [x], [0], threads=1, sm=80)[0][0] == np.uint8(POISON).astype(np.int8)
     fails("ended with asynchronous copies", kernels, "copies_left_behind", [x], threads=1, sm=80)
 
 
-def test_a_run_after_a_failure_is_whole(kernels):
+def test_run_after_a_failure_succeeds(kernels):
     fails("has ended", kernels, "some_threads_leave_before_the_barrier")
     assert (run(kernels, "positions")[0] == np.arange(64)).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_positions_in_three_dimensions(kernels, seed):
+def test_thread_positions_in_three_dimensions(kernels, seed):
     (y,) = run(kernels, "positions", outputs=[((24, 64), np.int32)], threads=(4, 8, 2), grid=(2, 3, 4), seed=seed)
     np.testing.assert_array_equal(y, 1000 * np.arange(24)[:, None] + np.arange(64))
 
 
-def test_functions_of_a_warp(kernels):
+def test_warp_functions_compute_their_definition(kernels):
     x = np.random.default_rng(0).integers(-100, 100, 64).astype(np.int32)
     (y,) = run(kernels, "warp_functions", [x], outputs=[((2, 32, 6), np.int32)], seed=3)
     for warp, values in zip(y, x.reshape(2, 32), strict=True):
@@ -288,7 +288,7 @@ def test_functions_of_a_warp(kernels):
         np.testing.assert_array_equal(warp, np.stack([np.broadcast_to(one, 32) for one in expected], axis=1))
 
 
-def test_atomics_add_up(kernels):
+def test_atomic_additions_are_complete(kernels):
     x = np.arange(64, dtype=np.int32)
     assert run(kernels, "atomics", [x], outputs=[((1,), np.int32)], seed=2)[0][0] == x.sum()
 
@@ -297,7 +297,7 @@ def test_atomics_add_up(kernels):
 @pytest.mark.parametrize(("entry", "dtype"), [("signed_tile", np.int8), ("unsigned_tile", np.uint8)])
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
+def test_tensor_core_multiplies_a_tile(kernels, sm, entry, dtype, seed):
     random = np.random.default_rng(seed)
     a, b = int8(random, 16, 32), int8(random, 32, 8)
     (c,) = run(kernels, entry, [a, b], outputs=[((16, 8), np.int32)], threads=32, sm=sm, seed=seed)
@@ -307,20 +307,20 @@ def test_matrix_unit_multiplies_a_tile(kernels, sm, entry, dtype, seed):
 @pytest.mark.parametrize("sm", [75, 80])
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_matrix_unit_multiplies_a_tile_of_float16(kernels, sm, seed):
+def test_tensor_core_multiplies_a_float16_tile(kernels, sm, seed):
     random = np.random.default_rng(seed)  # halves of small integers: every sum is exact
     a, b = (random.integers(-40, 41, shape).astype(np.float16) / 2 for shape in ((16, 16), (16, 8)))
     (c,) = run(kernels, "float16_tile", [a, b], outputs=[((16, 8), np.float32)], threads=32, sm=sm, seed=seed)
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
-def test_every_float16_is_read_as_it_is(kernels):
+def test_every_float16_is_converted_exactly(kernels):
     x = np.arange(2**16, dtype=np.uint16)
     (y,) = run(kernels, "to_float32", [x], outputs=[((2**16,), np.float32)], threads=1024, grid=(64, 1, 1))
     np.testing.assert_array_equal(y, x.view(np.float16).astype(np.float32))
 
 
-def test_float32_is_rounded_to_float16_as_numpy_does(kernels):
+def test_float32_to_float16_rounding_equals_numpy(kernels):
     every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
     finite = every[np.isfinite(every)]
     between = np.sort(finite)
@@ -338,7 +338,7 @@ def test_float32_is_rounded_to_float16_as_numpy_does(kernels):
     )
 
 
-def test_pairs_of_float16_are_computed_as_numpy_does(kernels):
+def test_float16_pair_arithmetic_equals_numpy(kernels):
     random = np.random.default_rng(0)
     a, b = (random.normal(size=2048) * 2.0 ** random.integers(-9, 6, 2048) for _ in range(2))
     a, b = a.astype(np.float16), b.astype(np.float16)
@@ -347,7 +347,7 @@ def test_pairs_of_float16_are_computed_as_numpy_does(kernels):
     np.testing.assert_array_equal(y, np.stack([a - b, a * b], axis=1))
 
 
-def test_a_permutation_of_bytes_knows_signs(kernels):
+def test_byte_permutation_replicates_signs(kernels):
     selectors = np.array([0x3210, 0x7654, 0x5140, 0xBA98, 0xFEDC, 0x9D8C] + [0] * 58, np.int32)
     (y,) = run(kernels, "permuted", [selectors], outputs=[((64,), np.uint32)])
     expected = [0x83828180, 0x07060504, 0x05810480, 0xFFFFFFFF, 0x00000000, 0xFF00FF00]
@@ -364,21 +364,21 @@ def test_a_permutation_of_bytes_knows_signs(kernels):
         (Launch("no_such_kernel", (1, 1, 1), (1, 1, 1), ()), "no kernel of this name"),
     ],
 )
-def test_a_launch_that_a_gpu_refuses(kernels, launch, message):
+def test_invalid_launch_is_refused(kernels, launch, message):
     with pytest.raises(EngineError, match=message):
         emulate(kernels, launch, [], [((1,), np.int32)])
 
 
-def test_an_empty_grid_launches_nothing(kernels):
+def test_empty_grid_runs_no_thread(kernels):
     assert run(kernels, "positions", outputs=[((0,), np.int32)], grid=(0, 1, 1))[0].shape == (0,)
 
 
-def test_a_kernel_that_does_not_compile_names_its_line(tmp_path):
+def test_compile_error_names_its_line(tmp_path):
     (tmp_path / "kernel.cu").write_text("int broken = ;")
     fails(r"kernel.cu:\d+:\d+: error", str(tmp_path), "broken")
 
 
-def test_no_compiler_is_said_in_one_line(tmp_path, monkeypatch):
+def test_missing_compiler_prints_one_line(tmp_path, monkeypatch):
     (tmp_path / "kernel.cu").write_text("")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(MissingExtraError, match="the emulation of CUDA needs it"):

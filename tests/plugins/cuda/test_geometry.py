@@ -68,7 +68,7 @@ def symbolic(case: Case) -> Launch:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-def test_symbols_come_out_as_numbers_do(operator):
+def test_symbolic_and_numeric_geometry_agree(operator):
     random = np.random.default_rng(0)
     for _ in range(30):
         case = kernel_case(operator, random)
@@ -77,7 +77,7 @@ def test_symbols_come_out_as_numbers_do(operator):
         assert dataclasses.replace(made, shared_bytes=number(made.shared_bytes), **numbers) == expected
 
 
-def test_lengths_add_up_whichever_of_them_are_symbols():
+def test_sums_of_symbolic_and_numeric_lengths_agree():
     assert total([]) == 0 and total([2, 3]) == 5
     assert number(total([2, Symbol(3), 4, Symbol(5)])) == 14
     assert number(product([2, Symbol(3), 4, Symbol(5)])) == 120
@@ -87,7 +87,7 @@ def test_lengths_add_up_whichever_of_them_are_symbols():
 @given(rows=st.integers(0, 5000), channels=st.integers(1, 600))
 @example(rows=16, channels=1)
 @example(rows=9, channels=128)
-def test_the_grid_of_packed_weights_has_a_block_for_every_tile(rows, channels):
+def test_grid_of_packed_weights_covers_every_tile(rows, channels):
     tensors = [Tensor((rows, 32), "float16"), Tensor((channels, 4), "int32"), Tensor((channels, 16), "float16")]
     count = launch("lut_matmul", tensors, {"bits": 4, "K": 32}).grid[0]
     tile = (8, 32) if rows <= 16 else (64, 128)  # as packed_product.cuh chooses
@@ -95,7 +95,7 @@ def test_the_grid_of_packed_weights_has_a_block_for_every_tile(rows, channels):
     assert needed <= count <= max(2 * needed, needed + 8 * -(-channels // 128))
 
 
-def test_a_machine_without_a_gpu_says_so():
+def test_machine_without_a_gpu_is_reported():
     if launcher.device_sm() is not None:
         pytest.skip("a CUDA device")
     with pytest.raises(EngineError, match="no CUDA device"):

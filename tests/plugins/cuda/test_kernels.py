@@ -69,7 +69,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
 @example(rows=8, channels=33, words=20, seed=1)
 @example(rows=17, channels=129, words=13, seed=1)
 @example(rows=17, channels=130, words=0, seed=1)
-def test_packed_weights_in_blocks_that_rows_and_channels_do_not_fill(run, bits, rows, channels, words, seed):
+def test_packed_weights_in_partial_blocks_equal_the_reference(run, bits, rows, channels, words, seed):
     random = np.random.default_rng(seed)
     depth = 32 * (words if rows < 200 else words % 4)
     x, packed = floats(random, rows, depth), indices(random, channels, depth, bits)
@@ -103,11 +103,11 @@ def sparse_case(random, counts, depth, rows):
         [1, 2, 3] * 50 + [300] + [5] * 40,
     ],
 )
-def test_windows_of_a_sparse_matrix_are_each_computed_once(run, counts, rows):
+def test_each_window_of_a_sparse_matrix_is_computed_once(run, counts, rows):
     check(run, sparse_case(np.random.default_rng(1), counts, 1600, rows), 1)
 
 
-def test_sparse_sums_do_not_depend_on_the_order_of_threads():
+def test_sparse_sums_are_independent_of_the_thread_order():
     case = sparse_case(np.random.default_rng(2), [100, 0, 900, 7, 30], 1000, 3)
     case = Case(case.operator, tuple(a.astype(np.float32) if a.dtype == np.float16 else a for a in case.inputs), {})
     arguments = (folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), 80)
@@ -115,7 +115,7 @@ def test_sparse_sums_do_not_depend_on_the_order_of_threads():
     assert all(np.array_equal(first, emulate(*arguments, seed=seed)[0]) for seed in (1, 2))
 
 
-def test_a_sparse_product_of_two_dtypes_is_refused():
+def test_sparse_product_of_two_dtypes_is_refused():
     single, half = longest("CsrMatMul"), in_float16(longest("CsrMatMul"))
     with pytest.raises(EngineError, match=r"x is float16 and y float32, expected the same\. Cast one of them"):
         launch_of(Case(half.operator, (half.inputs[0], *single.inputs[1:]), {}))
@@ -125,7 +125,7 @@ def test_a_sparse_product_of_two_dtypes_is_refused():
 @given(rows=st.integers(0, 200), inner=st.integers(0, 13), columns=st.integers(0, 20), seed=st.integers(0, 99))
 @example(rows=128, inner=12, columns=16, seed=1)
 @example(rows=65, inner=9, columns=17, seed=1)
-def test_aligned_matrices_that_do_not_fill_their_tiles(run, rows, inner, columns, seed):
+def test_aligned_matrices_in_partial_tiles_equal_the_reference(run, rows, inner, columns, seed):
     random = np.random.default_rng(seed)
     x, weight = int8(random, rows, 16 * inner), int8(random, 16 * inner, 16 * columns)
     bias = random.integers(-(2**20), 2**20, 16 * columns).astype(np.int32)
@@ -134,7 +134,7 @@ def test_aligned_matrices_that_do_not_fill_their_tiles(run, rows, inner, columns
 
 @pytest.mark.parametrize(("depth", "keys"), [(32, 300), (64, 129), (80, 64), (128, 65), (7, 0)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_at_every_depth_that_has_a_kernel(run, depth, keys, masked):
+def test_attention_equals_the_reference_at_every_head_size(run, depth, keys, masked):
     random = np.random.default_rng(depth)
     query, key, value = (int8(random, 2, length, 2 * depth) for length in (70, keys, keys))
     mask = random.random((2, 1, 70, keys)) < 0.7 if masked else None
@@ -142,7 +142,7 @@ def test_attention_at_every_depth_that_has_a_kernel(run, depth, keys, masked):
     check(run, Case("IntAttention", (query, key, value, *factors, mask), {"num_heads": 2, "scale": 1e-3}), depth)
 
 
-def test_uniform_attention_over_4096_keys_keeps_its_mass(run):
+def test_uniform_attention_over_4096_keys_keeps_its_sum(run):
     value = np.full((1, 4096, 32), 100, np.int8)
     factors = np.array([2**30], np.int32), np.array([38], np.int32)
     zeros = np.zeros((1, 1, 32), np.int8), np.zeros((1, 4096, 32), np.int8)
@@ -152,7 +152,7 @@ def test_uniform_attention_over_4096_keys_keeps_its_mass(run):
 
 
 @pytest.mark.parametrize("operator", ["IntSoftmax", "IntAttention"])
-def test_mask_bytes_other_than_0_and_1_keep_their_entries(run, operator):
+def test_nonzero_mask_bytes_keep_their_entries(run, operator):
     """As a file may hold them; `bool` has no meaning for them, and the CPU's kernels keep what is not 0."""
     random = np.random.default_rng(0)
     mask = (random.integers(0, 3, (2, 1, 7, 70)) * 127).astype(np.uint8)
@@ -175,7 +175,7 @@ def test_masked_softmax_of_five_axes_is_refused():
         launch_of(case)
 
 
-def test_attention_heads_deeper_than_any_kernel_are_refused():
+def test_attention_heads_larger_than_any_kernel_are_refused():
     wide = np.zeros((1, 1, 129), np.int8)
     factors = np.array([1], np.int32), np.array([0], np.int32)
     with pytest.raises(EngineError, match="heads of 129 channels, expected at most 128"):

@@ -35,7 +35,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("mutation", proofs_but_the_first(MUTATIONS))
-def test_a_mistake_in_the_matrix_product_is_found(tmp_path, mutation):
+def test_mutated_matrix_product_is_detected(tmp_path, mutation):
     header, old, new = MUTATIONS[mutation]
     (tmp_path / "cuda").mkdir()
     shutil.copy(PLUGINS / "int_linear" / "kernel.cu", tmp_path)
@@ -85,7 +85,7 @@ PACKED_MUTATIONS = {
 
 
 @pytest.mark.parametrize("mutation", proofs_but_the_first(PACKED_MUTATIONS))
-def test_a_mistake_in_the_product_with_packed_weights_is_found(tmp_path, mutation):
+def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
     header, old, new = PACKED_MUTATIONS[mutation]
     (tmp_path / "cuda").mkdir()
     source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
@@ -114,7 +114,7 @@ SPARSE_MUTATIONS = {
 
 
 @pytest.mark.parametrize("mutation", proofs_but_the_first(SPARSE_MUTATIONS))
-def test_a_mistake_in_the_sparse_product_is_found(tmp_path, mutation):
+def test_mutated_sparse_product_is_detected(tmp_path, mutation):
     old, new = SPARSE_MUTATIONS[mutation]
     (tmp_path / "kernel.cu").write_text(mutated("csr_matmul/kernel.cu", old, new))
     random = np.random.default_rng(0)

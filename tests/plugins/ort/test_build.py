@@ -28,7 +28,7 @@ KERNELS = [source for source in build.sources() if source.instruction_set]
 
 
 @pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
-def test_kernels_share_no_symbol_that_the_linker_could_take_from_another_instruction_set(source):
+def test_kernels_of_different_instruction_sets_share_no_symbol(source):
     """Every definition is local, or in the instruction set's own namespace; a weak one would be merged."""
     found = symbols(build.compile_object(source))
     shared = [name for kind, name in found if kind in "WVuvw"]
@@ -38,12 +38,12 @@ def test_kernels_share_no_symbol_that_the_linker_could_take_from_another_instruc
 
 
 @pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
-def test_kernels_call_nothing_but_the_c_library(source):
+def test_kernels_call_only_the_c_library(source):
     wanted = {name for kind, name in symbols(build.compile_object(source)) if kind == "U"}
     assert wanted <= {"memcpy", "memset", "memmove", "memcmp", "sysconf", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
 
 
-def test_library_exports_its_few_functions_only(library):
+def test_library_exports_only_its_api(library):
     lines = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
     names = {line.split()[-1] for line in lines.stdout.splitlines()}
     assert {name for name in names if not name.startswith("_Z")} == {
@@ -60,7 +60,7 @@ def test_library_exports_its_few_functions_only(library):
     }
 
 
-def test_nothing_is_compiled_twice(library):
+def test_unchanged_sources_are_not_recompiled(library):
     objects = {path: path.stat().st_mtime_ns for path in build.OBJECTS.iterdir()}
     before = library.stat().st_mtime_ns
     build.build()
@@ -68,7 +68,7 @@ def test_nothing_is_compiled_twice(library):
     assert library.stat().st_mtime_ns == before
 
 
-def test_two_builds_at_once_compile_each_source_once(monkeypatch, tmp_path):
+def test_concurrent_builds_compile_each_source_once(monkeypatch, tmp_path):
     source, commands, run = tmp_path / "one.cpp", [], build._run
     source.write_text('extern "C" int one() { return 1; }')
     monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
@@ -80,7 +80,7 @@ def test_two_builds_at_once_compile_each_source_once(monkeypatch, tmp_path):
     assert libraries[0].read_bytes() == libraries[1].read_bytes()
 
 
-def test_a_refused_source_leaves_the_library_as_it_was(library, monkeypatch, tmp_path):
+def test_compile_error_keeps_the_previous_library(library, monkeypatch, tmp_path):
     kept = tmp_path / "kernels.so"
     kept.write_bytes(b"the one before")
     broken = tmp_path / "broken.cpp"
@@ -116,11 +116,11 @@ def generate(plugins: Path) -> str:
     return Path(header.split()[0]).read_text()
 
 
-def test_schemas_are_written_without_any_package(tmp_path):
+def test_schemas_are_generated_without_any_package(tmp_path):
     assert generate(copy_of_plugins(tmp_path)) == (build.generated(None) / "schemas" / "operators.h").read_text()
 
 
-def test_a_changed_signature_is_a_changed_schema(tmp_path):
+def test_changed_signature_changes_the_schema(tmp_path):
     plugins = copy_of_plugins(tmp_path)
     before = generate(plugins)
     signature = plugins / "int_gelu" / "signature.py"
@@ -154,7 +154,7 @@ def make_wheel(folder: Path, compiler: str | None) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
-def test_wheel_holds_the_library_and_is_for_this_platform_only(tmp_path):
+def test_wheel_holds_the_library_and_is_platform_specific(tmp_path):
     pytest.importorskip("setuptools")
     wheel, _ = make_wheel(tmp_path, None)
     names = zipfile.ZipFile(wheel).namelist()
@@ -163,7 +163,7 @@ def test_wheel_holds_the_library_and_is_for_this_platform_only(tmp_path):
     assert wheel.stem.split("-")[2:4] == ["py3", "none"] and not wheel.stem.endswith("-any")
 
 
-def test_without_a_compiler_the_wheel_is_made_and_says_so(tmp_path):
+def test_missing_compiler_builds_a_wheel_with_a_warning(tmp_path):
     pytest.importorskip("setuptools")
     wheel, output = make_wheel(tmp_path, "/nonexistent")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]

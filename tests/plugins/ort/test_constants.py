@@ -82,7 +82,7 @@ def extreme_lines() -> Iterator[Line]:
 
 
 @pytest.mark.parametrize("lines", [list(random_lines(1)), list(extreme_lines())], ids=["random", "extreme"])
-def test_constants_equal_those_of_the_reference(derive, lines):
+def test_constants_equal_the_reference(derive, lines):
     got = derive(lines)
     wrong = [(line, mine, want) for line, mine in zip(lines, got, strict=True) if mine != (want := expected(*line))]
     assert wrong == []

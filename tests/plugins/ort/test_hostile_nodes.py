@@ -264,7 +264,7 @@ def write(hostile: Hostile, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_absurd_node_gets_one_line_and_ends_nothing(name, said):
+def test_invalid_node_prints_one_line_and_crashes_nothing(name, said):
     assert name in said, "the process ended, or stalled, before or at this node"
     line, _ = said[name]
     assert re.search(ALL[name].said, line), line
@@ -272,13 +272,13 @@ def test_an_absurd_node_gets_one_line_and_ends_nothing(name, said):
 
 
 @pytest.mark.parametrize("name", EMPTY_NODES)
-def test_a_node_without_elements_takes_no_memory_for_its_axes(name, said):
+def test_node_without_elements_allocates_no_memory(name, said):
     assert name in said, "the process ended, or stalled, before or at this node"
     assert said[name][1] < MEBIBYTES
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_strange_mask_bytes_and_scales_give_what_the_reference_gives(name, said, folders):
+def test_unusual_mask_bytes_and_scales_equal_the_reference(name, said, folders):
     assert name in said, "the process ended, or stalled, before or at this node"
     case = ALL[name].case
     mask = case.inputs[-1]

@@ -46,7 +46,7 @@ def linear(x, weight, bits=32, activation="", factors=()):
 
 
 @pytest.mark.parametrize("rows", [*range(30), 127, 128])
-def test_every_height_of_tile_gives_its_rows(rows):
+def test_every_tile_height_computes_its_rows(rows):
     random = np.random.default_rng(rows)
     check(linear(int8(random, rows, 70), int8(random, 70, 33)))
 
@@ -63,7 +63,7 @@ def test_columns_beyond_the_last_panel_are_not_written(columns):
     ("rows", "depth", "columns"),
     [(0, 8, 9), (5, 0, 7), (5, 8, 0), (700, 768, 40), (2049, 17, 16), (30, 2048, 40), (9, 4096, 8)],
 )
-def test_products_of_no_and_of_many_blocks(rows, depth, columns):
+def test_products_of_zero_and_many_blocks(rows, depth, columns):
     random = np.random.default_rng(rows)
     check(linear(int8(random, rows, depth), int8(random, depth, columns)))
 
@@ -78,7 +78,7 @@ def test_sums_of_extremes_do_not_saturate(x, weight):
 
 @pytest.mark.parametrize("shift", [0, 20, 30, 33, 45, 62])
 @pytest.mark.parametrize(("bits", "activation"), [(16, ""), (8, ""), (8, "gelu")])
-def test_factors_of_any_size_and_sign(bits, activation, shift):
+def test_scales_of_any_size_and_sign(bits, activation, shift):
     random = np.random.default_rng(shift)
     shifts = [np.clip(random.integers(shift - 4, shift + 5, 70), 0, 62).astype(np.int32) for _ in range(2)]
     multipliers = [random.integers(-(2**31), 2**31, 70).astype(np.int32) for _ in range(2)]
@@ -87,12 +87,12 @@ def test_factors_of_any_size_and_sign(bits, activation, shift):
     check(linear(int8(random, 29, 130), int8(random, 130, 70), bits, activation, factors))
 
 
-def test_a_weight_that_is_no_constant_is_packed_in_each_run():
+def test_non_constant_weight_is_packed_in_each_run():
     random = np.random.default_rng(0)
     check(linear(int8(random, 2, 9, 40), int8(random, 40, 50)), constants=False)
 
 
-def test_matrices_that_are_broadcast_meet_their_own_partners():
+def test_broadcast_matrices_use_their_own_operands():
     random = np.random.default_rng(0)
     check(Case("IntMatMul", (int8(random, 3, 1, 20, 16), int8(random, 4, 16, 33)), {"bits": 32}), constants=False)
 
@@ -105,7 +105,7 @@ def test_matrices_that_are_broadcast_meet_their_own_partners():
         (([3, 8], [8, 5], [5]), {"bits": 8}, "bits=8 needs the inputs multiplier and shift"),
     ],
 )
-def test_what_does_not_fit_is_said(inputs, attributes, message):
+def test_mismatched_inputs_are_refused(inputs, attributes, message):
     x, weight, bias = (
         np.zeros(shape, dtype) for shape, dtype in zip(inputs, (np.int8, np.int8, np.int32), strict=True)
     )

@@ -50,13 +50,13 @@ def check(case):
 
 @pytest.mark.parametrize("value", [127, -128])
 @pytest.mark.parametrize("keys", [1, 2, 255, 257, 511, 512, 513, 1024, 1537, 4096])
-def test_uniform_rows_keep_their_mass(keys, value, instruction_set):
+def test_uniform_rows_keep_their_sum(keys, value, instruction_set):
     query = np.zeros((1, 3, 32), np.int8)
     y = run(attention(query, np.full((1, keys, 32), 5, np.int8), np.full((1, keys, 32), value, np.int8)))
     np.testing.assert_array_equal(y, np.full((1, 3, 32), value, np.int8))
 
 
-def test_long_tail_has_its_share(instruction_set):
+def test_long_tail_keeps_its_probability(instruction_set):
     # One key at exp(0) with the value 100, 4095 at exp(-8) each, together 1.37 of it, with the value -100.
     keys, scale = 4096, 8 / 2**14
     query, key = np.zeros((1, 1, 16), np.int8), np.zeros((1, keys, 16), np.int8)
@@ -68,7 +68,7 @@ def test_long_tail_has_its_share(instruction_set):
 
 
 @pytest.mark.parametrize("axes", list(itertools.product([False, True], repeat=4)))
-def test_every_broadcast_form_of_the_mask(axes, random, instruction_set):
+def test_every_broadcast_form_of_the_mask_is_supported(axes, random, instruction_set):
     sizes = batch, heads, queries, keys = 2, 3, 130, 70
     query, key, value = (int8(random, batch, length, heads * 8) for length in (queries, keys, keys))
     shape = [length if whole else 1 for length, whole in zip(sizes, axes, strict=True)]
@@ -76,7 +76,7 @@ def test_every_broadcast_form_of_the_mask(axes, random, instruction_set):
 
 
 @pytest.mark.parametrize("shape", [(70,), (130, 70), (130, 1), (3, 1, 70), (1,), ()])
-def test_masks_of_fewer_axes(shape, random, instruction_set):
+def test_masks_of_fewer_axes_are_broadcast(shape, random, instruction_set):
     query, key, value = (int8(random, 2, length, 24) for length in (130, 70, 70))
     check(attention(query, key, value, np.asarray(random.random(shape) < 0.6), 3))
 
@@ -92,13 +92,13 @@ def test_rows_without_any_key_are_zero(shape, random, instruction_set):
     np.testing.assert_array_equal(y.reshape(2, 5, 2, 32).swapaxes(1, 2)[masked], 0)
 
 
-def test_no_keys_give_zero(random, instruction_set):
+def test_empty_keys_give_zero(random, instruction_set):
     query, none = int8(random, 1, 4, 8), int8(random, 1, 0, 8)
     np.testing.assert_array_equal(run(attention(query, none, none)), np.zeros((1, 4, 8), np.int8))
 
 
 @pytest.mark.parametrize("kept", ["first", "some"])
-def test_masked_keys_do_not_matter(kept, random, instruction_set):
+def test_masked_keys_do_not_change_the_output(kept, random, instruction_set):
     query, key, value = (int8(random, 2, length, 33) for length in (40, 600, 600))
     mask = np.arange(600) < 530 if kept == "first" else random.random(600) < 0.9
     y = run(attention(query, key, value, mask.reshape(1, 1, 1, 600)))
@@ -107,7 +107,7 @@ def test_masked_keys_do_not_matter(kept, random, instruction_set):
     np.testing.assert_array_equal(run(attention(query, key[:, mask], value[:, mask])), y)
 
 
-def test_heads_of_great_depth(random, instruction_set):
+def test_large_head_sizes_equal_the_reference(random, instruction_set):
     # The distance between the two scores needs all of 32 bits without a sign.
     query, key, value = (np.full((1, length, 70000), -128, np.int8) for length in (2, 3, 3))
     key[0, 1] = 127

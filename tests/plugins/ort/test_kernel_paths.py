@@ -106,7 +106,7 @@ def test_layer_norm_with_every_output_shift(check):
         check(layer_norm(x // 10**6, multiplier=int32([multiplier]), shift=int32([17])))
 
 
-def test_layer_norm_whose_factors_are_at_the_ends_of_what_32_bits_hold(check):
+def test_layer_norm_with_scales_at_the_limits_of_32_bits(check):
     """Multipliers of up to 15 bits and shifts of up to 30 take a path of their own, with weights that need a shift."""
     x = np.random.default_rng(0).integers(-9999, 9999, (3, 63)) ** 3
     for multiplier in (2**15 - 1, 2**15, 1, 0, -1):
@@ -117,7 +117,7 @@ def test_layer_norm_whose_factors_are_at_the_ends_of_what_32_bits_hold(check):
 
 @pytest.mark.parametrize("ratio", [0.75, 1.0, 1.0 + 2.0**-15, 1.0 + 2.0**-16])
 @pytest.mark.parametrize("exponent", range(-18, 15))
-def test_layer_norm_whose_weights_are_at_every_distance_from_the_wide_scale(check, exponent, ratio):
+def test_layer_norm_with_weights_at_every_distance_from_the_wide_scale(check, exponent, ratio):
     """From one where they are moved left to one beyond 32 bits; only some ratios are powers of two."""
     random = np.random.default_rng(exponent + 20)
     x, weight = random.integers(-9999, 9999, (3, 70)), random.choice([-(2**15), 2**15, 2**15 - 1, 77], 70)
@@ -160,7 +160,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_layer_norm_refuses_a_residual_that_does_not_go_with_x(message):
+def test_layer_norm_refuses_a_mismatched_residual(message):
     residual, *factors = REFUSED[message]
     case = layer_norm(np.ones((2, 3)))
     case = Case(case.operator, (*case.inputs, residual, *map(int32, factors)), case.attributes, 2)
@@ -173,7 +173,7 @@ def test_layer_norm_refuses_a_residual_that_does_not_go_with_x(message):
 
 @pytest.mark.parametrize("out_scale", [2.0**-24, 1e-3, 1 / 127, 1.0])
 @pytest.mark.parametrize("scale", [2.0**-27, 1e-4, 0.5, 2.0**10])
-def test_softmax_at_the_ends_of_its_scales(check, scale, out_scale):
+def test_softmax_at_its_smallest_and_largest_scales(check, scale, out_scale):
     random = np.random.default_rng(0)
     near = random.integers(0, max(2, int(8 / scale)), (4, 97)) + random.integers(-(2**30), 2**30, (4, 1))
     x = np.concatenate([near, random.choice(INT32, (4, 97)), np.full((1, 97), -(2**31))])
@@ -190,7 +190,7 @@ def test_softmax_with_masks_of_every_shape(check, shape):
         assert not y[~np.broadcast_to(mask, y.shape)].any()
 
 
-def test_softmax_refuses_a_mask_that_does_not_broadcast_and_rows_too_long_to_sum():
+def test_softmax_refuses_mismatched_masks_and_too_long_rows():
     x = np.zeros((2, 6), np.int32)
     case = Case("IntSoftmax", (x, np.ones((2, 6), np.bool_)), {"scale": 1e-3, "out_scale": 1.0})
     proto = ir.to_proto(node_model(case))
@@ -239,7 +239,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("x_shape", "y_shape"), SHAPES, ids=str)
-def test_add_broadcasts_as_numpy_does(check, x_shape, y_shape):
+def test_add_broadcasts_like_numpy(check, x_shape, y_shape):
     random = np.random.default_rng(0)
     channels = np.broadcast_shapes(x_shape, y_shape)[-1]
     for x_type, y_type, bits in [

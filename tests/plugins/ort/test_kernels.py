@@ -54,7 +54,7 @@ def test_kernel_equals_reference_on_rows_of_4096(operator, instruction_set):
 
 @pytest.mark.parametrize("tokens", [1, 3, 17])
 @pytest.mark.parametrize("depth", [900, 70_001])
-def test_a_sparse_row_that_holds_nearly_everything_and_columns_beyond_16_bits(depth, tokens, instruction_set):
+def test_dense_sparse_rows_and_columns_beyond_16_bits(depth, tokens, instruction_set):
     random = np.random.default_rng(0)
     counts = [0, 1, 800, 5, 64, 65, 0, 128, 3, 7]
     columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]

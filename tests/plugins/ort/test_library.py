@@ -42,7 +42,7 @@ def symbolic(case: Case) -> onnx.ModelProto:
     return proto
 
 
-def test_wrong_shape_names_input_and_what_was_expected():
+def test_wrong_shape_names_the_input_and_the_expected_shape():
     case = requantize(8)
     session = open_session(symbolic(case))
     with pytest.raises(Exception, match=r"Requantize: multiplier: shape \[5\], expected \[8\] or \[1\]"):
@@ -57,7 +57,7 @@ def test_shift_out_of_range_is_refused(shift):
         session.run(None, {**feeds(case), "shift": np.full(8, shift, np.int32)})
 
 
-def test_session_works_on_after_a_refused_run():
+def test_session_works_after_a_refused_run():
     case = requantize(8)
     session = open_session(symbolic(case))
     with pytest.raises(Exception, match="expected 0 to 62"):
@@ -66,21 +66,21 @@ def test_session_works_on_after_a_refused_run():
     np.testing.assert_array_equal(session.run(None, feeds(case))[0], expected)
 
 
-def test_unknown_bits_names_the_node():
+def test_unsupported_bits_name_the_node():
     proto = ir.to_proto(node_model(requantize()))
     proto.graph.node[0].attribute[0].i = 7
     with pytest.raises(Exception, match="Requantize: node node: bits: 7, expected 8 or 16"):
         open_session(proto)
 
 
-def test_output_declared_with_another_type_than_bits_says():
+def test_output_type_that_contradicts_bits_is_refused():
     proto = ir.to_proto(node_model(requantize(bits=16)))
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
     with pytest.raises(Exception, match="Requantize: node node: output 0 is declared as int8, expected int32"):
         open_session(proto)
 
 
-def test_input_of_another_type_is_refused_when_the_session_opens():
+def test_wrong_input_type_is_refused_when_the_session_opens():
     proto = ir.to_proto(node_model(requantize()))
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     with pytest.raises(Exception, match=r"tensor\(float\)"):
@@ -93,7 +93,7 @@ def test_too_many_axes_are_refused():
         open_session(node_model(case)).run(None, feeds(case))
 
 
-def test_a_scalar_and_an_empty_tensor():
+def test_scalars_and_empty_tensors_are_supported():
     for shape in [(), (0,), (3, 0), (0, 5)]:
         channels = shape[-1] if shape else 1
         per_channel = np.ones(channels, np.int32)
@@ -103,7 +103,7 @@ def test_a_scalar_and_an_empty_tensor():
 
 
 @pytest.mark.parametrize("wish", ["sse", "AVX2", "avx2 "])
-def test_unknown_instruction_set_lists_those_there_are(monkeypatch, wish):
+def test_unknown_instruction_set_lists_the_supported_ones(monkeypatch, wish):
     monkeypatch.setenv("INTAGLIO_ISA", wish)
     with pytest.raises(UsageError, match=f"INTAGLIO_ISA={wish}: this CPU offers portable"):
         ort.instruction_set()
@@ -111,19 +111,19 @@ def test_unknown_instruction_set_lists_those_there_are(monkeypatch, wish):
         onnxruntime.SessionOptions().register_custom_ops_library(str(ort.library()))
 
 
-def test_empty_wish_means_the_best(monkeypatch):
+def test_empty_setting_selects_the_best_instruction_set(monkeypatch):
     monkeypatch.setenv("INTAGLIO_ISA", "")
     assert ort.instruction_set() == ort.supported_instruction_sets()[-1]
 
 
-def test_work_split_over_threads_equals_one_thread():
+def test_multithreaded_results_equal_one_thread():
     case = requantize(channels=33, rows=4001)
     one = open_session(node_model(case), intra_op_num_threads=1).run(None, feeds(case))[0]
     many = open_session(node_model(case), intra_op_num_threads=3).run(None, feeds(case))[0]
     np.testing.assert_array_equal(one, many)
 
 
-def test_one_session_serves_several_threads_at_once():
+def test_one_session_serves_concurrent_threads():
     case = requantize(channels=100, rows=500)
     session = open_session(node_model(case), intra_op_num_threads=2)
     expected = OPS["Requantize"].reference(case.inputs, case.attributes)[0]

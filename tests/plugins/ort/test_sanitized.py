@@ -46,7 +46,7 @@ def run(sanitized: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
 
 
-def test_hostile_nodes_and_masks_give_no_report(sanitized: Path) -> None:
+def test_invalid_nodes_and_masks_give_no_sanitizer_report(sanitized: Path) -> None:
     tests = [str(HERE / name) for name in TESTS]
     settings = ("-c", str(build.ROOT / "pyproject.toml"))  # a file beside the library would be taken for them
     options = (*settings, "-q", "-p", "no:cacheprovider", "--kernels", str(sanitized))
@@ -55,7 +55,7 @@ def test_hostile_nodes_and_masks_give_no_report(sanitized: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_sanitizer_would_report(sanitized: Path) -> None:
+def test_sanitizer_reports_a_planted_error(sanitized: Path) -> None:
     """Reading beyond a block of memory, as a kernel would whose shapes were not checked."""
     code = f"""if True:
         import ctypes

@@ -19,7 +19,7 @@ def explicit_node(case: Case) -> ir.Node:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-def test_every_attribute_and_output_is_on_the_node(operator: str) -> None:
+def test_every_attribute_and_output_is_explicit(operator: str) -> None:
     random = np.random.default_rng(0)
     for _ in range(10):
         case = kernel_case(operator, random)
@@ -34,7 +34,7 @@ def test_every_attribute_and_output_is_on_the_node(operator: str) -> None:
         assert all(output.name and output.dtype is not None for output in node.outputs)
 
 
-def test_a_mask_is_cast_once_for_all_that_share_it() -> None:
+def test_shared_mask_is_cast_once() -> None:
     attention = MAKERS["IntAttention"]
     case = next(made for seed in range(9) if (made := attention(np.random.default_rng(seed))).inputs[-1] is not None)
     model = node_model(case)
@@ -49,7 +49,7 @@ def test_a_mask_is_cast_once_for_all_that_share_it() -> None:
 
 
 @pytest.mark.parametrize("operator", FLOAT_LIMITS)
-def test_an_output_without_a_dtype_gets_that_of_its_input(operator: str) -> None:
+def test_output_without_a_dtype_gets_the_input_dtype(operator: str) -> None:
     for case in (longest(operator), in_float16(longest(operator))):
         model = node_model(case)
         model.graph.node(-1).outputs[0].type = None
@@ -63,7 +63,7 @@ def zero_points_case() -> Case:
     return next(case for case in cases if case.attributes["bits"] == 8 and case.inputs[3] is not None)
 
 
-def test_constant_zero_points_keep_their_bytes_and_need_no_cast() -> None:
+def test_constant_zero_points_need_no_cast() -> None:
     case = zero_points_case()
     assert case.inputs[3] is not None and (case.inputs[3] > 127).any()
     model = node_model(case, constants=True)
@@ -78,12 +78,12 @@ def test_constant_zero_points_keep_their_bytes_and_need_no_cast() -> None:
     np.testing.assert_array_equal(made.const_value.numpy().view(np.uint8), case.inputs[3])
 
 
-def test_zero_points_that_are_no_constant_are_cast() -> None:
+def test_non_constant_zero_points_are_cast() -> None:
     model = explicit(node_model(zero_points_case()))
     assert [each.op_type for each in model.graph] == ["Cast", "GroupMatMul_zero_points"]
 
 
-def test_inputs_that_the_attributes_leave_unused_are_taken_away() -> None:
+def test_inputs_unused_by_the_attributes_are_removed() -> None:
     random = np.random.default_rng(0)
     x, weight = (random.integers(-9, 9, shape).astype(np.int8) for shape in ((2, 3), (3, 4)))
     ones = np.ones(4, np.int32)
@@ -97,13 +97,13 @@ def test_inputs_that_the_attributes_leave_unused_are_taken_away() -> None:
     ]
 
 
-def test_a_multiplier_without_its_shift_is_refused() -> None:
+def test_multiplier_without_shift_is_refused() -> None:
     x, one = np.ones((2, 3), np.int32), np.ones(1, np.int32)
     with pytest.raises(GraphError, match=r"node node: IntGelu: inputs multiplier, shift: shift left out\."):
         explicit_node(Case("IntGelu", (x, one, None), {"scale": 0.1, "out_scale": 0.1}))
 
 
-def test_what_no_kernel_takes_is_refused_with_the_nodes_name() -> None:
+def test_unsupported_node_is_refused_by_name() -> None:
     x, one = np.ones((1, 1, 1, 2, 3), np.int8), np.ones(1, np.int32)
     with pytest.raises(GraphError, match="node node: IntAdd: 5 axes, expected at most 4"):
         explicit_node(Case("IntAdd", (x, x, one, one, one), {"bits": 8}))
@@ -112,7 +112,7 @@ def test_what_no_kernel_takes_is_refused_with_the_nodes_name() -> None:
         explicit_node(Case("IntAttention", (wide, wide, wide, one, one), {"num_heads": 1, "scale": 0.1}))
 
 
-def test_an_unknown_width_or_rank_is_refused() -> None:
+def test_unknown_width_or_rank_is_refused() -> None:
     model = node_model(longest("IntAttention"))
     model.graph.inputs[0].shape = ir.Shape([1, 3, "width"])
     with pytest.raises(GraphError, match=r"the width of query \(query\) is unknown"):

@@ -56,7 +56,7 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("operator", MAKERS)
-def test_plugin_is_what_the_kernel_takes_and_the_reference_gives(tensorrt, monkeypatch, operator, sm, symbolic):
+def test_plugin_matches_kernel_inputs_and_reference_outputs(tensorrt, monkeypatch, operator, sm, symbolic):
     register(sm)
     random = np.random.default_rng(sm)
     half = [in_float16(longest(operator))] if operator in FLOAT_LIMITS else []
@@ -69,7 +69,7 @@ def test_plugin_is_what_the_kernel_takes_and_the_reference_gives(tensorrt, monke
         assert f".target sm_{sm}".encode() in built.ptx
 
 
-def test_every_choice_of_optional_inputs_is_a_plugin(tensorrt):
+def test_every_combination_of_optional_inputs_has_a_plugin(tensorrt):
     register(75)
     register(75)
     creators = tensorrt.get_plugin_registry().all_creators
@@ -82,13 +82,13 @@ def test_every_choice_of_optional_inputs_is_a_plugin(tensorrt):
 
 
 @pytest.mark.parametrize(("sm", "target"), [(75, 75), (86, 80), (89, 80), (100, 90)])
-def test_a_gpu_between_gets_the_kernels_of_the_older_one(tensorrt, monkeypatch, sm, target):
+def test_intermediate_gpu_uses_the_kernels_of_the_older_one(tensorrt, monkeypatch, sm, target):
     register(sm)
     built = check(tensorrt, monkeypatch, longest("Requantize"))
     assert f".target sm_{target}".encode() in built.ptx
 
 
-def test_without_nvrtc_it_is_told_before_a_build(tensorrt, monkeypatch):
+def test_missing_nvrtc_is_reported_before_the_build(tensorrt, monkeypatch):
     from intaglio.plugins.cuda import compiler
 
     def missing():
@@ -103,12 +103,12 @@ def test_without_nvrtc_it_is_told_before_a_build(tensorrt, monkeypatch):
     compiler._nvrtc.cache_clear()
 
 
-def test_a_gpu_older_than_the_kernels_is_refused(tensorrt):
+def test_gpu_older_than_the_kernels_is_refused(tensorrt):
     with pytest.raises(EngineError, match="sm_70: expected sm_75 or newer"):
         register(70)
 
 
-def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorrt_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from intaglio.plugins.trt import registration
 
     monkeypatch.setitem(sys.modules, "tensorrt", None)
@@ -118,7 +118,7 @@ def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("plugin", [None, ModuleType("tensorrt.plugin")])
-def test_a_tensorrt_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, plugin: Any) -> None:
+def test_too_old_tensorrt_is_reported(monkeypatch: pytest.MonkeyPatch, plugin: Any) -> None:
     from intaglio.plugins.trt import registration
 
     old = ModuleType("tensorrt")
