@@ -68,7 +68,7 @@ RUNNING = (
 
 
 @pytest.mark.parametrize("module", RUNNING)
-def test_runtime_does_not_import_graph_passes(module: str) -> None:
+def test_running_models_imports_no_graph_libraries(module: str) -> None:
     """It would take longer than all the rest, and its memory would count as the model's in `bench`."""
     code = f"import sys, {module}; print([name for name in ('onnx_ir', 'sympy', 'torch') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -242,7 +242,7 @@ def test_changed_source_is_refused_for_comparison(source: Source) -> None:
         load_module(source)
 
 
-def test_validation_never_contacts_the_hub(source: Source, monkeypatch: Any) -> None:
+def test_loading_a_source_contacts_no_hub_by_default(source: Source, monkeypatch: Any) -> None:
     """A bundle from elsewhere may name any; only `--against pytorch` asks for it."""
     connected: list[Any] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: connected.append(address) or [])

@@ -229,7 +229,7 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_user_without_a_home_has_a_missing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_directory_does_not_exist_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

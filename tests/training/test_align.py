@@ -41,7 +41,7 @@ def pair(make_decoder: Maker) -> tuple[Path, Path]:
     return make_decoder("gpt2", n_layer=1)[0], make_decoder("llama")[1]
 
 
-def test_a_few_steps_on_the_shipped_pair_raise_agreement_on_held_out_prompts(
+def test_few_steps_on_the_shipped_pair_raise_held_out_agreement(
     language_models: Path, trained_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     data = language_models / "calibration.txt"
@@ -64,9 +64,7 @@ def test_a_few_steps_on_the_shipped_pair_raise_agreement_on_held_out_prompts(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_decoder_agrees_with_all_that_it_wrote_itself(
-    family: str, make_decoder: Maker, prompts: Path, tmp_path: Path
-) -> None:
+def test_decoder_agrees_with_its_own_output(family: str, make_decoder: Maker, prompts: Path, tmp_path: Path) -> None:
     checkpoint, bundle = make_decoder(family)
     result = align(checkpoint, tmp_path / "made", bundle, prompts, **SHORT, texts=4, learning_rate=1e-9)
     assert result.agreement_before == result.agreement == 1.0
@@ -75,7 +73,7 @@ def test_a_decoder_agrees_with_all_that_it_wrote_itself(
 
 
 @pytest.mark.parametrize("family", ["t5", "mt5"])
-def test_an_encoder_decoder_agrees_with_all_that_it_wrote_itself(
+def test_encoder_decoder_agrees_with_its_own_output(
     family: str, make_encoder_decoder: Maker, prompts: Path, tmp_path: Path
 ) -> None:
     checkpoint, bundle = make_encoder_decoder(family)
@@ -83,7 +81,7 @@ def test_an_encoder_decoder_agrees_with_all_that_it_wrote_itself(
     assert result.agreement_before == result.agreement == 1.0
 
 
-def test_the_loss_is_that_of_the_written_tokens_alone(pair: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
+def test_loss_covers_only_generated_tokens(pair: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
     import torch
     import transformers
 
@@ -109,7 +107,7 @@ def test_the_loss_is_that_of_the_written_tokens_alone(pair: tuple[Path, Path], p
     assert together.loss == pytest.approx((8 * apart[0].loss + apart[1].loss + apart[2].loss) / 10, rel=1e-5)
 
 
-def test_a_t5_learns_what_a_larger_one_writes(make_encoder_decoder: Maker, prompts: Path, tmp_path: Path) -> None:
+def test_t5_learns_the_output_of_a_larger_one(make_encoder_decoder: Maker, prompts: Path, tmp_path: Path) -> None:
     source, teacher = make_encoder_decoder("t5", num_layers=1, num_decoder_layers=1)[0], make_encoder_decoder("t5")[1]
     options = SHORT | {"steps": 40, "batch_size": 9, "learning_rate": 1e-2}
     result = align(source, tmp_path / "made", teacher, prompts, **options)
@@ -119,7 +117,7 @@ def test_a_t5_learns_what_a_larger_one_writes(make_encoder_decoder: Maker, promp
     assert len(text.tokens) <= 8
 
 
-def test_the_folder_has_the_files_the_tokenizer_and_the_dtype_of_the_small_model(
+def test_folder_has_files_tokenizer_and_dtype_of_the_draft_model(
     language_models: Path, trained_pair: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
     source, made = language_models / "small", tmp_path / "made"
@@ -134,7 +132,7 @@ def test_the_folder_has_the_files_the_tokenizer_and_the_dtype_of_the_small_model
         np.testing.assert_array_equal(first[name], array.astype(np.float16))
 
 
-def test_a_small_model_of_fewer_positions_and_a_narrower_table_ends_the_texts(
+def test_positions_and_vocabulary_of_the_draft_model_limit_the_texts(
     make_decoder: Maker, prompts: Path, tmp_path: Path
 ) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", n_positions=40, vocab_size=257)
@@ -161,7 +159,7 @@ def test_a_small_model_of_fewer_positions_and_a_narrower_table_ends_the_texts(
         ({"seed": -1}, "seed -1: expected at least 0"),
     ],
 )
-def test_options_out_of_range(
+def test_options_out_of_range_are_refused(
     options: dict[str, Any], said: str, pair: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -169,7 +167,7 @@ def test_options_out_of_range(
     assert not (tmp_path / "made").exists()
 
 
-def test_models_that_cannot_draft_for_each_other_are_one_line(
+def test_incompatible_models_print_one_line(
     pair: tuple[Path, Path], make_encoder_decoder: Maker, language_models: Path, prompts: Path, tmp_path: Path
 ) -> None:
     t5 = make_encoder_decoder("t5")
@@ -193,7 +191,7 @@ def test_models_that_cannot_draft_for_each_other_are_one_line(
     assert not made.exists()
 
 
-def test_files_with_too_few_prompts_are_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_with_too_few_prompts_print_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
     for text, said in (
         ("two words", "0 prompts, expected at least 2 different ones"),
         ("", "0 prompts, expected at least 2 different ones"),
@@ -206,7 +204,7 @@ def test_files_with_too_few_prompts_are_one_line(pair: tuple[Path, Path], tmp_pa
         assert "\n" not in str(raised.value) and "--data" in str(raised.value)
 
 
-def test_training_that_diverges_leaves_nothing(pair: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
+def test_diverging_training_leaves_no_files(pair: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="Lower the learning rate"):
         align(pair[0], tmp_path / "made", pair[1], prompts, **SHORT | {"steps": 30}, learning_rate=1e30)
     assert list(tmp_path.iterdir()) == []

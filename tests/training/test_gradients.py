@@ -75,7 +75,7 @@ def apply(operator: str, inputs: list[torch.Tensor | None], attributes: dict[str
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_along_the_gradient_does_what_it_says(case: str) -> None:
+def test_gradients_predict_the_change_of_the_loss(case: str) -> None:
     operator, arrays, attributes, steps = CASES[case]
     inputs = [None if array is None else torch.from_numpy(array) for array in arrays]
     for index in steps:
@@ -96,7 +96,7 @@ def test_a_step_along_the_gradient_does_what_it_says(case: str) -> None:
         assert actual == pytest.approx(said, rel=0.1), f"input {index}"
 
 
-def test_an_output_that_is_cut_off_has_no_gradient() -> None:
+def test_saturated_outputs_have_no_gradient() -> None:
     x = torch.tensor([[5000.0, 100.0, -5000.0]], requires_grad=True)
     multiplier, shift = map(torch.from_numpy, factor(0.1))
     y = apply("Requantize", [x, multiplier, shift], {"bits": 8})

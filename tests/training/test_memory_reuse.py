@@ -55,7 +55,7 @@ def check_reuse() -> None:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs mallinfo2 of glibc 2.33")
-def test_the_next_array_takes_the_memory_of_the_last_one() -> None:
+def test_next_array_reuses_the_memory_of_the_last_one() -> None:
     # In a process of its own: where an allocation failed before, as other tests want, glibc has moved the thread to an
     # arena of at most 64 MiB, for good, and maps larger arrays whatever it was told.
     run = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)

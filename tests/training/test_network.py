@@ -35,7 +35,7 @@ def check(model: ir.Model, network: IntegerNetwork, bundle: Path, run_all: RunAl
             np.testing.assert_array_equal(made[name].numpy().astype(np.int64), array, err_msg=name)
 
 
-def test_moved_weights_are_exported_as_they_are_computed_with(integer_bundle: Path, run_all: RunAll) -> None:
+def test_exported_weights_equal_the_trained_ones(integer_bundle: Path, run_all: RunAll) -> None:
     model = load(integer_bundle / "model.onnx")
     network = IntegerNetwork(model, embeddings=True)
     check(model, network, integer_bundle, run_all)
@@ -51,7 +51,7 @@ def test_moved_weights_are_exported_as_they_are_computed_with(integer_bundle: Pa
     )
 
 
-def test_another_family_and_head(
+def test_other_families_and_heads_are_trained(
     make_checkpoint: Callable[..., Path],
     make_integer_bundle: Callable[[Path], Path],
     run_all: RunAll,
@@ -68,7 +68,7 @@ def test_another_family_and_head(
     assert all(shadow.grad is not None and shadow.grad.isfinite().all() for shadow in network.shadows)
 
 
-def test_what_is_trained(integer_bundle: Path) -> None:
+def test_trainable_parameters_are_weights_biases_and_normalisations(integer_bundle: Path) -> None:
     kinds = [each.kind for each in IntegerNetwork(load(integer_bundle / "model.onnx")).trainable]
     layers = 2
     assert kinds.count("weight") == kinds.count("bias") == 4 * layers  # one product for query, key and value
@@ -77,7 +77,7 @@ def test_what_is_trained(integer_bundle: Path) -> None:
     assert with_tables.count("embedding") == 3
 
 
-def test_an_unknown_operator_is_named(integer_bundle: Path) -> None:
+def test_unknown_operator_is_named(integer_bundle: Path) -> None:
     model = load(integer_bundle / "model.onnx")
     node = next(node for node in model.graph if node.op_type == "Not")
     node.op_type = "Det"
@@ -85,7 +85,7 @@ def test_an_unknown_operator_is_named(integer_bundle: Path) -> None:
         IntegerNetwork(model)
 
 
-def test_a_graph_without_integers_is_refused() -> None:
+def test_graph_without_integer_operators_is_refused() -> None:
     model = ir.from_onnx_text('<ir_version: 10, opset_import: ["": 23]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     with pytest.raises(GraphError, match="no integer weights to train"):
         IntegerNetwork(model)

@@ -34,7 +34,7 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("operator", INTEGER)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_integers_are_those_of_the_reference(operator: str, data: st.DataObject) -> None:
+def test_integers_equal_the_reference(operator: str, data: st.DataObject) -> None:
     check(data.draw(cases(operator)))
 
 

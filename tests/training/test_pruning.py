@@ -40,7 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(1, 50), st.integers(1, 9), st.floats(0.01, 0.99))
-def test_schedules_begin_at_nothing_never_loosen_and_end_at_the_fraction(
+def test_schedules_rise_monotonically_from_zero_to_the_fraction(
     schedule: Any, steps: int, stages: int, fraction: float
 ) -> None:
     parts = [fraction_at(schedule, done, steps, stages, fraction) for done in range(steps * (stages + 1))]
@@ -48,7 +48,7 @@ def test_schedules_begin_at_nothing_never_loosen_and_end_at_the_fraction(
     assert parts == sorted(parts) and parts[-1] == pytest.approx(fraction)
 
 
-def test_the_schedules_of_the_study_prune_a_tenth_at_once_or_a_thousandth_at_a_step() -> None:
+def test_published_schedules_start_at_a_tenth_or_step_by_a_thousandth() -> None:
     separate = [fraction_at("separate", done, 100, 9, 0.9) for done in range(1000)]
     assert [round(separate[done], 6) for done in (99, 100, 199, 200, 999)] == [0, 0.1, 0.1, 0.2, 0.9]
     linear = [fraction_at("linear", done, 100, 9, 0.9) for done in range(1000)]
@@ -74,7 +74,7 @@ def test_exactly_the_fraction_of_each_matrix_is_zero(
 
 
 @pytest.mark.parametrize("family", WIDTHS)
-def test_rows_are_really_removed_and_the_checkpoint_can_be_exported(family: str, text: Path, tmp_path: Path) -> None:
+def test_rows_are_removed_and_the_checkpoint_is_exportable(family: str, text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", family, **WIDTHS[family])
     result = prune(source, tmp_path / "made", text, fraction=0.5, by="rows", dtype="float16", **SHORT)
     config = json.loads((tmp_path / "made" / "config.json").read_text())
@@ -85,7 +85,7 @@ def test_rows_are_really_removed_and_the_checkpoint_can_be_exported(family: str,
     assert export(str(tmp_path / "made"), tmp_path / "bundle").passed
 
 
-def test_removing_the_rows_changes_nothing_that_the_masks_had_not(checkpoint: Path) -> None:
+def test_removing_rows_equals_masking_them(checkpoint: Path) -> None:
     import torch
 
     from intaglio.training.language_model import open_network
@@ -105,7 +105,7 @@ def test_removing_the_rows_changes_nothing_that_the_masks_had_not(checkpoint: Pa
         torch.testing.assert_close(smaller(ids).logits, network(ids).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_of_a_network_that_is_not_known_are_refused() -> None:
+def test_row_pruning_of_unknown_networks_is_refused() -> None:
     import transformers
 
     from intaglio.training.masks import RowMasks
@@ -116,7 +116,7 @@ def test_rows_of_a_network_that_is_not_known_are_refused() -> None:
         RowMasks(network)
 
 
-def test_masks_never_loosen(checkpoint: Path) -> None:
+def test_masks_never_shrink(checkpoint: Path) -> None:
     import torch
 
     from intaglio.training.language_model import open_network
@@ -153,12 +153,14 @@ def test_fine_tuning_lowers_the_loss(checkpoint: Path, text: Path, tmp_path: Pat
         ({"learning_rate": float("nan")}, "learning rate nan: expected a positive number"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_options_out_of_range_are_refused(
+    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=said):
         prune(checkpoint, tmp_path / "made", text, **options)
 
 
-def test_bad_sources_texts_and_outputs_are_one_line(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_invalid_sources_texts_and_outputs_print_one_line(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("two words")
     with pytest.raises(UsageError, match="9 tokens, expected at least two windows of 64"):
         prune(checkpoint, tmp_path / "made", tmp_path / "words.txt")
@@ -174,7 +176,9 @@ def test_bad_sources_texts_and_outputs_are_one_line(checkpoint: Path, text: Path
     assert not (tmp_path / "made").exists()
 
 
-def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:
+def test_command_line_prunes_a_checkpoint(
+    checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]
+) -> None:
     arguments = ("--data", text, "--stages", 1, "--steps", 1, "--max-tokens", 32)
     code, out, err = intaglio("train", "prune", checkpoint, "-o", tmp_path / "made", *arguments, "--json")
     assert (code, err) == (0, "")

@@ -65,7 +65,7 @@ def expected(checkpoint: Path, pieces: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_has_the_squared_gradients_of_its_checkpoint(
+def test_sensitivities_are_the_squared_gradients_in_every_family(
     family: str, exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     checkpoint, bundle = exported(family)
@@ -84,7 +84,7 @@ def test_every_family_has_the_squared_gradients_of_its_checkpoint(
     assert compared == result.weights > 8
 
 
-def test_float16_weights_have_about_the_same_sensitivities(
+def test_float16_weights_have_similar_sensitivities(
     exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     for dtype in ("float32", "float16"):
@@ -94,14 +94,14 @@ def test_float16_weights_have_about_the_same_sensitivities(
     assert np.corrcoef(full.reshape(-1), half.reshape(-1))[0, 1] > 0.999
 
 
-def test_two_words_are_too_few(exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
+def test_too_few_tokens_are_refused(exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
     (tmp_path / "two").write_text("two words")
     with pytest.raises(UsageError, match=r"9 tokens, expected at least 64"):
         sensitivity(exported("llama")[1], tmp_path / "s", tmp_path / "two")
     assert not (tmp_path / "s").exists()
 
 
-def test_an_output_that_exists_is_kept_without_force(
+def test_existing_output_is_kept_without_force(
     exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "s").write_text("mine")
@@ -115,7 +115,7 @@ def test_an_output_that_exists_is_kept_without_force(
         sensitivity(exported("llama")[1], tmp_path / "no" / "s", text)
 
 
-def test_weights_that_are_not_finite_are_refused_and_leave_no_file(
+def test_non_finite_weights_are_refused_and_leave_no_file(
     exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     bundle = Bundle.open(exported("gpt2")[1])
@@ -138,7 +138,7 @@ def observed(model: dict[str, str] | None = None) -> Observed:
     return Observed(model or {"model.safetensors": "00"}, "text.txt", "11", 2, 100)
 
 
-def test_file_gives_back_what_was_added(tmp_path: Path) -> None:
+def test_file_round_trips(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     first, second = random.random((2, 3, 4), np.float32)
     with SensitivityWriter.create(tmp_path / "s", {"a": (3, 4), "b": (2, 2)}, observed()) as writer:
@@ -158,7 +158,7 @@ def test_file_gives_back_what_was_added(tmp_path: Path) -> None:
         found.read("c", (4, 3))
 
 
-def test_file_that_is_not_one_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_file_is_refused_in_one_line(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     with SensitivityWriter.create(tmp_path / "s", {"a": (30, 4)}, observed()) as writer:
@@ -181,7 +181,7 @@ def test_file_that_is_not_one_is_refused_in_one_line(tmp_path: Path) -> None:
     [[1.5, 481.5], [-480, 0], [2**62, 2**62 + 480], [0, 2**70], [480, 0], ["0", "480"], [0, 480, 960], [240, 720]],
     ids=["halves", "negative", "far", "beyond 64 bits", "backwards", "text", "three", "overlapping"],
 )
-def test_offsets_that_make_no_sense_are_refused(offsets: list[object], tmp_path: Path) -> None:
+def test_invalid_offsets_are_refused(offsets: list[object], tmp_path: Path) -> None:
     with SensitivityWriter.create(tmp_path / "s", {"a": (30, 4), "b": (30, 4)}, observed()):
         pass
     data = (tmp_path / "s").read_bytes()
@@ -203,6 +203,6 @@ def test_negative_or_infinite_sensitivities_are_refused(tmp_path: Path) -> None:
             Sensitivities.open(tmp_path / "s").read("a", (2, 2))
 
 
-def test_a_bundle_that_is_no_decoder_is_refused(text: Path, tmp_path: Path) -> None:
+def test_bundle_that_is_not_a_decoder_is_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError):
         sensitivity(tmp_path / "none", tmp_path / "s", text)

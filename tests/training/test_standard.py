@@ -91,7 +91,7 @@ def model_of(node: str, arrays: tuple[Any, ...]) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("node", "arrays"), CASES, ids=[f"{i} {node}" for i, (node, _) in enumerate(CASES)])
-def test_torch_computes_what_onnx_says(node: str, arrays: tuple[Any, ...]) -> None:
+def test_torch_functions_equal_onnx(node: str, arrays: tuple[Any, ...]) -> None:
     proto = model_of(node, arrays)
     feeds = {name: np.asarray(array) for name, array in zip("abcde", arrays, strict=False)}
     (expected,) = ReferenceEvaluator(proto).run(None, feeds)
@@ -113,7 +113,7 @@ def test_every_function_is_tested() -> None:
         ("DequantizeLinear(a, b, c)", (WHOLE.astype(np.int8), np.float32(1), np.int8(1)), "zero points"),
     ],
 )
-def test_what_is_not_known_is_refused(node: str, arrays: tuple[Any, ...], said: str) -> None:
+def test_unsupported_operators_are_refused(node: str, arrays: tuple[Any, ...], said: str) -> None:
     (made,) = ir.from_proto(model_of(node, arrays)).graph
     with pytest.raises(GraphError, match=said):
         FUNCTIONS[made.op_type](made, *(torch.from_numpy(np.array(array)) for array in arrays))

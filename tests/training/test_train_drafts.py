@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("train", TRAININGS)
-def test_the_checkpoint_is_taken_over_byte_for_byte(train: Any, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_checkpoint_is_copied_byte_for_byte(train: Any, checkpoint: Path, text: Path, tmp_path: Path) -> None:
     result = train(checkpoint, tmp_path / "made", text, **SHORT)
     copied = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
     made = {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir()}
@@ -49,14 +49,14 @@ def test_the_checkpoint_is_taken_over_byte_for_byte(train: Any, checkpoint: Path
     assert result.parameters == 2 * 32 * 32 and len(result.steps) == 2
 
 
-def test_drafts_trained_anew_replace_those_of_the_source(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_retrained_drafts_replace_those_of_the_source(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     train_hidden_transfer(checkpoint, tmp_path / "first", text, **SHORT)
     train_medusa(tmp_path / "first", tmp_path / "second", text, **SHORT)
     assert json.loads((tmp_path / "second" / RECORD).read_text()) == {"kind": "medusa", "steps": 2, "layers": []}
 
 
 @pytest.mark.parametrize("train", TRAININGS)
-def test_products_in_bfloat16_train_nearly_the_same(train: Any, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_bfloat16_products_train_nearly_the_same(train: Any, checkpoint: Path, text: Path, tmp_path: Path) -> None:
     made = {name: train(checkpoint, tmp_path / name, text, **SHORT, precision=name) for name in ("float32", "bfloat16")}
     exact, rounded = ([step.kl_divergence for step in result.steps] for result in made.values())
     assert rounded != exact
@@ -65,7 +65,7 @@ def test_products_in_bfloat16_train_nearly_the_same(train: Any, checkpoint: Path
     assert all(tensor.dtype == np.float32 and np.abs(tensor).max() > 0 for tensor in tensors.values())
 
 
-def test_what_the_model_wrote_is_trained_on_as_its_text_would_be(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_generated_tokens_are_trained_on_like_their_text(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     whole = text.read_text()
     (tmp_path / "texts.jsonl").write_text(json.dumps({"prompt": whole[:20], "text": whole[20:], "tokens": [1]}) + "\n")
     made = [
@@ -83,7 +83,7 @@ def test_training_lowers_the_divergence_of_every_step(train: Any, text: Path, tm
         assert 0 <= step.top1 <= step.top3 <= 1
 
 
-def test_a_step_does_not_depend_on_those_trained_after_it(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_draft_step_is_independent_of_later_steps(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     one = train_hidden_transfer(checkpoint, tmp_path / "one", text, layers=[1], **SHORT | {"steps_ahead": 1})
     two = train_hidden_transfer(checkpoint, tmp_path / "two", text, layers=[1, 1], **SHORT)
     first, both = (load_file(tmp_path / name / MATRICES) for name in ("one", "two"))
@@ -94,7 +94,7 @@ def test_a_step_does_not_depend_on_those_trained_after_it(checkpoint: Path, text
 
 @pytest.mark.parametrize("kind", ["hidden-transfer", "medusa"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_trained_is_what_the_models_own_attention_makes_of_it(family: str, kind: str, tmp_path: Path) -> None:
+def test_trained_drafts_use_the_attention_of_the_model(family: str, kind: str, tmp_path: Path) -> None:
     import torch
 
     from intaglio.training.drafter import drafter_of
@@ -132,20 +132,22 @@ def test_what_is_trained_is_what_the_models_own_attention_makes_of_it(family: st
         ({"precision": "float8"}, "precision 'float8': expected one of float32, bfloat16"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_options_out_of_range_are_refused(
+    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=said):
         train_hidden_transfer(checkpoint, tmp_path / "made", text, **SHORT | options)
     assert not (tmp_path / "made").exists()
 
 
-def test_bad_sources_and_outputs_are_one_line(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_invalid_sources_and_outputs_print_one_line(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is the source itself, which would be overwritten"):
         train_medusa(checkpoint, checkpoint, text, force=True)
     with pytest.raises(SourceError, match=r"no readable config\.json"):
         train_medusa(tmp_path, tmp_path / "made", text)
 
 
-def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:
+def test_command_line_trains_drafts(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:
     arguments = ("--data", text, "--steps", 1, "--max-tokens", 32)
     made = tmp_path / "made"
     code, out, err = intaglio(

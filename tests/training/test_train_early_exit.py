@@ -38,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_trained_is_a_shorter_model_with_the_same_norm_and_head(family: str, tmp_path: Path) -> None:
+def test_exit_is_a_shorter_model_with_the_same_norm_and_head(family: str, tmp_path: Path) -> None:
     """The loss is the mean of those that transformers computes for the two models."""
     import torch
 
@@ -62,7 +62,7 @@ def test_what_is_trained_is_a_shorter_model_with_the_same_norm_and_head(family: 
 
 
 @given(st.integers(2, 60), st.data())
-def test_the_weights_are_those_of_the_appendix(depth: int, data: st.DataObject) -> None:
+def test_loss_weights_equal_the_appendix(depth: int, data: st.DataObject) -> None:
     from intaglio.training.exit_tuner import both, every
 
     layer = data.draw(st.integers(1, depth - 1))
@@ -94,7 +94,7 @@ def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) 
     torch.testing.assert_close(found, scale * expected, rtol=1e-3, atol=1e-6)
 
 
-def test_training_lowers_both_losses_and_makes_the_exits_agree(text: Path, tmp_path: Path) -> None:
+def test_training_lowers_both_losses_and_raises_the_agreement(text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01)
     result = train_early_exit(source, tmp_path / "made", text, **SHORT | {"steps": 80, "learning_rate": 3e-3})
     assert [each.layer for each in result.exits] == [1, 2]
@@ -103,7 +103,7 @@ def test_training_lowers_both_losses_and_makes_the_exits_agree(text: Path, tmp_p
     assert (result.layer, result.layers) == (1, 2)
 
 
-def test_training_every_layer_lowers_the_loss_after_each(text: Path, tmp_path: Path) -> None:
+def test_training_every_layer_lowers_the_loss_after_each_layer(text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01, n_layer=3)
     options = SHORT | {"steps": 80, "learning_rate": 3e-3, "every_layer": True}
     result = train_early_exit(source, tmp_path / "made", text, **options)
@@ -116,7 +116,7 @@ def test_training_every_layer_lowers_the_loss_after_each(text: Path, tmp_path: P
     assert decoder is not None and decoder.saturation_exits and not decoder.exit_layer
 
 
-def test_a_model_whose_last_norm_is_not_known_is_refused(text: Path, tmp_path: Path) -> None:
+def test_model_with_unknown_last_norm_is_refused(text: Path, tmp_path: Path) -> None:
     import transformers
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -128,7 +128,7 @@ def test_a_model_whose_last_norm_is_not_known_is_refused(text: Path, tmp_path: P
     assert not (tmp_path / "made").exists()
 
 
-def test_the_folder_is_the_sources_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_folder_equals_the_source_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     train_early_exit(checkpoint, tmp_path / "made", text, **SHORT)
     names = {path.name for path in checkpoint.iterdir()}
     assert {path.name for path in (tmp_path / "made").iterdir()} == names | {RECORD}
@@ -138,7 +138,7 @@ def test_the_folder_is_the_sources_with_a_record(checkpoint: Path, text: Path, t
     assert decoder is not None and decoder.exit_layer == 1
 
 
-def test_records_of_other_weights_are_not_taken_over(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_records_of_other_weights_are_not_copied(checkpoint: Path, text: Path, tmp_path: Path) -> None:
     drafting = save_drafts(checkpoint, tmp_path / "drafting", "medusa")
     train_early_exit(drafting, tmp_path / "made", text, **SHORT)
     assert not {"drafts.json", "drafts.safetensors"}.intersection(path.name for path in (tmp_path / "made").iterdir())
@@ -147,7 +147,7 @@ def test_records_of_other_weights_are_not_taken_over(checkpoint: Path, text: Pat
 
 
 @pytest.mark.parametrize(("depth", "layer"), [(2, 1), (4, 1), (6, 2), (12, 3), (32, 8)])
-def test_the_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> None:
+def test_default_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> None:
     assert default_layer(depth) == layer
 
 
@@ -161,13 +161,15 @@ def test_the_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -> No
         ({"learning_rate": 0.0}, "learning rate 0.0: expected a positive number"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_options_out_of_range_are_refused(
+    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=said):
         train_early_exit(checkpoint, tmp_path / "made", text, **SHORT | options)
     assert not (tmp_path / "made").exists()
 
 
-def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) -> None:
+def test_sources_without_enough_blocks_are_refused(text: Path, tmp_path: Path) -> None:
     single = save_decoder(tmp_path / "single", "gpt2", n_layer=1)
     with pytest.raises(UsageError, match="the model has 1 block, an early exit needs at least 2"):
         train_early_exit(single, tmp_path / "made", text, **SHORT)
@@ -179,7 +181,9 @@ def test_sources_that_have_no_blocks_to_leave_after(text: Path, tmp_path: Path) 
         train_early_exit(single, single, text, force=True)
 
 
-def test_the_command_line(checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]) -> None:
+def test_command_line_trains_an_early_exit(
+    checkpoint: Path, text: Path, tmp_path: Path, intaglio: Callable[..., Any]
+) -> None:
     arguments = ("--data", text, "--steps", 1, "--max-tokens", 32)
     code, out, err = intaglio("train", "early-exit", checkpoint, "-o", tmp_path / "made", *arguments, "--json")
     assert (code, err) == (0, "")

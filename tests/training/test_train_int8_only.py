@@ -62,7 +62,7 @@ def weights(bundle: Path) -> dict[str, np.ndarray]:
     return {str(value.name): value.const_value.numpy() for value in initializers if value.const_value is not None}
 
 
-def test_held_out_texts_come_closer_to_the_teacher(trained: tuple[Trained, Path]) -> None:
+def test_training_approaches_the_teacher_on_held_out_texts(trained: tuple[Trained, Path]) -> None:
     result, _ = trained
     assert result.loss_after < 0.7 * result.loss_before
     assert 1 <= result.best_step <= result.steps == 20
@@ -71,7 +71,7 @@ def test_held_out_texts_come_closer_to_the_teacher(trained: tuple[Trained, Path]
     assert result.outputs == ["last_hidden_state", "sentence_embedding"]
 
 
-def test_the_written_bundle_gives_the_integers_of_torch(
+def test_written_bundle_gives_the_integers_of_torch(
     trained: tuple[Trained, Path], run_all: Callable[..., dict[str, Any]]
 ) -> None:
     _, path = trained
@@ -87,7 +87,9 @@ def test_the_written_bundle_gives_the_integers_of_torch(
         np.testing.assert_array_equal(made["last_hidden_state"].numpy(), engine.run(feeds)["last_hidden_state"])
 
 
-def test_only_weights_biases_and_normalisations_change(trained: tuple[Trained, Path], rough_bundle: Path) -> None:
+def test_training_changes_only_weights_biases_and_normalisations(
+    trained: tuple[Trained, Path], rough_bundle: Path
+) -> None:
     result, path = trained
     before, after = weights(rough_bundle), weights(path)
     assert before.keys() == after.keys()
@@ -99,7 +101,7 @@ def test_only_weights_biases_and_normalisations_change(trained: tuple[Trained, P
     assert all(before[name].dtype == after[name].dtype for name in before)
 
 
-def test_the_manifest_says_what_was_done(trained: tuple[Trained, Path], integer_bundle: Path, texts: Path) -> None:
+def test_manifest_records_the_training(trained: tuple[Trained, Path], integer_bundle: Path, texts: Path) -> None:
     result, path = trained
     before, after = Bundle.open(integer_bundle).manifest, Bundle.open(path).manifest
     assert after.passes[:-1] == before.passes
@@ -111,14 +113,14 @@ def test_the_manifest_says_what_was_done(trained: tuple[Trained, Path], integer_
     assert after.files.keys() == before.files.keys()
 
 
-def test_one_seed_gives_one_result(
+def test_result_depends_on_the_seed_alone(
     trained: tuple[Trained, Path], rough_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:
     train_int8_only(rough_bundle, tmp_path / "again", tiny_bundle, texts, **FEW)
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (trained[1] / "model.onnx").read_bytes()
 
 
-def test_a_result_that_is_no_better_is_not_kept(
+def test_result_without_improvement_is_not_kept(
     integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:
     options = {**FEW, "steps": 2, "learning_rate": 30.0, "bias_learning_rate": 30.0}
@@ -129,7 +131,7 @@ def test_a_result_that_is_no_better_is_not_kept(
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_arrays_in_place_of_texts(integer_bundle: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_arrays_are_accepted_instead_of_texts(integer_bundle: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     feeds = Tokenizer.open(Bundle.open(integer_bundle)).feeds(["one", "two three", "four"])
     np.savez(tmp_path / "data.npz", **feeds)
     options = {**FEW, "steps": 1, "embeddings": True}
@@ -137,7 +139,7 @@ def test_arrays_in_place_of_texts(integer_bundle: Path, tiny_bundle: Path, tmp_p
     assert (result.samples, result.held_out) == (2, 1)
 
 
-def test_an_interrupt_leaves_nothing(
+def test_interrupt_leaves_no_files(
     integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Distiller._step
@@ -169,7 +171,7 @@ def refused(kind: type[IntaglioError], said: str, *arguments: Path, **options: A
     assert not arguments[1].exists()
 
 
-def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+def test_errors_print_one_line(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     refused(BundleError, "has no integer operators to train", tiny_bundle, out, tiny_bundle, texts)
     refused(BundleError, "has integer operators, expected", integer_bundle, out, integer_bundle, texts)
@@ -193,7 +195,7 @@ def test_mistakes_are_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
     refused(UsageError, said, integer_bundle, out, tiny_bundle, tmp_path / "padding.npz")
 
 
-def test_the_teacher_is_not_replaced(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
+def test_teacher_is_not_overwritten(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     teacher = Path(shutil.copytree(tiny_bundle, tmp_path / "teacher"))
     (tmp_path / "link").symlink_to(teacher)
     with pytest.raises(UsageError, match="is the teacher, which would be overwritten"):
@@ -201,7 +203,7 @@ def test_the_teacher_is_not_replaced(integer_bundle: Path, tiny_bundle: Path, te
     assert Bundle.open(teacher).manifest.custom_operators == []
 
 
-def test_a_teacher_of_another_model_is_refused(
+def test_teacher_of_another_model_is_refused(
     integer_bundle: Path,
     tiny_bundle: Path,
     make_checkpoint: Callable[..., Path],
@@ -224,7 +226,7 @@ def test_a_teacher_of_another_model_is_refused(
         refused(BundleError, said, integer_bundle, tmp_path / "out", teacher, texts)
 
 
-def test_a_teacher_of_nan_is_a_clear_error(
+def test_teacher_with_nan_outputs_is_a_clear_error(
     integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:
     teacher = altered(tiny_bundle, tmp_path / "teacher", lambda manifest: None)
@@ -254,7 +256,7 @@ def intaglio(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return run
 
 
-def test_the_command_prints_one_object(
+def test_command_prints_one_object(
     intaglio: Run, integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:
     options = ("--teacher", tiny_bundle, "--data", texts, "--steps", 2, "--max-tokens", 16)
@@ -269,7 +271,7 @@ def test_the_command_prints_one_object(
     assert "integers changed" in out
 
 
-def test_the_help_has_examples(intaglio: Run) -> None:
+def test_help_has_examples(intaglio: Run) -> None:
     assert "intaglio train int8-only minilm-int8 -o" in intaglio("train", "--help")[1]
     help_text = re.sub(r" \\\n *", " ", intaglio("train", "int8-only", "--help")[1])
     assert "--teacher minilm --data more-texts.txt" in help_text

@@ -11,7 +11,7 @@ from intaglio.runtime.speech.ngram_model import NgramModel
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_a_language_model_prefers_what_the_text_says(intaglio: Run, tmp_path: Path) -> None:
+def test_language_model_prefers_its_training_text(intaglio: Run, tmp_path: Path) -> None:
     text, output = tmp_path / "text.txt", tmp_path / "words.arpa"
     text.write_text("the cat sat\n\nthe cat ran\nthe dog sat\n")
     code, out, err = intaglio("train", "ngram", text, "-o", output, "--order", 2, "--json")
@@ -27,7 +27,7 @@ def test_a_language_model_prefers_what_the_text_says(intaglio: Run, tmp_path: Pa
     assert code == 0 and "n-grams of 1 to 3 words" in out
 
 
-def test_a_text_without_words_is_one_line_and_writes_nothing(intaglio: Run, tmp_path: Path) -> None:
+def test_text_without_words_prints_one_line_and_writes_nothing(intaglio: Run, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n \n")
     code, out, err = intaglio("train", "ngram", tmp_path / "text.txt", "-o", tmp_path / "words.arpa")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "has no words" in err

@@ -42,7 +42,7 @@ class Layers:
 
 
 @given(st.integers(1, 500), st.data())
-def test_an_error_that_stays_is_found_in_a_few_rounds(count: int, data: st.DataObject) -> None:
+def test_persistent_error_is_found_in_a_few_rounds(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, count - 1))
     layers = Layers([index < first for index in range(count)])
     found = first_beyond(layers.names, layers.measure, BOUND)
@@ -51,7 +51,7 @@ def test_an_error_that_stays_is_found_in_a_few_rounds(count: int, data: st.DataO
 
 
 @given(st.lists(st.sampled_from([True, False, None]), max_size=80))
-def test_what_is_found_is_beyond_and_its_predecessor_within(within: list[bool | None]) -> None:
+def test_found_layer_exceeds_the_bound_and_its_predecessor_does_not(within: list[bool | None]) -> None:
     layers = Layers(within)
     found = first_beyond(layers.names, layers.measure, BOUND)
     if False not in within:
@@ -67,25 +67,25 @@ def test_what_is_found_is_beyond_and_its_predecessor_within(within: list[bool | 
         assert before[-1] in layers.measured()
 
 
-def test_no_layers_at_all() -> None:
+def test_no_layers_find_nothing() -> None:
     assert first_beyond([], Layers([]).measure, BOUND) is None
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=100, unique=True), st.integers(1, 8))
-def test_probes_are_distinct_in_order_and_hold_the_last(names: list[int], count: int) -> None:
+def test_probes_are_distinct_ordered_and_include_the_last(names: list[int], count: int) -> None:
     probes = evenly_spaced([str(name) for name in names], count)
     assert probes == [str(name) for name in names if str(name) in probes]
     assert len(set(probes)) == min(count, len(names))
     assert probes[-1] == str(names[-1])
 
 
-def test_a_layer_of_nan_is_beyond() -> None:
+def test_layer_with_nan_exceeds_the_bound() -> None:
     assert is_beyond(Difference(nans=1), BOUND)
     assert is_beyond(Difference(max_abs=math.inf, largest=1.0), BOUND)
     assert not is_beyond(SMALL, BOUND)
 
 
-def test_blocks_are_shown_and_what_is_inside_them_is_not() -> None:
+def test_only_block_outputs_are_compared() -> None:
     layers = {
         "embeddings.word": "a",
         "embeddings": "b",
@@ -101,7 +101,7 @@ def test_blocks_are_shown_and_what_is_inside_them_is_not() -> None:
 
 @settings(max_examples=12)
 @given(st.integers(1, 14), st.data())
-def test_a_planted_error_is_found_in_a_graph(
+def test_planted_error_is_found_in_a_graph(
     chain: Callable[..., onnx.ModelProto],
     make_bundle: Callable[..., Path],
     rows: npt.NDArray[np.float32],
@@ -117,7 +117,7 @@ def test_a_planted_error_is_found_in_a_graph(
     assert found[1].max_abs == pytest.approx(0.1, rel=1e-4)
 
 
-def test_nothing_is_found_in_a_right_graph(
+def test_correct_graph_finds_nothing(
     chain: Callable[..., onnx.ModelProto], make_bundle: Callable[..., Path], rows: npt.NDArray[np.float32]
 ) -> None:
     assert search(make_bundle(chain(3)), make_bundle(chain(3)), rows) is None

@@ -52,18 +52,18 @@ def recorded(recipe: str) -> list[PassRecord]:
         ("prune-rows", Effect.REPLACED),
     ],
 )
-def test_a_recipe_is_taken_for_what_it_does(recipe: str, effect: Effect) -> None:
+def test_recipe_has_the_effect_of_its_passes(recipe: str, effect: Effect) -> None:
     found = changes_between(manifest(*recorded(recipe)), manifest())
     assert found.effect is effect
     assert found.approximate is (effect not in (Effect.EXACT, Effect.FLOAT16))
 
 
 @pytest.mark.parametrize(("bits", "effect"), [(8, "WEIGHTS_8"), (4, "WEIGHTS_4"), (3, "WEIGHTS_3"), (2, "WEIGHTS_3")])
-def test_bits_decide_what_rounding_counts_as(bits: int, effect: str) -> None:
+def test_bits_determine_the_effect_of_rounding(bits: int, effect: str) -> None:
     assert effect_of(PassRecord("rtn", {"bits": bits})) is Effect[effect]
 
 
-def test_every_pass_says_what_it_does() -> None:
+def test_every_pass_declares_its_effect() -> None:
     required = {"function": "module:function"}  # the option of surgeon that has no default
     made = {name: msgspec.convert(required, kind) for name, kind in PASSES.items()}
     assert {name for name, each in made.items() if not isinstance(each.effect, Effect)} == set()
@@ -78,18 +78,16 @@ def test_every_pass_says_what_it_does() -> None:
         PassRecord("surgeon", {"function": "a:b", "effect": "none"}),
     ],
 )
-def test_a_pass_of_another_version_counts_as_the_most(record: PassRecord) -> None:
+def test_unknown_pass_has_the_largest_effect(record: PassRecord) -> None:
     assert effect_of(record) is Effect.REPLACED
 
 
 @pytest.mark.parametrize(("stated", "effect"), [({}, "REPLACED"), ({"effect": "exact"}, "EXACT")])
-def test_a_function_of_the_users_own_counts_as_the_most_unless_its_author_says_so(
-    stated: dict[str, str], effect: str
-) -> None:
+def test_user_function_has_the_largest_effect_unless_declared(stated: dict[str, str], effect: str) -> None:
     assert effect_of(PassRecord("surgeon", {"function": "a:b", "sha256": "0", **stated})) is Effect[effect]
 
 
-def test_passes_that_both_sides_had_do_not_count() -> None:
+def test_passes_of_both_models_do_not_count() -> None:
     rounded = PassRecord("rtn", {"bits": 4, "activation_bits": 32})
     assert changes_between(manifest(rounded), manifest(rounded)).effect is Effect.EXACT
     more = changes_between(manifest(rounded, "prune_rows"), manifest(rounded))
@@ -97,7 +95,7 @@ def test_passes_that_both_sides_had_do_not_count() -> None:
     assert changes_between(manifest(), manifest(rounded)).passes == ("rtn",)
 
 
-def test_two_runs_of_one_graph_are_held_to_what_its_operators_keep() -> None:
+def test_bounds_of_equal_graphs_follow_their_operators() -> None:
     kept = PassRecord("rtn", {"bits": 4, "activation_bits": 16})
     found = changes_between(manifest(kept), manifest(kept))
     assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
@@ -111,12 +109,12 @@ def test_two_runs_of_one_graph_are_held_to_what_its_operators_keep() -> None:
 @pytest.mark.parametrize(
     ("options", "precision"), [({"dtype": "float16"}, "float16"), ({"output": "bfloat16"}, "bfloat16")]
 )
-def test_half_precision_is_seen_in_the_weights_and_in_the_outputs(options: dict[str, Any], precision: str) -> None:
+def test_half_precision_is_detected_in_weights_and_outputs(options: dict[str, Any], precision: str) -> None:
     found = changes_between(manifest(**options), manifest())
     assert (found.effect, found.precision) == (Effect.FLOAT16, precision)
 
 
-def test_another_checkpoint_is_another_model() -> None:
+def test_other_checkpoint_is_another_model() -> None:
     found = changes_between(manifest(sha="ab"), manifest(sha="cd"))
     assert (found.effect, found.passes) == (Effect.REPLACED, ("another checkpoint",))
     assert changes_between(manifest(sha="ab"), manifest(sha="ab")).effect is Effect.EXACT

@@ -39,7 +39,7 @@ def test_errors_of_every_shape_are_measured(expected: Array, seed: int) -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 6), st.integers(1, 20))
-def test_rows_cut_into_chunks_add_up_to_the_whole(rows: int, width: int, chunk: int) -> None:
+def test_chunked_comparison_equals_the_complete_one(rows: int, width: int, chunk: int) -> None:
     random = np.random.default_rng(rows * width)
     actual, expected = random.normal(size=(2, rows, width))
     whole = difference(actual, expected)
@@ -52,7 +52,7 @@ def test_rows_cut_into_chunks_add_up_to_the_whole(rows: int, width: int, chunk: 
 
 
 @given(arrays.arrays(np.float32, (3, 4), elements=ANY))
-def test_an_array_equals_itself_whatever_it_holds(array: Array) -> None:
+def test_every_array_equals_itself(array: Array) -> None:
     with np.errstate(all="ignore"):
         seen = difference(array, array)
     assert (seen.max_abs, seen.zeros) == (0, 12)
@@ -61,7 +61,7 @@ def test_an_array_equals_itself_whatever_it_holds(array: Array) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_one_value_that_is_not_finite_fails(wrong: float) -> None:
+def test_one_non_finite_value_fails(wrong: float) -> None:
     expected = np.ones((2, 3), np.float32)
     actual = expected.copy()
     actual[1, 1] = wrong
@@ -70,24 +70,24 @@ def test_one_value_that_is_not_finite_fails(wrong: float) -> None:
     assert compared.difference.max_abs == np.inf
 
 
-def test_nan_on_both_sides_proves_nothing_and_fails() -> None:
+def test_nan_in_both_arrays_fails() -> None:
     array = np.full((2, 3), np.nan, np.float32)
     assert judge(array, array).broken == ["12 NaN", "cosine -1 is below 0.99999"]
 
 
-def test_equal_infinities_of_a_mask_pass() -> None:
+def test_equal_infinities_pass() -> None:
     array = np.array([[1.0, -np.inf, 2.0]], np.float32)
     assert judge(array, array)
 
 
-def test_the_bound_is_on_its_limit_and_not_beyond() -> None:
+def test_error_equal_to_the_bound_passes() -> None:
     expected = np.full((1, 4), 8.0)
     at, above = expected + np.array([0.5, 0, 0, 0]), expected + np.array([0.5000001, 0, 0, 0])
     assert judge(at, expected, max_abs=0.5, cosine=0.9)
     assert judge(above, expected, max_abs=0.5, cosine=0.9).broken == ["largest error 0.5 is above 0.5"]
 
 
-def test_relative_error_where_nothing_but_zeros_was_expected() -> None:
+def test_relative_error_against_zeros_is_zero_or_infinite() -> None:
     zeros = np.zeros((1, 3))
     assert difference(zeros, zeros).relative == 0
     assert difference(zeros + 1e-30, zeros).relative == np.inf
@@ -99,31 +99,31 @@ def test_small_error_in_another_direction_fails_by_its_cosine() -> None:
     assert compared.broken == ["cosine 0 is below 0.99999"]
 
 
-def test_integers_are_held_to_be_equal() -> None:
+def test_integers_must_be_equal() -> None:
     expected = np.array([3, 4], np.int64)
     assert judge(expected, expected)
     assert judge(np.array([3, 5], np.int64), expected).broken == ["largest error 1 is above 0"]
 
 
-def test_another_shape_or_kind_of_dtype_is_a_mismatch() -> None:
+def test_different_shape_or_kind_of_dtype_is_a_mismatch() -> None:
     ones = np.ones((2, 3), np.float32)
     assert judge(ones, ones.T).broken == ["shape [2, 3], expected [3, 2]"]
     assert judge(ones.astype(np.int8), ones).broken == ["dtype int8, expected float32"]
 
 
-def test_masked_scores_of_two_dtypes_are_the_same() -> None:
+def test_masked_scores_of_two_dtypes_are_equal() -> None:
     scores = {"s": np.array([[1.0, -65504.0]], np.float16)}, {"s": np.array([[1.0, np.finfo(np.float32).min]])}
     assert CompareOutputs(BOUNDS["float32"], masked_below=-6e4)(*scores)["s"]
     assert not CompareOutputs(BOUNDS["float32"])(*scores)["s"]
 
 
-def test_float16_outputs_do_not_overflow_while_they_are_compared() -> None:
+def test_comparing_float16_outputs_does_not_overflow() -> None:
     largest = np.full((1, 4), 60000, np.float16)
     seen = difference(-largest, largest)
     assert (seen.max_abs, seen.sum_abs) == (120000, 480000)
 
 
-def test_errors_below_and_above_the_histogram_fall_into_its_ends() -> None:
+def test_errors_outside_the_histogram_count_in_its_end_bins() -> None:
     seen = difference(np.array([1e-30, 1e30]), np.zeros(2))
     assert (seen.histogram[0], seen.histogram[-1], sum(seen.histogram)) == (1, 1, 2)
 
@@ -146,7 +146,7 @@ FEED = {"x": np.zeros(1, np.float32)}
 
 
 @given(st.lists(arrays.arrays(np.float64, (2, 3), elements=st.floats(0, 1)), min_size=1, max_size=4))
-def test_batches_add_up_and_the_worst_is_named(errors: list[Array]) -> None:
+def test_batches_are_merged_and_the_worst_is_named(errors: list[Array]) -> None:
     expected = np.full((2, 3), 2.0)
     actual = Given("actual", [{"y": expected + error} for error in errors])
     found = compare(actual, Given("expected", [{"y": expected}] * len(errors)), [FEED] * len(errors), BOUNDS["float32"])
@@ -155,13 +155,13 @@ def test_batches_add_up_and_the_worst_is_named(errors: list[Array]) -> None:
     assert errors[found.worst].max() == pytest.approx(total.max_abs, abs=1e-12)
 
 
-def test_outputs_without_a_common_name_are_refused() -> None:
+def test_models_without_a_common_output_are_refused() -> None:
     runners = Given("a", [{"y": np.ones(2)}]), Given("b", [{"z": np.ones(2)}])
     with pytest.raises(UsageError, match="a and b have no common output"):
         compare(*runners, [FEED], BOUNDS["float32"])
 
 
-def test_inputs_that_one_side_does_not_take_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_unknown_to_one_model_print_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     runners = Given("a", [{"y": np.ones(2)}]), Given("b", [{"y": np.ones(2)}])
     with pytest.raises(EngineError, match="a and b cannot run on the same inputs") as caught:
         compare(*runners, [{}], BOUNDS["float32"])
@@ -169,7 +169,7 @@ def test_inputs_that_one_side_does_not_take_are_one_line(capsys: pytest.CaptureF
     assert capsys.readouterr() == ("", "")
 
 
-def test_polygraphy_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_polygraphy_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     runners = Given("a", [{"y": np.full(2, np.nan)}]), Given("b", [{"y": np.zeros(2)}])
     compare(*runners, [FEED], BOUNDS["float32"])
     assert capsys.readouterr() == ("", "")
@@ -179,17 +179,17 @@ def test_polygraphy_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "value"),
     [("max_abs", -1.0), ("max_abs", np.nan), ("relative", np.inf), ("min_cosine", 1.5), ("min_cosine", np.nan)],
 )
-def test_numbers_that_bound_nothing_are_refused(name: str, value: float) -> None:
+def test_invalid_bounds_are_refused(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=f"bound {name}="):
         check_given({name: value}, [name])
 
 
-def test_a_bound_on_something_that_is_not_measured_is_refused() -> None:
+def test_bound_on_an_unmeasured_metric_is_refused() -> None:
     with pytest.raises(UsageError, match="bound 'label_agreement': expected one of max_abs, kl_divergence"):
         check_given({"label_agreement": 0.5}, ["max_abs", "kl_divergence"])
 
 
-def test_a_precision_without_bounds_has_no_default() -> None:
+def test_precision_without_bounds_has_no_default() -> None:
     with pytest.raises(UsageError, match="precision 'int3': expected one of float32"):
         bounds_for("int3")
 

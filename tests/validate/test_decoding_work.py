@@ -19,7 +19,7 @@ from intaglio.validate.decoding_work import compared_work, decoding_work
 from intaglio.validate.work import work
 
 
-def test_the_work_of_a_text_is_that_of_its_passes(trained_pair: tuple[Path, Path]) -> None:
+def test_work_of_a_text_is_the_sum_of_its_forward_passes(trained_pair: tuple[Path, Path]) -> None:
     _, large = trained_pair
     (result,) = generate(large, "The import statement", max_new_tokens=1)
     model, tokens = load(Bundle.open(large).model_path), result.prompt_tokens
@@ -30,7 +30,7 @@ def test_the_work_of_a_text_is_that_of_its_passes(trained_pair: tuple[Path, Path
     assert found.bytes == pytest.approx((short.bytes + long.bytes) / 2)
 
 
-def test_the_work_of_an_early_exit_is_that_of_its_blocks(exiting: Path, trained_pair: tuple[Path, Path]) -> None:
+def test_work_of_an_early_exit_counts_its_blocks(exiting: Path, trained_pair: tuple[Path, Path]) -> None:
     _, large = trained_pair
     bundle = Bundle.open(exiting)
     options: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
@@ -45,7 +45,7 @@ def test_the_work_of_an_early_exit_is_that_of_its_blocks(exiting: Path, trained_
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "ngram", "speculative", "bild"])
-def test_work_is_compared_with_that_of_the_large_model_alone(strategy: str, trained_pair: tuple[Path, Path]) -> None:
+def test_work_is_relative_to_the_target_model_alone(strategy: str, trained_pair: tuple[Path, Path]) -> None:
     small, large = trained_pair
     draft = small if strategy in ("speculative", "bild") else None
     prompts = ["The import statement", "Return the"]
@@ -63,9 +63,7 @@ def test_work_is_compared_with_that_of_the_large_model_alone(strategy: str, trai
 
 
 @pytest.mark.parametrize("kind", ["hidden-transfer", "medusa"])
-def test_drafts_of_the_model_itself_are_work_too(
-    kind: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
-) -> None:
+def test_self_drafts_count_as_work(kind: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
     """Of two tokens that are drafted after, and of two of their drafts, a pass takes what they add, each the same."""
     checkpoint, plain = make_decoder("llama")
     export(str(save_drafts(checkpoint, tmp_path / "checkpoint", kind)), tmp_path / "bundle", check=False)
@@ -83,7 +81,7 @@ def test_drafts_of_the_model_itself_are_work_too(
     assert without.operations == pytest.approx(decoding_work(Bundle.open(plain), None)([alone]).operations)
 
 
-def test_the_work_of_an_encoder_decoder_grows_with_the_source(
+def test_encoder_decoder_work_grows_with_the_source(
     make_encoder_decoder: Callable[..., tuple[Path, Path]],
 ) -> None:
     bundle = Bundle.open(make_encoder_decoder("t5")[1])

@@ -18,7 +18,7 @@ Chain = Callable[..., onnx.ModelProto]
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_value_shown_is_the_one_computed(
+def test_exposed_values_equal_the_computed_ones(
     external: bool, chain: Chain, rows: npt.NDArray[np.float32], tmp_path: Path
 ) -> None:
     path = tmp_path / "chain.onnx"
@@ -35,7 +35,7 @@ def test_a_value_shown_is_the_one_computed(
     assert not folder.exists()
 
 
-def test_external_weights_are_linked_and_not_copied(chain: Chain, tmp_path: Path) -> None:
+def test_external_weights_are_linked_instead_of_copied(chain: Chain, tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(chain(1), path, save_as_external_data=True, location="chain.data", size_threshold=0)
     with exposed(path, ["sum_0"]) as copy:
@@ -55,13 +55,13 @@ def test_external_weights_on_another_file_system_are_copied(
         assert (copy.parent / "chain.data").read_bytes() == (tmp_path / "chain.data").read_bytes()
 
 
-def test_a_value_that_is_not_there_is_refused(chain: Chain, tmp_path: Path) -> None:
+def test_missing_value_is_refused(chain: Chain, tmp_path: Path) -> None:
     onnx.save(chain(1), tmp_path / "chain.onnx")
     with pytest.raises(UsageError, match="no value 'layer_9'"), exposed(tmp_path / "chain.onnx", ["layer_9"]):
         pass
 
 
-def test_values_come_in_the_order_they_are_computed(chain: Chain, tmp_path: Path) -> None:
+def test_values_are_in_the_order_of_computation(chain: Chain, tmp_path: Path) -> None:
     onnx.save(chain(2), tmp_path / "chain.onnx")
     values = graph_values(tmp_path / "chain.onnx")
     assert [value for value in values if value.startswith("layer_")] == ["layer_0", "layer_1"]

@@ -41,7 +41,7 @@ def results(measure: Measure, actual: dict[str, Any], expected: dict[str, Any], 
 
 
 @given(arrays.arrays(np.float64, (2, 12), elements=st.integers(-4, 4).map(float)))
-def test_order_of_similarities_is_spearmans_correlation(pair: np.ndarray) -> None:
+def test_order_of_similarities_is_spearman_correlation(pair: np.ndarray) -> None:
     if len(np.unique(pair[0])) > 1 and len(np.unique(pair[1])) > 1:
         ranks = [[np.sum(row < each) + (np.sum(row == each) + 1) / 2 for each in row] for row in pair]
         assert rank_correlation(*pair) == pytest.approx(np.corrcoef(ranks)[0, 1], abs=1e-12)
@@ -50,11 +50,11 @@ def test_order_of_similarities_is_spearmans_correlation(pair: np.ndarray) -> Non
 @pytest.mark.parametrize(
     ("left", "right", "value"), [([1], [2], 1), ([3, 3], [5, 5], 1), ([3, 3], [5, 6], 0), ([1, np.nan], [1, 2], np.nan)]
 )
-def test_lists_without_an_order(left: list[float], right: list[float], value: float) -> None:
+def test_lists_without_an_order_have_no_correlation(left: list[float], right: list[float], value: float) -> None:
     assert_allclose(rank_correlation(np.array(left, float), np.array(right, float)), value)
 
 
-def test_embeddings_that_point_elsewhere_lower_the_smallest_cosine() -> None:
+def test_diverging_embeddings_lower_the_smallest_cosine() -> None:
     vectors = RANDOM.normal(size=(8, 16))
     turned = vectors.copy()
     turned[3] = -vectors[3]
@@ -64,7 +64,7 @@ def test_embeddings_that_point_elsewhere_lower_the_smallest_cosine() -> None:
     assert found["rank_correlation"] < 0.99
 
 
-def test_tokens_become_embeddings_of_their_texts_without_padding() -> None:
+def test_text_embeddings_exclude_padding_tokens() -> None:
     mask = np.array([[1, 1, 0], [1, 1, 1]])
     tokens = RANDOM.normal(size=(5, 4))  # those of padding are left out already
     measure = Embeddings("last_hidden_state")
@@ -73,7 +73,7 @@ def test_tokens_become_embeddings_of_their_texts_without_padding() -> None:
 
 
 @pytest.mark.parametrize(("activation", "share"), [("softmax", 2 / 3), ("sigmoid", 1 / 3)])
-def test_labels_are_counted_by_what_the_classifier_decides(activation: str, share: float) -> None:
+def test_labels_are_compared_by_the_decision_of_the_classifier(activation: str, share: float) -> None:
     expected = np.array([[2.0, -1.0], [1.0, 2.0], [3.0, 1.0]])
     actual = np.array([[1.0, 0.5], [2.0, 1.0], [3.0, -2.0]])
     assert results(Labels(activation), {"logits": actual}, {"logits": expected}) == {
@@ -81,13 +81,13 @@ def test_labels_are_counted_by_what_the_classifier_decides(activation: str, shar
     }
 
 
-def test_scores_are_compared_with_their_spread() -> None:
+def test_score_errors_are_relative_to_their_spread() -> None:
     expected = np.array([[0.0], [2.0], [4.0]])
     found = results(Scores(), {"logits": expected + 0.5}, {"logits": expected})
     assert found["score_error"] == pytest.approx(0.5 / expected.std())
 
 
-def test_distributions_are_those_of_the_next_token() -> None:
+def test_distributions_of_the_next_token_are_compared() -> None:
     actual, expected = RANDOM.normal(size=(2, 2, 5, 7))
     ids = RANDOM.integers(0, 7, (2, 5))
     found = results(Distributions(True), {"logits": actual}, {"logits": expected}, input_ids=ids)
@@ -103,13 +103,13 @@ def test_distributions_are_those_of_the_next_token() -> None:
     [Embeddings("y"), Labels("softmax"), Distributions(False), Scores()],
     ids=lambda each: type(each).__name__,
 )
-def test_outputs_that_cannot_be_compared_hold_no_bound(measure: Measure) -> None:
+def test_incomparable_outputs_fail_every_bound(measure: Measure) -> None:
     found = results(measure, {"other": np.ones(3)}, {"y": np.ones(3), "logits": np.ones(3)})
     assert all(np.isnan(value) for value in found.values())
     assert not any(each.passed for each in judge(found, {name: Limit(0.0, "any") for name in measure.names}))
 
 
-def test_a_model_without_a_task_is_judged_by_its_vectors() -> None:
+def test_model_without_a_task_is_judged_by_its_vectors() -> None:
     y, z = RANDOM.normal(size=(4, 3)), RANDOM.normal(size=(4, 3))
     z_turned = z * np.array([[1], [1], [1], [-1]])
     found = results(Vectorwise(), {"y": y, "z": z_turned, "n": np.arange(3)}, {"y": y, "z": z, "n": np.arange(3)})
@@ -129,7 +129,7 @@ def test_a_model_without_a_task_is_judged_by_its_vectors() -> None:
         ("embed", "y", "softmax", Vectorwise),
     ],
 )
-def test_the_task_decides_what_is_measured(task: str, output: str, activation: str, kind: type) -> None:
+def test_task_determines_the_metrics(task: str, output: str, activation: str, kind: type) -> None:
     manifest = Manifest(
         format=FORMAT, created_by="", source=Source("local", ""), family="", architecture="", task=task,
         dtype="float32", inputs=[], outputs=[TensorSpec(output, "float32", ("batch",))], activation=activation,
@@ -139,20 +139,20 @@ def test_the_task_decides_what_is_measured(task: str, output: str, activation: s
     assert set(measure.names) <= set(LABELS) and ("perplexity_rise" in measure.names) == (task == "generate")
 
 
-def test_there_is_a_bound_for_every_measure_and_effect() -> None:
+def test_every_metric_and_effect_has_a_bound() -> None:
     assert set(QUALITY) == set(LABELS) - {"wer", "cer", "cer_rise"}  # these are judged if the user gives a bound
     assert {name for name, limits in QUALITY.items() if set(limits) != set(Effect)} == set()
     assert set(QUALITY) > MORE_IS_BETTER
 
 
 @pytest.mark.parametrize("name", sorted(QUALITY))
-def test_an_approximation_is_never_held_tighter_than_the_same_computation(name: str) -> None:
+def test_bounds_of_approximations_are_never_tighter(name: str) -> None:
     exact, half = QUALITY[name][Effect.EXACT].value, QUALITY[name][Effect.FLOAT16].value
     sign = -1 if name in MORE_IS_BETTER else 1
     assert all(sign * exact <= sign * half <= sign * QUALITY[name][each].value for each in list(Effect)[2:])
 
 
-def test_the_documentation_has_the_default_bounds() -> None:
+def test_documentation_has_the_default_bounds() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "validation.md").read_text(encoding="utf-8")
     for name, limits in QUALITY.items():
         sign = "≥" if name in MORE_IS_BETTER else "≤"
@@ -160,7 +160,7 @@ def test_the_documentation_has_the_default_bounds() -> None:
         assert f"| `{name}` | {LABELS[name]} | {values} |" in page
 
 
-def test_given_bounds_take_the_place_of_the_defaults() -> None:
+def test_given_bounds_replace_the_defaults() -> None:
     changes = Changes(Effect.WEIGHTS_4, ("rtn",), "float32")
     rules = rules_for(changes, ("kl_divergence", "same_top"), {"kl_divergence": 0.5, "max_abs": 3.0})
     assert rules.limits["kl_divergence"] == Limit(0.5, "given by the user")
@@ -170,7 +170,7 @@ def test_given_bounds_take_the_place_of_the_defaults() -> None:
     assert set(exact.limits) == {"same_top"}
 
 
-def test_values_of_an_approximation_only_have_to_be_finite() -> None:
+def test_values_of_an_approximation_must_only_be_finite() -> None:
     assert approximate_bounds().output.limit(1.0) == np.inf
     assert approximate_bounds().cosine is None
     assert approximate_bounds({"min_cosine": 0.5}, "min_cosine").cosine is not None
@@ -178,17 +178,17 @@ def test_values_of_an_approximation_only_have_to_be_finite() -> None:
     assert quality_limits(Effect.INT8, ["mean_cosine"], {})["mean_cosine"].value < 1
 
 
-def test_nan_holds_no_bound() -> None:
+def test_nan_fails_every_bound() -> None:
     limits = {"kl_divergence": Limit(1.0, ""), "same_top": Limit(0.0, "")}
     assert [each.passed for each in judge(dict.fromkeys(limits, float("nan")), limits)] == [False, False]
 
 
 @given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), max_size=8))
-def test_edits_are_those_of_the_library(found: list[int], wanted: list[int]) -> None:
+def test_edit_distance_equals_the_library(found: list[int], wanted: list[int]) -> None:
     assert edits(found, wanted) == Levenshtein.distance(found, wanted)
 
 
-def test_what_is_heard_counts_and_not_when() -> None:
+def test_transcripts_are_compared_without_timestamps() -> None:
     def outputs(*rows: list[int]) -> dict[str, Any]:
         best = np.array([token for row in rows for token in row])
         return {"log_probs": np.eye(5, dtype=np.float32)[best], "output_lengths": np.array([len(row) for row in rows])}
@@ -199,7 +199,7 @@ def test_what_is_heard_counts_and_not_when() -> None:
     assert measure.results["same_top"] == pytest.approx(5 / 8)
 
 
-def test_nan_is_never_heard_alike() -> None:
+def test_nan_outputs_never_count_as_equal_transcripts() -> None:
     lengths = np.array([2])
     broken = {"log_probs": np.full((2, 3), np.nan, np.float32), "output_lengths": lengths}
     whole = {"log_probs": np.eye(3, dtype=np.float32)[:2], "output_lengths": lengths}

@@ -30,7 +30,7 @@ TEXT = "The quick brown fox jumps over the lazy dog; it does so in Zürich, too.
 
 
 @given(st.integers(2, 300), st.integers(2, 80), st.data())
-def test_windows_score_each_token_once_with_enough_before_it(tokens: int, context: int, data: st.DataObject) -> None:
+def test_windows_score_each_token_once_with_enough_context(tokens: int, context: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, context - 1))
     found = list(windows(tokens, context, stride))
     assert [place for window in found for place in range(window.first, window.stop)] == list(range(1, tokens))
@@ -40,11 +40,11 @@ def test_windows_score_each_token_once_with_enough_before_it(tokens: int, contex
         assert window.start < window.first
 
 
-def test_windows_are_those_of_the_usual_loop() -> None:
+def test_windows_equal_the_standard_loop() -> None:
     assert list(windows(10, 6, 3)) == [Window(0, 1, 6), Window(3, 6, 9), Window(6, 9, 10)]
 
 
-def test_log_probabilities_of_large_logits_add_up() -> None:
+def test_log_probabilities_of_large_logits_sum_to_one() -> None:
     found = log_softmax(np.array([[1e30, 0.0], [-2000.0, -2000.0]], np.float32))
     np.testing.assert_allclose(found, [[0.0, -1e30], [-math.log(2)] * 2], rtol=1e-6)
 
@@ -88,7 +88,7 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("context", "stride"), [(64, 32), (20, 1), (17, 16), (None, None)])
-def test_figures_are_those_of_transformers(
+def test_perplexities_equal_transformers(
     context: int | None, stride: int | None, pair: list[tuple[Path, Path]], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (checkpoint, bundle), (other_checkpoint, other) = pair
@@ -104,7 +104,7 @@ def test_figures_are_those_of_transformers(
     assert found.same_top is not None and 0 <= found.same_top < 1
 
 
-def test_a_model_does_not_diverge_from_itself(pair: list[tuple[Path, Path]], text: Path) -> None:
+def test_model_does_not_diverge_from_itself(pair: list[tuple[Path, Path]], text: Path) -> None:
     bundle = Bundle.open(pair[0][1])
     found = perplexity(bundle, text, bundle)
     assert (found.kl_divergence, found.same_top) == (0.0, 1.0)
@@ -112,7 +112,7 @@ def test_a_model_does_not_diverge_from_itself(pair: list[tuple[Path, Path]], tex
     assert (alone.perplexity, alone.kl_divergence) == (found.perplexity, None)
 
 
-def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path) -> None:
+def test_validate_reports_perplexity(intaglio: Run, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path) -> None:
     bundles = [Path(shutil.copytree(bundle, tmp_path / str(index))) for index, (_, bundle) in enumerate(pair)]
     arguments = ("validate", bundles[0], "--perplexity", text, "--against", bundles[1])
     code, out, err = intaglio(*arguments, "--json")
@@ -151,7 +151,7 @@ def test_validate_reports_it(intaglio: Run, pair: list[tuple[Path, Path]], text:
         (TEXT, {"max_perplexity_rise": 1.0}, "a bound needs a model to compare with. Add --against BUNDLE"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
+def test_unmeasurable_inputs_are_refused(
     content: str, options: dict[str, Any], said: str, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     text.write_text(content)
@@ -159,7 +159,7 @@ def test_what_cannot_be_measured_is_refused(
         validate(pair[0][1], perplexity=text, report=tmp_path / "reports", **options)
 
 
-def test_decoders_of_other_tokens_are_not_compared(
+def test_decoders_with_different_tokenizers_are_refused(
     pair: list[tuple[Path, Path]], make_decoder: Make, text: Path
 ) -> None:
     _, other = make_decoder("gpt2", vocab_size=300)
@@ -167,7 +167,7 @@ def test_decoders_of_other_tokens_are_not_compared(
         perplexity(Bundle.open(pair[0][1]), text, Bundle.open(other))
 
 
-def test_an_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any, text: Path, tmp_path: Path) -> None:
+def test_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any, text: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="its task is 'unknown'"):
         validate(make_bundle(chain(1)), perplexity=text, report=tmp_path)
 
@@ -181,7 +181,7 @@ def test_an_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: A
         (["--perplexity", "/no/file"], "--perplexity /no/file: No such file"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
+def test_incompatible_options_are_refused(
     options: list[str], said: str, intaglio: Run, pair: list[tuple[Path, Path]]
 ) -> None:
     code, out, err = intaglio("validate", pair[0][1], *options)
@@ -199,7 +199,7 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def test_references_of_an_encoder_decoder_are_scored_after_their_sources(
+def test_encoder_decoder_scores_references_given_their_sources(
     make_encoder_decoder: Make, pairs: Path, tmp_path: Path
 ) -> None:
     import torch
@@ -224,7 +224,7 @@ def test_references_of_an_encoder_decoder_are_scored_after_their_sources(
     assert "texts, each after its source" in html
 
 
-def test_pairs_that_cannot_be_scored_are_refused_in_one_line(
+def test_invalid_pairs_are_refused_in_one_line(
     make_encoder_decoder: Make, pairs: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     _, bundle = make_encoder_decoder("t5")
@@ -242,7 +242,7 @@ def test_pairs_that_cannot_be_scored_are_refused_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_a_decoder_is_not_compared_with_an_encoder_decoder(
+def test_decoder_and_encoder_decoder_are_not_compared(
     make_encoder_decoder: Make, tiny_decoder: Path, text: Path
 ) -> None:
     _, other = make_encoder_decoder("t5")

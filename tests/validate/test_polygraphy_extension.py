@@ -18,7 +18,7 @@ def polygraphy_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_two_of_our_runners_against_polygraphys_own(chain: Callable[..., onnx.ModelProto], tmp_path: Path) -> None:
+def test_runners_agree_with_those_of_polygraphy(chain: Callable[..., onnx.ModelProto], tmp_path: Path) -> None:
     onnx.save(chain(2), tmp_path / "chain.onnx")
     shapes = ("--input-shapes", "x:[3,8]")
     found = polygraphy_run(tmp_path / "chain.onnx", "--onnxrt", "--intaglio", "--intaglio-reference", *shapes)
@@ -28,7 +28,7 @@ def test_two_of_our_runners_against_polygraphys_own(chain: Callable[..., onnx.Mo
     assert "intaglio reference" in found.stdout
 
 
-def test_a_bundle_against_its_source(tiny_bundle: Path) -> None:
+def test_bundle_is_compared_with_its_source(tiny_bundle: Path) -> None:
     feeds = ("--input-shapes", "input_ids:[2,5]", "attention_mask:[2,5]", "token_type_ids:[2,5]")
     ranges = ("--val-range", "input_ids:[5,40]", "attention_mask:[1,1]", "token_type_ids:[0,1]", "--atol", "1e-4")
     found = polygraphy_run(tiny_bundle, "--intaglio", "--intaglio-pytorch", *feeds, *ranges)
@@ -36,17 +36,17 @@ def test_a_bundle_against_its_source(tiny_bundle: Path) -> None:
     assert "Pass Rate: 100.00%" in found.stdout
 
 
-def test_a_wrong_target_says_which_there_are(tiny_bundle: Path) -> None:
+def test_wrong_target_lists_the_targets(tiny_bundle: Path) -> None:
     found = polygraphy_run(tiny_bundle / "model.onnx", "--intaglio", "--intaglio-target", "abacus")
     assert found.returncode != 0
     assert "target 'abacus': expected one of ort-cpu" in found.stdout + found.stderr
 
 
 @pytest.mark.parametrize(("path", "is_bundle"), [("", True), ("model.onnx", True), ("tokenizer.json", False)])
-def test_a_bundles_model_stands_for_the_bundle(path: str, is_bundle: bool, tiny_bundle: Path) -> None:
+def test_model_path_in_a_bundle_selects_the_bundle(path: str, is_bundle: bool, tiny_bundle: Path) -> None:
     assert bundle_of(tiny_bundle / path) == (tiny_bundle if is_bundle else None)
 
 
-def test_a_model_outside_of_a_bundle_is_a_file(tmp_path: Path) -> None:
+def test_model_outside_a_bundle_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"")
     assert bundle_of(tmp_path / "model.onnx") is None

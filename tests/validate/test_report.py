@@ -70,7 +70,7 @@ def text_of(page: ElementTree.Element) -> str:
     return " ".join("".join(page.itertext()).split())
 
 
-def test_everything_is_on_the_page() -> None:
+def test_page_contains_all_results() -> None:
     page = parse(to_html(make_report()))
     text = text_of(page)
     shown = ["FAILED", "y on ort-cpu", "y in PyTorch", "0 of 2 bounds held", "largest error 0.002 is above 0.0001"]
@@ -81,7 +81,7 @@ def test_everything_is_on_the_page() -> None:
     assert len(list(page.iter("svg"))) == 2
 
 
-def test_a_right_bundle_reads_as_such() -> None:
+def test_correct_bundle_is_reported_as_passed() -> None:
     report = make_report(passed=True, first_layer_beyond=None, layers=[])
     report.outputs["y"].passed = True
     page = parse(to_html(report))
@@ -90,13 +90,13 @@ def test_a_right_bundle_reads_as_such() -> None:
     assert len(list(page.iter("svg"))) == 1
 
 
-def test_nothing_is_loaded_from_outside() -> None:
+def test_page_loads_no_external_resources() -> None:
     html = to_html(make_report())
     assert not re.search(r"https?:|\burl\(|@import|\bsrc\s*=|\bhref\s*=|<script|<link|<iframe|<object", html)
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "ünïcode 名前", "a" * 500, ""])
-def test_hostile_names_stay_text(name: str) -> None:
+def test_html_in_names_is_escaped(name: str) -> None:
     page = parse(to_html(make_report(name)))
     assert not list(page.iter("script"))
     if name == HOSTILE:
@@ -105,7 +105,7 @@ def test_hostile_names_stay_text(name: str) -> None:
 
 
 @given(st.text(st.characters(codec=None), max_size=30))
-def test_any_name_gives_a_well_formed_page(name: str) -> None:
+def test_page_is_well_formed_for_any_name(name: str) -> None:
     parse(to_html(make_report(name)))
 
 
@@ -114,7 +114,7 @@ def test_any_name_gives_a_well_formed_page(name: str) -> None:
     st.sampled_from([0.0, 1e-30, 1e-4, 1e30, float("inf")]),
     st.lists(st.floats(0, allow_infinity=True, allow_nan=False), max_size=60),
 )
-def test_pictures_stay_inside_their_frame(histogram: list[int], limit: float, errors: list[float]) -> None:
+def test_plots_stay_inside_their_frame(histogram: list[int], limit: float, errors: list[float]) -> None:
     report = make_report(histogram=histogram)
     report.outputs["y"].limit = limit
     report.layers = [LayerError(f"l.{i}", "v", e, e, 1.0, 1e-5, e <= 1e-5) for i, e in enumerate(errors)]
@@ -128,7 +128,7 @@ def test_pictures_stay_inside_their_frame(histogram: list[int], limit: float, er
             assert all(0 <= float(line.attrib[key]) <= width for key in ("x1", "x2"))
 
 
-def test_the_json_report_holds_the_same() -> None:
+def test_json_report_has_the_same_content() -> None:
     report = make_report()
     report.outputs["y"].max_abs = float("inf")
     read = json.loads(to_json(report))

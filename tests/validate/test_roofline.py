@@ -23,7 +23,7 @@ from intaglio.validate.work import work
 pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
 
 
-def test_a_decoders_work_is_that_of_its_matrices_and_its_cache(tiny_decoder):
+def test_work_of_a_decoder_counts_its_matrices_and_cache(tiny_decoder):
     bundle = Bundle.open(tiny_decoder)
     decoder = bundle.manifest.decoder
     model = load(bundle.model_path)
@@ -43,7 +43,7 @@ def test_a_decoders_work_is_that_of_its_matrices_and_its_cache(tiny_decoder):
     assert 0.5 * stored < found.weight_bytes <= stored
 
 
-def test_packed_weights_count_as_they_are_stored(tiny_decoder, tmp_path):
+def test_packed_weights_count_their_stored_bytes(tiny_decoder, tmp_path):
     recipe = tmp_path / "lut.yaml"
     recipe.write_text("passes: [{lut: {bits: 4, unweighted: true, compensate: false}}]")
     compress(tiny_decoder, tmp_path / "lut", recipe)
@@ -54,7 +54,7 @@ def test_packed_weights_count_as_they_are_stored(tiny_decoder, tmp_path):
 
 
 @pytest.mark.parametrize("packed", [0, 1])
-def test_attention_counts_the_same_whether_its_projections_are_joined_or_not(packed):
+def test_fused_and_separate_projections_count_the_same(packed):
     query, keys = (np.zeros((2, length, 64 * (3 if packed else 1)), np.int8) for length in (5, 7))
     one = np.ones(1, np.int32)
     attributes = {"num_heads": 4, "scale": 0.1, "packed": packed}
@@ -73,11 +73,11 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("operator", OPS)
-def test_operations_of_our_operators_are_those_of_their_products(operator):
+def test_operations_of_custom_operators_equal_their_products(operator):
     assert work(node_model(longest(operator)), {}).operations == COUNTS.get(operator, 0)
 
 
-def test_a_shape_that_is_not_known_counts_nothing():
+def test_unknown_shape_counts_nothing():
     x = ir.Value(name="x", shape=ir.Shape(["batch", 4]), type=ir.TensorType(ir.DataType.FLOAT))
     weight = ir.Value(name="w", const_value=ir.tensor(np.zeros((4, 5), np.float32), name="w"))
     node = ir.Node("", "MatMul", [x, weight])
@@ -88,7 +88,7 @@ def test_a_shape_that_is_not_known_counts_nothing():
     assert work(model, {}).bytes == 4 * 4 * 5
 
 
-def test_predicted_and_measured_times_are_there_and_positive(tiny_decoder):
+def test_predicted_and_measured_times_are_positive(tiny_decoder):
     found = roofline(tiny_decoder, tokens=[1, 2], lengths=[8], threads=1)
     assert [(row.tokens, row.length) for row in found.rows] == [(1, 8), (2, 8)]
     assert found.bandwidth > 1e8 and found.peak > 1e8
@@ -102,14 +102,14 @@ def test_predicted_and_measured_times_are_there_and_positive(tiny_decoder):
     assert sum(1 for each in drawn.iter() if each.tag.endswith("circle")) == 3  # two rows, and the legend
 
 
-def test_an_encoder_has_one_too(tiny_bundle, intaglio):
+def test_encoder_has_a_roofline(tiny_bundle, intaglio):
     code, printed, errors = intaglio("roofline", tiny_bundle, "--length", "8", "--threads", "1", "--json")
     assert code == 0, errors
     (row,) = json.loads(printed)["rows"]
     assert row["tokens"] == row["length"] == 8 and row["operations"] > 0
 
 
-def test_lengths_that_make_no_sense_are_refused(tiny_decoder):
+def test_invalid_lengths_are_refused(tiny_decoder):
     with pytest.raises(UsageError, match="at least 1"):
         roofline(tiny_decoder, tokens=[0], lengths=[8])
 
@@ -122,7 +122,7 @@ def found(cache, *rows):
     return Roofline("gpt2", 2, 1e10, 1e11, cache, list(rows))
 
 
-def test_a_row_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
+def test_point_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
     result = found(32 << 20, row(1, 5_000_000, True), row(8, 6_000_000, False))
     monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: result)
     code, printed, errors = intaglio("roofline", "gpt2")
@@ -139,18 +139,18 @@ def test_a_row_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
     ("cache", "said"),
     [(1 << 20, "A part stays in the last-level cache of 1.0 MB, or other"), (None, "stays in the last-level cache.")],
 )
-def test_what_the_cache_cannot_hold_is_not_said_to_lie_in_it(cache, said, monkeypatch, intaglio):
+def test_data_larger_than_the_cache_is_not_attributed_to_it(cache, said, monkeypatch, intaglio):
     monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: found(cache, row(1, 5_000_000, True)))
     assert said in intaglio("roofline", "gpt2")[1]
 
 
-def test_below_the_roof_there_is_nothing_to_explain(monkeypatch, intaglio):
+def test_point_below_the_roof_has_no_explanation(monkeypatch, intaglio):
     result = found(32 << 20, row(1, 5_000_000, False))
     monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: result)
     assert "cache" not in intaglio("roofline", "gpt2")[1] and "cache" not in picture(result)
 
 
-def test_the_last_level_counts_a_shared_cache_once(tmp_path, monkeypatch):
+def test_shared_last_level_cache_is_counted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     for cpu, level, shared, size in (
         (0, 2, "0", "1024K"), (1, 2, "1", "1024K"), (0, 3, "0-1", "32M"), (1, 3, "0-1", "32M"), (2, 3, "2-3", "32768K"),
@@ -166,7 +166,7 @@ def test_the_last_level_counts_a_shared_cache_once(tmp_path, monkeypatch):
     assert here is None or here > 100_000
 
 
-def test_a_picture_that_is_there_is_kept_without_force(tiny_decoder, tmp_path, intaglio):
+def test_existing_plot_is_kept_without_force(tiny_decoder, tmp_path, intaglio):
     path = tmp_path / "roofline.svg"
     path.write_text("mine")
     arguments = ("roofline", tiny_decoder, "--tokens", "1", "--length", "8", "--threads", "1", "--picture", path)

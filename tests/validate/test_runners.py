@@ -67,7 +67,7 @@ def test_all_runners_agree_on_outputs_and_layers(chain: Chain, rows: npt.NDArray
     np.testing.assert_allclose(engine["y"], source["y"], atol=1e-5)
 
 
-def test_a_runner_runs_again_after_it_was_closed(chain: Chain, rows: npt.NDArray[np.float32]) -> None:
+def test_runner_is_reusable_after_closing(chain: Chain, rows: npt.NDArray[np.float32]) -> None:
     module = TorchChain(chain(1))
     x, y = TensorSpec("x", "float32", ("batch", 8)), TensorSpec("y", "float32", ("batch", 8))
     runner = PyTorchRunner(lambda: module, [x], [y], "pytorch", {"layers.0": "a"})
@@ -76,7 +76,7 @@ def test_a_runner_runs_again_after_it_was_closed(chain: Chain, rows: npt.NDArray
     assert not module.layers[0]._forward_hooks  # the module is shared: no hook stays behind
 
 
-def test_layers_that_work_in_place_later_keep_what_they_returned(rows: npt.NDArray[np.float32]) -> None:
+def test_layer_outputs_are_copied_before_in_place_changes(rows: npt.NDArray[np.float32]) -> None:
     module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU(inplace=True))
 
     class Whole(torch.nn.Module):
@@ -104,7 +104,7 @@ class Scaled:
 
 
 @pytest.mark.parametrize("inputs", [["x"], ["x", ""], ["x", "x"]])
-def test_the_reference_runs_our_operators(
+def test_reference_runs_custom_operators(
     inputs: list[str], rows: npt.NDArray[np.float32], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(OPS, "Scaled", Scaled())
@@ -114,21 +114,21 @@ def test_the_reference_runs_our_operators(
     np.testing.assert_array_equal(outputs["y"], rows * 0.5 + (rows if inputs[1:] == ["x"] else 0))
 
 
-def test_an_operator_the_reference_does_not_know_is_one_line(tmp_path: Path) -> None:
+def test_operator_unknown_to_the_reference_prints_one_line(tmp_path: Path) -> None:
     save(helper.make_node("Unknown", ["x"], ["y"], domain=DOMAIN), tmp_path / "model.onnx")
     with pytest.raises(EngineError, match=r"reference evaluator cannot run it: .*Unknown") as caught:
         ReferenceRunner(tmp_path / "model.onnx", "reference").activate()
     assert "\n" not in str(caught.value)
 
 
-def test_inputs_that_the_reference_cannot_run_are_one_line(chain: Chain, tmp_path: Path) -> None:
+def test_inputs_unsupported_by_the_reference_print_one_line(chain: Chain, tmp_path: Path) -> None:
     onnx.save(chain(1), tmp_path / "model.onnx")
     with ReferenceRunner(tmp_path / "model.onnx", "reference") as runner, pytest.raises(EngineError) as caught:
         runner.infer({"x": np.zeros((2, 7), np.float32)}, check_inputs=False)
     assert "\n" not in str(caught.value)
 
 
-def test_bfloat16_outputs_widen_to_a_dtype_that_polygraphy_knows(tmp_path: Path) -> None:
+def test_bfloat16_outputs_are_widened_for_polygraphy(tmp_path: Path) -> None:
     save(helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16), tmp_path / "model.onnx", TensorProto.BFLOAT16)
     outputs = run(ReferenceRunner(tmp_path / "model.onnx", "reference"), {"x": np.full((1, 8), 1.00390625, np.float32)})
     assert outputs["y"].dtype == np.float32

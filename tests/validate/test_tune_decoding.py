@@ -35,7 +35,7 @@ def tuned(trained_pair: tuple[Path, Path], data: Path) -> TunedDecoding:
     )
 
 
-def test_every_setting_was_run_and_the_plain_model_is_the_measure(tuned: TunedDecoding) -> None:
+def test_every_setting_is_run_and_compared_with_greedy_decoding(tuned: TunedDecoding) -> None:
     assert [(each.strategy, each.fallback, each.rollback) for each in tuned.settings] == [
         ("greedy", None, None),
         ("speculative", None, None),
@@ -49,7 +49,7 @@ def test_every_setting_was_run_and_the_plain_model_is_the_measure(tuned: TunedDe
     assert bild[1].large_calls < bild[0].large_calls
 
 
-def test_the_pick_is_the_fastest_that_loses_no_more_than_allowed(tuned: TunedDecoding) -> None:
+def test_fastest_setting_within_the_allowed_degradation_is_chosen(tuned: TunedDecoding) -> None:
     plain = tuned.settings[0]
     settings = [
         msgspec.structs.replace(plain, seconds=seconds, quality=msgspec.structs.replace(plain.quality, bleu=bleu))
@@ -61,14 +61,14 @@ def test_the_pick_is_the_fastest_that_loses_no_more_than_allowed(tuned: TunedDec
     assert tuned.options.endswith("--threads 1")  # as it was measured
 
 
-def test_drafting_reads_fewer_bytes_for_more_operations(tuned: TunedDecoding) -> None:
+def test_drafting_needs_fewer_bytes_and_more_operations(tuned: TunedDecoding) -> None:
     plain, speculative = tuned.settings[:2]
     assert speculative.work.bytes < plain.work.bytes
     assert speculative.work.operations > plain.work.operations
     assert speculative.work.intensity > plain.work.intensity
 
 
-def test_an_early_exit_is_tuned_as_a_smaller_model_is(
+def test_early_exit_is_tuned_like_a_draft_model(
     exiting: Path, data: Path, intaglio: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     arguments = ["--data", data, "--max-samples", "2", "-n", "12", "--fallback", "0.3", "--rollback", "0", "--json"]
@@ -83,14 +83,14 @@ def test_an_early_exit_is_tuned_as_a_smaller_model_is(
         assert code == 2 and "Give either --draft BUNDLE or --early-exit" in said
 
 
-def test_the_picture_shows_every_setting(tuned: TunedDecoding) -> None:
+def test_plot_shows_every_setting(tuned: TunedDecoding) -> None:
     drawn = picture(tuned)
     ElementTree.fromstring(drawn)  # noqa: S314  our own
     assert drawn.count("<circle") >= 5
     assert "one point below" in drawn
 
 
-def test_references_of_the_file_are_what_counts(
+def test_references_of_the_file_determine_the_score(
     trained_pair: tuple[Path, Path], tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
     small, large = trained_pair
@@ -121,7 +121,7 @@ def test_references_of_the_file_are_what_counts(
         ({"max_draft": 5000}, "max draft 5000: expected 1 to 1024"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_run(
+def test_errors_are_reported_before_any_run(
     options: dict[str, Any], said: str, trained_pair: tuple[Path, Path], data: Path
 ) -> None:
     small, large = trained_pair
@@ -129,9 +129,7 @@ def test_mistakes_are_told_before_anything_is_run(
         tune_decoding(large, small, **{"data": data, **options})
 
 
-def test_a_prompt_that_is_too_long_is_named_before_any_text_is_written(
-    trained_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_too_long_prompt_is_named_before_any_text_is_generated(trained_pair: tuple[Path, Path], tmp_path: Path) -> None:
     small, large = trained_pair
     long = tmp_path / "long.jsonl"
     long.write_text(f'{{"prompt": "a"}}\n{{"prompt": "{"word " * 2000}"}}\n')
@@ -139,7 +137,7 @@ def test_a_prompt_that_is_too_long_is_named_before_any_text_is_written(
         tune_decoding(large, small, long)
 
 
-def test_a_picture_that_is_there_is_refused_before_anything_is_written(
+def test_existing_plot_is_refused_before_any_run(
     trained_pair: tuple[Path, Path], data: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
     path = tmp_path / "curve.svg"

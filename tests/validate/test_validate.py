@@ -29,7 +29,7 @@ def npy() -> bytes:
     return file.getvalue()
 
 
-def test_a_right_bundle_passes_and_keeps_its_report(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_correct_bundle_passes_and_stores_its_report(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     bundle, other = make_bundle(chain(3)), make_bundle(chain(3))
     found = validate(bundle, other, data, bisect=True, batch_size=4)
     assert found.passed
@@ -44,7 +44,7 @@ def test_a_right_bundle_passes_and_keeps_its_report(chain: Chain, make_bundle: M
     assert [layer["layer"] for layer in written["layers"]] == ["layer.0", "layer.1", "layer.2"]
 
 
-def test_a_broken_bound_fails_and_names_the_layer(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_exceeded_bound_fails_and_names_the_layer(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     found = validate(make_bundle(chain(4, planted=2)), make_bundle(chain(4)), data, bisect=True)
     assert not found.passed
     assert found.outputs["y"].broken
@@ -52,7 +52,7 @@ def test_a_broken_bound_fails_and_names_the_layer(chain: Chain, make_bundle: Mak
     assert (found.first_layer_beyond.layer, found.first_layer_beyond.value) == ("layer.2", "layer_2")
 
 
-def test_the_bounds_can_be_given(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_bounds_are_configurable(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     bundle, other = make_bundle(chain(2, planted=1, size=1e-3)), make_bundle(chain(2))
     assert not validate(bundle, other, data).passed
     assert validate(bundle, other, data, max_abs=2e-3, min_cosine=0.999).passed
@@ -60,12 +60,12 @@ def test_the_bounds_can_be_given(chain: Chain, make_bundle: MakeBundle, data: Pa
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "reference"])
-def test_a_graph_agrees_with_the_reference(chain: Chain, make_bundle: MakeBundle, data: Path, target: str) -> None:
+def test_graph_agrees_with_the_reference(chain: Chain, make_bundle: MakeBundle, data: Path, target: str) -> None:
     other = "reference" if target == "ort-cpu" else make_bundle(chain(2))
     assert validate(make_bundle(chain(2)), other, data, target=target, bisect=True).passed
 
 
-def test_the_report_goes_where_it_is_asked_to(
+def test_report_is_written_to_the_given_folder(
     chain: Chain, make_bundle: MakeBundle, data: Path, tmp_path: Path
 ) -> None:
     bundle = make_bundle(chain(1))
@@ -76,12 +76,12 @@ def test_the_report_goes_where_it_is_asked_to(
     assert (bundle / "bundle.json").read_bytes() == before
 
 
-def test_a_report_folder_that_is_a_file_is_refused(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_report_folder_that_is_a_file_is_refused(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory"):
         validate(make_bundle(chain(1)), "reference", data, report=data)
 
 
-def test_a_bundle_that_cannot_be_written_is_refused_before_the_work(
+def test_unwritable_bundle_is_refused_before_the_work(
     chain: Chain, make_bundle: MakeBundle, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root, whom nothing stops
@@ -89,7 +89,7 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_the_work(
         validate(make_bundle(chain(1)), "reference", data)
 
 
-def test_outputs_that_the_other_lacks_are_named(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_outputs_missing_in_the_other_model_are_named(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     model = chain(2)
     more = chain(2)
     more.graph.output.append(onnx.helper.make_tensor_value_info("sum_0", onnx.TensorProto.FLOAT, ["batch", 8]))
@@ -97,7 +97,7 @@ def test_outputs_that_the_other_lacks_are_named(chain: Chain, make_bundle: MakeB
     assert (list(found.outputs), found.not_compared) == (["y"], ["sum_0"])
 
 
-def test_a_graph_without_source_says_what_to_do(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_graph_without_source_names_the_next_step(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     with pytest.raises(UsageError, match=r"no PyTorch source.*--against reference, or --against BUNDLE"):
         validate(make_bundle(chain(1)), data=data)
 
@@ -115,7 +115,7 @@ def test_a_graph_without_source_says_what_to_do(chain: Chain, make_bundle: MakeB
         ({"data": None}, "no tokenizer.* --data FILE.npz"),
     ],
 )
-def test_arguments_that_make_no_sense(
+def test_invalid_arguments_are_refused(
     arguments: dict[str, object], message: str, chain: Chain, make_bundle: MakeBundle, data: Path
 ) -> None:
     options: dict[str, object] = {"against": "reference", "data": data} | arguments
@@ -124,13 +124,13 @@ def test_arguments_that_make_no_sense(
     assert "\n" not in str(caught.value)
 
 
-def test_a_bundle_against_itself_proves_nothing(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_bundle_is_not_compared_with_itself(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     bundle = make_bundle(chain(1))
     with pytest.raises(UsageError, match="is the bundle itself"):
         validate(bundle, bundle / ".", data)
 
 
-def test_a_bundle_of_another_model(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_bundle_of_another_model_is_refused(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     other = chain(1)
     other.graph.input[0].name = other.graph.node[0].input[0] = other.graph.node[2].input[0] = "z"
     path = make_bundle(other)
@@ -141,12 +141,12 @@ def test_a_bundle_of_another_model(chain: Chain, make_bundle: MakeBundle, data: 
         validate(make_bundle(chain(1)), path, data)
 
 
-def test_a_bundle_against_its_own_baseline(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
+def test_bundle_passes_against_its_baseline(chain: Chain, make_bundle: MakeBundle, data: Path) -> None:
     bundle = make_bundle(chain(2))
     assert validate(bundle, bundle, data, target="reference", bisect=True).passed
 
 
-def test_a_missing_bundle_to_compare_with(chain: Chain, make_bundle: MakeBundle, data: Path, tmp_path: Path) -> None:
+def test_missing_baseline_is_refused(chain: Chain, make_bundle: MakeBundle, data: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such directory"):
         validate(make_bundle(chain(1)), tmp_path / "none", data)
 
@@ -162,7 +162,7 @@ def test_a_missing_bundle_to_compare_with(chain: Chain, make_bundle: MakeBundle,
         ({}, EngineError, "inputs missing: x"),
     ],
 )
-def test_arrays_that_do_not_fit(
+def test_mismatched_arrays_are_refused(
     arrays: dict[str, np.ndarray],
     error: type[Exception],
     message: str,
@@ -176,13 +176,13 @@ def test_arrays_that_do_not_fit(
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x93NUMPY", npy()])
-def test_a_damaged_array_file(content: bytes, chain: Chain, make_bundle: MakeBundle, tmp_path: Path) -> None:
+def test_damaged_array_file_is_refused(content: bytes, chain: Chain, make_bundle: MakeBundle, tmp_path: Path) -> None:
     (tmp_path / "inputs.npz").write_bytes(content)
     with pytest.raises(UsageError, match=r"not a readable \.npz file"):
         validate(make_bundle(chain(1)), "reference", tmp_path / "inputs.npz")
 
 
-def test_an_exported_bundle_agrees_with_its_source(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+def test_exported_bundle_agrees_with_its_source(tiny_bundle_copy: Path, tmp_path: Path) -> None:
     text = tmp_path / "sentences.txt"
     text.write_text("A first sentence.\n\nAnother one, longer than the first.\n", encoding="utf-8")
     found = validate(tiny_bundle_copy, data=text, bisect=True)
@@ -197,13 +197,13 @@ def test_an_exported_bundle_agrees_with_its_source(tiny_bundle_copy: Path, tmp_p
 @pytest.mark.parametrize(
     ("content", "message"), [(b"", "has no sentences"), (b"\n \n", "has no sentences"), (b"\xff", "UTF-8")]
 )
-def test_text_without_a_sentence(content: bytes, message: str, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_empty_text_file_is_refused(content: bytes, message: str, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(UsageError, match=message):
         validate(tiny_bundle, data=tmp_path / "text.txt", report=tmp_path)
 
 
-def test_a_changed_weight_is_traced_to_its_layer(tiny_bundle: Path, make_bundle: MakeBundle, tmp_path: Path) -> None:
+def test_changed_weight_is_traced_to_its_layer(tiny_bundle: Path, make_bundle: MakeBundle, tmp_path: Path) -> None:
     """A weight of the second block is changed in the graph; the source is right."""
     path = tmp_path / "changed"
     shutil.copytree(tiny_bundle, path)
@@ -226,7 +226,7 @@ def test_a_changed_weight_is_traced_to_its_layer(tiny_bundle: Path, make_bundle:
     assert found.first_layer_beyond.layer == "model.encoder.layer.1.intermediate.dense"
 
 
-def test_a_source_that_is_gone(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+def test_missing_source_is_refused(tiny_bundle_copy: Path, tmp_path: Path) -> None:
     manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
     manifest["source"]["location"] = str(tmp_path / "gone")
     (tiny_bundle_copy / "bundle.json").write_text(json.dumps(manifest))
@@ -235,7 +235,7 @@ def test_a_source_that_is_gone(tiny_bundle_copy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.proof  # test_export.py exports a small one in float16, test_verdicts.py judges the trained one in float16
-def test_the_trained_model_in_float16_is_within_its_bounds(minilm: Path, tmp_path: Path) -> None:
+def test_trained_model_in_float16_is_within_its_bounds(minilm: Path, tmp_path: Path) -> None:
     export(str(minilm), tmp_path / "half", dtype="float16", check=False)
     found = validate(tmp_path / "half", samples=16, bisect=True)
     assert found.passed
@@ -243,7 +243,7 @@ def test_the_trained_model_in_float16_is_within_its_bounds(minilm: Path, tmp_pat
     assert 1e-4 < found.outputs["last_hidden_state"].relative < 5e-3  # it is float16 indeed
 
 
-def test_the_trained_model_stays_far_within_its_bound(minilm_bundle: Path, tmp_path: Path) -> None:
+def test_trained_model_is_far_within_its_bound(minilm_bundle: Path, tmp_path: Path) -> None:
     found = validate(minilm_bundle, samples=16, report=tmp_path)
     assert found.passed
     assert found.outputs["last_hidden_state"].max_abs < 1e-5

@@ -64,11 +64,11 @@ def copy(recogniser: Path, tmp_path: Path) -> Path:
         (" ... ", ""),
     ],
 )
-def test_texts_are_compared_without_case_and_punctuation(text: str, expected: str) -> None:
+def test_comparison_ignores_case_and_punctuation(text: str, expected: str) -> None:
     assert normalised(text) == expected
 
 
-def test_no_errors_where_the_texts_differ_in_case_and_punctuation(
+def test_case_and_punctuation_give_no_errors(
     recogniser: Path, transcripts: list[str], listed: Callable[..., Path]
 ) -> None:
     found = word_errors(Bundle.open(recogniser), listed(*(f"{text.upper()}!" for text in transcripts)))
@@ -89,9 +89,7 @@ def test_each_kind_of_error_is_counted(recogniser: Path, transcripts: list[str],
     assert (found.worst[0].text, found.worst[0].transcript) == (texts[0], transcripts[0])
 
 
-def test_rates_are_those_of_jiwer_over_the_whole_list(
-    recogniser: Path, transcripts: list[str], listed: Callable[..., Path]
-) -> None:
+def test_rates_over_the_list_equal_jiwer(recogniser: Path, transcripts: list[str], listed: Callable[..., Path]) -> None:
     texts = ["a short one", f"{transcripts[1].split()[0]} two"]
     found = word_errors(Bundle.open(recogniser), listed(*texts)).actual
     assert found.wer == pytest.approx(100 * jiwer.wer(texts, transcripts))
@@ -99,13 +97,15 @@ def test_rates_are_those_of_jiwer_over_the_whole_list(
     assert found.wer > 100  # more words inserted than there are
 
 
-def test_silence_may_have_no_words(recogniser: Path, transcripts: list[str], listed: Callable[..., Path]) -> None:
+def test_silence_may_have_an_empty_reference(
+    recogniser: Path, transcripts: list[str], listed: Callable[..., Path]
+) -> None:
     found = word_errors(Bundle.open(recogniser), listed("", transcripts[1]))
     assert found.actual.insertions == len(transcripts[0].split())
     assert found.words == len(transcripts[1].split())
 
 
-def test_both_models_decode_by_the_given_options(
+def test_both_models_decode_with_the_given_options(
     recogniser: Path, transcripts: list[str], listed: Callable[..., Path], tmp_path: Path
 ) -> None:
     options = SpeechOptions(beam=BeamOptions(width=8))
@@ -116,7 +116,7 @@ def test_both_models_decode_by_the_given_options(
     assert (found.wer, found.against_wer) == (0.0, 0.0)
 
 
-def test_validate_reports_it(
+def test_validate_reports_word_errors(
     intaglio: Run, copy: Path, transcripts: list[str], listed: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = listed(f"<b> {transcripts[0]}", transcripts[1])
@@ -139,7 +139,9 @@ def test_validate_reports_it(
     assert "Measured, not judged" in out
 
 
-def test_a_maximum_judges_alone(intaglio: Run, copy: Path, transcripts: list[str], listed: Callable[..., Path]) -> None:
+def test_maximum_error_rate_alone_determines_the_verdict(
+    intaglio: Run, copy: Path, transcripts: list[str], listed: Callable[..., Path]
+) -> None:
     path = listed(f"one {transcripts[0]}", transcripts[1])
     codes = [
         intaglio("validate", copy, "--wer", path, "--bound", bound)[0] for bound in ("wer=50", "wer=0.5", "cer=0.1")
@@ -147,7 +149,7 @@ def test_a_maximum_judges_alone(intaglio: Run, copy: Path, transcripts: list[str
     assert codes == [0, 1, 1]
 
 
-def test_the_rise_above_another_model_is_judged(
+def test_rise_above_another_model_is_judged(
     intaglio: Run, copy: Path, transcripts: list[str], listed: Callable[..., Path], tmp_path: Path
 ) -> None:
     other = export_recogniser(tmp_path / "other", seed=6)
@@ -179,7 +181,7 @@ def test_the_rise_above_another_model_is_judged(
         (("a",), {"bisect": True, "context": 3}, "--wer transcribes recordings: leave out --bisect, --context"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
+def test_unmeasurable_inputs_are_refused(
     texts: tuple[str | None, ...], options: dict[str, Any], said: str, copy: Path, listed: Callable[..., Path]
 ) -> None:
     with pytest.raises(UsageError) as refused:
@@ -189,19 +191,19 @@ def test_what_cannot_be_measured_is_refused(
     assert not (copy / "reports").exists()
 
 
-def test_a_recording_alone_is_no_list(recogniser: Path) -> None:
+def test_single_recording_is_not_a_list(recogniser: Path) -> None:
     with pytest.raises(UsageError, match=r"expected a list, \.tsv"):
         word_errors(Bundle.open(recogniser), RECORDINGS / NAMES[0])
 
 
-def test_a_bundle_that_reads_text_transcribes_nothing(
+def test_text_bundle_cannot_transcribe(
     make_bundle: Callable[..., Path], chain: Any, listed: Callable[..., Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="does not take recordings"):
         validate(make_bundle(chain(1)), wer=listed("a"), report=tmp_path / "reports")
 
 
-def test_without_jiwer_the_extra_is_named(
+def test_missing_jiwer_names_the_extra(
     recogniser: Path, listed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jiwer", None)
@@ -209,7 +211,7 @@ def test_without_jiwer_the_extra_is_named(
         word_errors(Bundle.open(recogniser), listed("a"))
 
 
-def test_a_json_list_is_read_too(recogniser: Path, transcripts: list[str], listed: Callable[..., Path]) -> None:
+def test_json_list_is_supported(recogniser: Path, transcripts: list[str], listed: Callable[..., Path]) -> None:
     path = listed("a").with_name("list.jsonl")
     rows = [{"audio_filepath": name, "text": text} for name, text in zip(NAMES, transcripts, strict=True)]
     path.write_text("\n".join(map(json.dumps, rows)))

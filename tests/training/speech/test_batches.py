@@ -19,7 +19,7 @@ def examples(lengths: list[int]) -> list[Example]:
 LENGTHS = [int(length) for length in np.random.default_rng(0).integers(1, 90, 200)]
 
 
-def test_a_batch_is_padded_with_zeros_and_keeps_every_token() -> None:
+def test_batch_is_padded_with_zeros_and_keeps_every_token() -> None:
     batch = collate(examples([3, 5, 2]))
     assert batch.features.shape == (3, 5, BANDS) and batch.features.dtype == torch.float32
     assert batch.frames.tolist() == [3, 5, 2]
@@ -29,7 +29,7 @@ def test_a_batch_is_padded_with_zeros_and_keeps_every_token() -> None:
     assert batch.letters.tokens.tolist() == [] and batch.letters.counts.tolist() == [0, 0, 0]
 
 
-def test_every_example_is_in_one_batch_and_none_is_too_large() -> None:
+def test_each_example_is_in_one_batch_within_the_size_limit() -> None:
     given = examples(LENGTHS)
     for random in (None, np.random.default_rng(1)):
         made = list(batches(given, 300, random))
@@ -37,19 +37,19 @@ def test_every_example_is_in_one_batch_and_none_is_too_large() -> None:
         assert all(len(group) * max(len(each.features) for each in group) <= 300 for group in made)
 
 
-def test_an_example_longer_than_a_batch_is_alone() -> None:
+def test_example_longer_than_a_batch_gets_its_own_batch() -> None:
     made = list(batches(examples([10, 500, 20]), 100))
     assert sorted([len(each.features) for each in group] for group in made) == [[10, 20], [500]]
 
 
-def test_little_of_a_batch_is_padding() -> None:
+def test_batches_have_little_padding() -> None:
     for random in (None, np.random.default_rng(1)):
         made = list(batches(examples(LENGTHS), 300, random))
         padded = sum(len(group) * max(len(each.features) for each in group) for group in made)
         assert padded < 1.25 * sum(LENGTHS)
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
+def test_order_depends_on_the_seed_alone() -> None:
     given = examples(LENGTHS)
 
     def order(seed: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ from intaglio.training.speech.sentences import KINDS, PARTS
 FEW = CorpusOptions(train=12, validation=4, test=5)
 
 
-def test_parts_share_neither_sentences_nor_voices() -> None:
+def test_splits_share_no_sentences_or_voices() -> None:
     made = plan(CorpusOptions(600, 100, 100))
     texts = [{each.text for each in made if each.part == part} for part in PARTS]
     voices = [{each.voice for each in made if each.part == part} for part in PARTS]
@@ -22,14 +22,14 @@ def test_parts_share_neither_sentences_nor_voices() -> None:
         assert len(set.union(*sets)) == sum(map(len, sets))
 
 
-def test_the_plan_depends_on_the_seed_alone() -> None:
+def test_plan_depends_on_the_seed_alone() -> None:
     assert plan(FEW) == plan(FEW)
     held_out = [each for each in plan(CorpusOptions(600, FEW.validation, FEW.test)) if each.part != "train"]
     assert held_out == [each for each in plan(FEW) if each.part != "train"]
     assert plan(FEW) != plan(CorpusOptions(12, 4, 5, seed=1))
 
 
-def test_every_part_has_all_kinds_and_as_many_utterances_as_asked() -> None:
+def test_every_split_has_all_kinds_and_the_requested_size() -> None:
     for count in (4, 5, 6, 7, 11, 100):
         made = plan(CorpusOptions(count, count, count))
         for part in PARTS:
@@ -38,7 +38,7 @@ def test_every_part_has_all_kinds_and_as_many_utterances_as_asked() -> None:
             assert set(kinds) == set(KINDS)
 
 
-def test_more_utterances_than_sentences_repeat_them_evenly() -> None:
+def test_sentences_are_repeated_evenly_if_there_are_too_few() -> None:
     numbers = [each.text for each in plan(CorpusOptions(4, 4, 20_000)) if (each.part, each.kind) == ("test", "numbers")]
     counts = [numbers.count(text) for text in set(numbers)]
     assert max(counts) - min(counts) <= 1 < min(counts)
@@ -51,7 +51,7 @@ def test_too_few_utterances_are_an_error(options: dict[str, int]) -> None:
 
 
 @pytest.mark.usefixtures("tones")
-def test_a_corpus_is_read_as_it_was_spoken(tmp_path: Path) -> None:
+def test_corpus_round_trips(tmp_path: Path) -> None:
     made = synthesise(FEW, tmp_path / "corpora", threads=2)
     planned = plan(FEW)
     assert [Utterance(*(getattr(each, name) for name in Utterance.__struct_fields__)) for each in made.utterances] == (
@@ -69,7 +69,7 @@ def test_a_corpus_is_read_as_it_was_spoken(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tones")
-def test_a_corpus_is_spoken_once_and_another_for_other_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_is_synthesised_once_per_set_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = synthesise(FEW, tmp_path / "corpora")
     changed = (first.path / SAMPLES).stat().st_mtime_ns
     assert synthesise(FEW, tmp_path / "corpora").path == first.path
@@ -79,7 +79,7 @@ def test_a_corpus_is_spoken_once_and_another_for_other_options(tmp_path: Path, m
     assert synthesise(FEW, tmp_path / "corpora").path != first.path
 
 
-def test_nothing_is_left_of_a_corpus_that_failed(tones: Path, tmp_path: Path) -> None:
+def test_failed_corpus_leaves_no_files(tones: Path, tmp_path: Path) -> None:
     program = tones / "espeak-ng"
     program.write_text(program.read_text().replace("loud = 0 if", "loud = 0 if True or"))
     with pytest.raises(EngineError, match="no sound"):
@@ -88,7 +88,7 @@ def test_nothing_is_left_of_a_corpus_that_failed(tones: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("tones")
-def test_a_damaged_corpus_is_an_error(tmp_path: Path) -> None:
+def test_damaged_corpus_is_an_error(tmp_path: Path) -> None:
     path = synthesise(FEW, tmp_path / "corpora").path
     samples, index = (path / SAMPLES).read_bytes(), (path / INDEX).read_bytes()
     (path / SAMPLES).write_bytes(samples[:-2])
@@ -103,7 +103,7 @@ def test_a_damaged_corpus_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tones")
-def test_unknown_words_are_those_that_training_lacks(tmp_path: Path) -> None:
+def test_unknown_words_are_missing_from_the_training_split(tmp_path: Path) -> None:
     made = synthesise(FEW, tmp_path / "corpora")
     assert made.unknown_words("train") == 0
     known = {word for each in made.part("train") for word in each.text.split()}
@@ -111,5 +111,5 @@ def test_unknown_words_are_those_that_training_lacks(tmp_path: Path) -> None:
     assert made.unknown_words("test") == len([word for word in words if word not in known]) / len(words) > 0
 
 
-def test_loud_samples_are_clipped_and_not_wrapped_around() -> None:
+def test_loud_samples_are_clipped() -> None:
     assert to_int16(np.float32([1.5, 1, -1, -1.5, 0.5])).tolist() == [32767, 32767, -32768, -32768, 16384]

@@ -28,7 +28,7 @@ def example(tokens: tuple[int, ...], frames: int, letters: str = "") -> Example:
     return Example(features, tokens, LETTERS.encode(letters))
 
 
-def test_an_utterance_with_more_tokens_than_frames_is_ignored() -> None:
+def test_utterance_with_more_tokens_than_frames_is_ignored() -> None:
     fitting, too_long = example((1, 2), 60), example((1, 2, 3, 4) * 5, 16)
     trained = network()
     both = collate([fitting, too_long])
@@ -51,7 +51,9 @@ def test_an_utterance_with_more_tokens_than_frames_is_ignored() -> None:
     ("architecture", "ablation"),
     [("conformer-ctc", None), ("squeezeformer", None), *(("squeezeformer", each) for each in ABLATIONS)],
 )
-def test_letters_are_read_after_any_block(architecture: Architecture, ablation: Ablation | None, block: int) -> None:
+def test_letter_loss_is_available_after_any_block(
+    architecture: Architecture, ablation: Ablation | None, block: int
+) -> None:
     """The loss equals torch's CTC of each row alone, on the output of `block`."""
     trained = network(architecture, ablation)
     batch = collate([example((1, 2), 96, "ab"), example((3,), 61, "c a")])
@@ -76,7 +78,7 @@ def test_letters_are_read_after_any_block(architecture: Architecture, ablation: 
     assert of_letters == pytest.approx(total / 5, rel=1e-3)
 
 
-def test_without_a_share_the_networks_loss_is_minimised_and_no_weight_is_added() -> None:
+def test_zero_letter_share_uses_only_the_main_loss_and_adds_no_weight() -> None:
     trained = network()
     batch = collate([example((1, 2), 60, "ab")])
     loss = TrainingLoss(trained)
@@ -85,7 +87,7 @@ def test_without_a_share_the_networks_loss_is_minimised_and_no_weight_is_added()
     assert list(loss.parameters()) == []
 
 
-def test_the_letters_train_the_blocks_before_and_their_own_layer() -> None:
+def test_letter_loss_trains_the_earlier_blocks_and_its_head() -> None:
     trained = network()
     loss = TrainingLoss(trained, 1 - 1e-9, 0)
     assert len(list(loss.parameters())) == 2  # the network's are not among them

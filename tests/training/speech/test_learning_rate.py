@@ -8,7 +8,7 @@ from intaglio.training.speech.learning_rate import LearningRate
 
 
 @pytest.mark.parametrize("decay", [0.5, 1.0])
-def test_the_rate_is_that_of_the_thesis(decay: float) -> None:
+def test_learning_rate_equals_the_thesis(decay: float) -> None:
     """Section 5.3: lr(t) = peak·t / T0, peak, peak·T0ᵈ / (t - T_peak)ᵈ."""
     rate = LearningRate(2e-3, warm_up=20, hold=160, decay=decay)
     assert rate.at(1) == pytest.approx(2e-3 / 20)
@@ -18,20 +18,20 @@ def test_the_rate_is_that_of_the_thesis(decay: float) -> None:
     assert rate.at(500) == pytest.approx(2e-3 * 20**decay / 340**decay)
 
 
-def test_the_rate_does_not_jump_at_the_borders() -> None:
+def test_learning_rate_is_continuous() -> None:
     rate = LearningRate(1e-3, warm_up=1000, hold=3000)
     rates = [rate.at(step) for step in range(1, 10_000)]
     assert max(abs(after - before) for before, after in pairwise(rates)) <= 1.001e-3 / 1000
     assert rate.at(1000) == rate.at(4000) == max(rates) == 1e-3
 
 
-def test_the_last_part_falls_to_zero_whatever_the_step() -> None:
+def test_final_decay_reaches_zero_for_any_step_count() -> None:
     rate = LearningRate(1.0, warm_up=10, hold=1000, cool_down=0.25)
     assert [rate.at(500, progress) for progress in (0.0, 0.75, 0.875, 1.0)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
     assert rate.at(5, 0.875) == pytest.approx(0.25)  # on top of the other schedule
 
 
-def test_without_a_hold_and_with_half_the_decay_it_is_noam_annealing() -> None:
+def test_schedule_without_hold_and_decay_of_one_half_is_noam() -> None:
     rate = LearningRate(1.0, warm_up=100, hold=0, decay=0.5)
     for step in (1, 50, 100, 101, 400, 10_000):
         assert rate.at(step) == pytest.approx(100**0.5 * min(step**-0.5, step * 100**-1.5))

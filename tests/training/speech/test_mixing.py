@@ -35,7 +35,7 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_the_same_seed_gives_the_same_sound_and_another_another() -> None:
+def test_augmentation_depends_on_the_seed_alone() -> None:
     others = [tone(300), tone(500)]
     one, again, other = (mix(tone(), generator(seed), Mixing(), others) for seed in (3, 3, 4))
     assert np.array_equal(one, again)
@@ -43,19 +43,19 @@ def test_the_same_seed_gives_the_same_sound_and_another_another() -> None:
     assert len(one) != len(other) or not np.array_equal(one, other)
 
 
-def test_with_everything_switched_off_the_audio_stays() -> None:
+def test_disabled_augmentations_leave_the_audio_unchanged() -> None:
     audio = tone()
     assert np.abs(mix(audio, generator(), SAME) - audio).max() < 1e-3
 
 
-def test_the_input_is_not_changed() -> None:
+def test_input_is_not_modified() -> None:
     audio = tone()
     mix(audio, generator(), Mixing(room_share=1, noise_share=1))
     assert np.array_equal(audio, tone())
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.1])
-def test_another_speed_changes_length_and_pitch(speed: float) -> None:
+def test_speed_changes_length_and_pitch(speed: float) -> None:
     changed = change_speed(tone(440), speed)
     assert len(changed) == pytest.approx(SAMPLE_RATE / speed, abs=2)
     frequency = np.abs(np.fft.rfft(changed)).argmax() * SAMPLE_RATE / len(changed)
@@ -63,7 +63,7 @@ def test_another_speed_changes_length_and_pitch(speed: float) -> None:
 
 
 @pytest.mark.parametrize("decibels", [5, 20])
-def test_noise_is_as_far_below_the_speech_as_asked(decibels: float) -> None:
+def test_noise_has_the_requested_signal_to_noise_ratio(decibels: float) -> None:
     audio = tone()
     noise = add_noise(audio, white(len(audio), generator()), decibels) - audio
     assert 10 * np.log10(power(audio) / power(noise)) == pytest.approx(decibels, abs=0.05)
@@ -75,7 +75,7 @@ def test_noise_on_silence_is_silence() -> None:
     assert not mix(silence, generator(), Mixing(room_share=1, noise_share=1)).any()
 
 
-def test_pink_noise_falls_by_3_decibels_an_octave_and_white_noise_does_not() -> None:
+def test_pink_noise_falls_by_3_decibels_per_octave_and_white_noise_is_flat() -> None:
     for noise, fall in ((pink, 3.01), (white, 0)):
         spectrum = np.abs(np.fft.rfft(noise(2**18, generator()))) ** 2
         octaves = [spectrum[2**k : 2 ** (k + 1)].mean() for k in range(8, 16)]
@@ -83,7 +83,7 @@ def test_pink_noise_falls_by_3_decibels_an_octave_and_white_noise_does_not() -> 
         assert slope == pytest.approx(-fall, abs=0.3)
 
 
-def test_babble_has_several_talkers_equally_loud_and_any_length() -> None:
+def test_babble_has_several_equally_loud_speakers_of_any_length() -> None:
     loud, quiet = tone(1000), tone(2000, 0.5) / 100
     noise = babble([loud, quiet], 3 * SAMPLE_RATE, generator(1))
     spectrum = np.abs(np.fft.rfft(noise)) ** 2
@@ -91,7 +91,7 @@ def test_babble_has_several_talkers_equally_loud_and_any_length() -> None:
     assert 0.1 < spectrum[3 * 1000] / spectrum[3 * 2000] < 10  # 10^4 if they were as loud as they came
 
 
-def test_a_room_adds_an_echo_that_decays_and_keeps_length_and_power() -> None:
+def test_reverberation_decays_and_keeps_length_and_power() -> None:
     click = np.zeros(SAMPLE_RATE, np.float32)
     click[100] = 0.5
     echoed = in_room(click, 0.4, generator())
@@ -104,13 +104,13 @@ def test_a_room_adds_an_echo_that_decays_and_keeps_length_and_power() -> None:
     assert power(echoed[7000:]) < 1e-4 * early
 
 
-def test_gain_changes_the_level_and_never_passes_1() -> None:
+def test_gain_changes_the_level_and_never_exceeds_1() -> None:
     audio = tone()
     assert power(mix(audio, generator(), replace(SAME, gain=(-6, -6)))) == pytest.approx(power(audio) / 3.98, rel=0.01)
     assert np.abs(mix(audio, generator(), replace(SAME, gain=(40, 40)))).max() == 1
 
 
-def test_silence_is_put_before_and_after() -> None:
+def test_silence_is_added_before_and_after() -> None:
     changed = mix(tone() + 0.1, generator(), replace(SAME, silence=(0.2, 0.2)))
     assert len(changed) == round(1.4 * SAMPLE_RATE)
     assert not changed[:3200].any() and not changed[-3200:].any()

@@ -15,7 +15,7 @@ NEAR_ONE = 0.65, 1.25
 
 
 @given(rows=st.integers(1, 12), columns=st.integers(1, 12), number=st.integers(1, 3), seed=st.integers(0, 99))
-def test_matrices_become_orthogonal_in_every_shape(rows: int, columns: int, number: int, seed: int) -> None:
+def test_matrices_of_every_shape_become_orthogonal(rows: int, columns: int, number: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     size = min(rows, columns)
     left = torch.linalg.qr(torch.randn(number, rows, size, generator=random)).Q
@@ -29,7 +29,7 @@ def test_matrices_become_orthogonal_in_every_shape(rows: int, columns: int, numb
     assert (found - left @ between @ right.mT).abs().max() < 1e-4
 
 
-def test_the_iteration_is_the_quintic_on_each_singular_value() -> None:
+def test_iteration_applies_the_quintic_to_each_singular_value() -> None:
     a, b, c = QUINTIC
     values = torch.tensor([0.9, 0.4, 0.05])
     expected = values / values.norm()
@@ -38,12 +38,12 @@ def test_the_iteration_is_the_quintic_on_each_singular_value() -> None:
     torch.testing.assert_close(orthogonalised(torch.diag(values)[None])[0], torch.diag(expected), atol=1e-6, rtol=1e-5)
 
 
-def test_a_gradient_of_zeros_changes_nothing() -> None:
+def test_zero_gradient_changes_no_weight() -> None:
     assert not orthogonalised(torch.zeros(2, 3, 4)).any()
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
-def test_steps_are_those_of_torch(shape: tuple[int, int]) -> None:
+def test_steps_equal_torch(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     start = torch.randn(*shape)
     ours, theirs = ([nn.Parameter(start.clone()), nn.Parameter(2 * start)] for _ in range(2))
@@ -62,7 +62,7 @@ def test_steps_are_those_of_torch(shape: tuple[int, int]) -> None:
         assert (one - other).abs().max() > 0
 
 
-def test_matrices_without_a_gradient_stay() -> None:
+def test_matrices_without_a_gradient_are_unchanged() -> None:
     used, unused = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
     optimizer = Muon([used, unused], lr=0.1)
     used.grad = torch.ones(2, 3)

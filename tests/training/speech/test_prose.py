@@ -26,7 +26,7 @@ this is code and no sentence
 """
 
 
-def test_markup_is_removed_and_code_tables_and_abbreviations_are_left_out() -> None:
+def test_markup_code_tables_and_abbreviations_are_removed() -> None:
     assert list(sentences(MARKDOWN)) == [
         "a bundle is a directory that has everything",
         "see the page for more",
@@ -35,7 +35,7 @@ def test_markup_is_removed_and_code_tables_and_abbreviations_are_left_out() -> N
     ]
 
 
-def test_a_long_sentence_is_split_at_its_punctuation() -> None:
+def test_long_sentence_is_split_at_its_punctuation() -> None:
     long = (
         "When the statement contains several clauses, separated by commas, the steps are carried out for each clause "
         "(in the order in which they stand); nothing else happens."
@@ -49,7 +49,7 @@ def test_a_long_sentence_is_split_at_its_punctuation() -> None:
     ]
 
 
-def test_a_long_clause_is_left_out() -> None:
+def test_long_clause_is_dropped() -> None:
     assert list(sentences(" ".join(["word"] * (MOST + 1)))) == []
     assert list(sentences(" ".join(["word"] * MOST))) == [" ".join(["word"] * MOST)]
 
@@ -75,7 +75,7 @@ class Kind:
 '''
 
 
-def test_of_a_python_file_the_docstrings_and_the_long_strings_are_read(tmp_path: Path) -> None:
+def test_docstrings_and_long_strings_of_python_files_are_extracted(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(PYTHON)
     (tmp_path / "page.md").write_text(MARKDOWN)
     assert set(unique(texts(tmp_path / "code.py"))) == {
@@ -87,11 +87,11 @@ def test_of_a_python_file_the_docstrings_and_the_long_strings_are_read(tmp_path:
     assert list(texts(tmp_path / "page.md")) == [MARKDOWN]
 
 
-def test_a_sentence_stands_once() -> None:
+def test_sentences_are_unique() -> None:
     assert unique(["It is here now.", "It is here, now."]) == ["it is here now"]
 
 
-def test_the_command_prints_what_the_function_finds(tmp_path: Path) -> None:
+def test_command_prints_the_sentences_of_the_function(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(MARKDOWN)
     command = [sys.executable, "-m", "intaglio.training.speech.prose", str(tmp_path / "page.md")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -21,7 +21,7 @@ def write(path: Path, seconds: float = 0.5, rate: int = 8000, channels: int = 1)
     soundfile.write(path, np.repeat(wave[:, None], channels, axis=1), rate, subtype="PCM_16")
 
 
-def test_asterisk_prompts_are_read_with_their_texts_and_stage_directions_are_left_out(tmp_path: Path) -> None:
+def test_asterisk_prompts_have_texts_without_stage_directions(tmp_path: Path) -> None:
     texts = tmp_path / "usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz"
     texts.parent.mkdir(parents=True)
     lines = (
@@ -52,7 +52,7 @@ def test_asterisk_prompts_are_read_with_their_texts_and_stage_directions_are_lef
     ]
 
 
-def test_asterisk_prompts_without_the_package_of_their_texts_are_not_found(tmp_path: Path) -> None:
+def test_asterisk_prompts_need_the_package_with_their_texts(tmp_path: Path) -> None:
     write(tmp_path / ASTERISK / "hello.wav")
     assert not [name for name, place in found([tmp_path]) if place == tmp_path]
 
@@ -66,7 +66,7 @@ def test_stereo_is_averaged_and_texts_are_cleaned(tmp_path: Path) -> None:
     assert np.abs(only.samples[2000:6000]).max() == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_damaged_recording_is_an_error(tmp_path: Path) -> None:
+def test_damaged_recording_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "one.wav").write_bytes(b"RIFF nothing")
     (tmp_path / "one.txt").write_text("one")
     with pytest.raises(UsageError, match=r"one\.wav: cannot be read"):
@@ -80,7 +80,7 @@ def test_sphinx_transcripts_name_their_files(tmp_path: Path) -> None:
     assert [(each.text, each.path) for each in read(SET["cards"], tmp_path)] == [("ten of clubs", folder / "001.wav")]
 
 
-def test_installed_recordings_of_sphinx() -> None:
+def test_installed_sphinx_recordings_are_found() -> None:
     if not (ROOT / SPHINX).is_dir():
         pytest.skip("no pocketsphinx-testdata")
     there = {recordings.name: list(read(recordings, place)) for recordings, place in found()}

@@ -23,7 +23,7 @@ def runs(row: Tensor) -> list[int]:
     return [len(run) for run in text.split()]
 
 
-def test_bands_are_masked_over_all_frames_and_no_mask_is_too_wide() -> None:
+def test_frequency_masks_span_all_frames_within_the_maximum_width() -> None:
     found = masked(SpecAugment(band_masks=1, band_width=27, time_masks=0))
     assert (found == found[:, :1]).all()
     widths = [runs(row[0]) for row in found]
@@ -32,7 +32,7 @@ def test_bands_are_masked_over_all_frames_and_no_mask_is_too_wide() -> None:
     assert max(flat) <= 27 and max(flat) > 20 and min(flat) < 6
 
 
-def test_there_are_as_many_masks_as_asked() -> None:
+def test_number_of_masks_equals_the_requested_one() -> None:
     found = masked(SpecAugment(band_masks=3, band_width=4, time_masks=0))
     counts = [len(runs(row[0])) for row in found]
     assert max(counts) == 3
@@ -41,7 +41,7 @@ def test_there_are_as_many_masks_as_asked() -> None:
     assert max(counts) == 5
 
 
-def test_time_is_masked_within_the_rows_own_frames() -> None:
+def test_time_masks_stay_within_the_frames_of_their_row() -> None:
     found = masked(SpecAugment(band_masks=0, time_masks=5, time_share=0.3))
     assert (found == found[:, :, :1]).all()
     for row, length in zip(found, LENGTHS.tolist(), strict=True):
@@ -53,7 +53,7 @@ def test_time_is_masked_within_the_rows_own_frames() -> None:
     assert max(shares) <= 0.3 + 1 / 50 and max(shares) > 0.25
 
 
-def test_masks_depend_on_the_seed_alone_and_differ_between_rows() -> None:
+def test_masks_depend_on_the_seed_and_differ_between_rows() -> None:
     augment = SpecAugment()
     assert torch.equal(masked(augment, 1), masked(augment, 1))
     assert not torch.equal(masked(augment, 1), masked(augment, 2))
@@ -61,5 +61,5 @@ def test_masks_depend_on_the_seed_alone_and_differ_between_rows() -> None:
 
 
 @pytest.mark.parametrize("augment", [SpecAugment(band_masks=0, time_masks=0), SpecAugment(time_share=0, band_width=0)])
-def test_no_masks_change_nothing(augment: SpecAugment) -> None:
+def test_zero_masks_leave_the_features_unchanged(augment: SpecAugment) -> None:
     assert not masked(augment).any()

@@ -19,14 +19,14 @@ from intaglio.training.speech.training_options import SpeechTraining
 
 
 @pytest.mark.parametrize(("width", "layers"), [(96, 6), (144, 2)])
-def test_the_networks_have_the_same_size(width: int, layers: int) -> None:
+def test_networks_have_the_same_size(width: int, layers: int) -> None:
     squeezeformer = SpeechTraining(width=width, layers=layers)
     conformer = conformer_like(squeezeformer)
     assert conformer.architecture == "conformer-ctc" and conformer.layers == layers
     assert parameters(conformer) == pytest.approx(parameters(squeezeformer), rel=0.05)
 
 
-def test_similarities_are_those_of_the_blocks_outputs(tmp_path: Path) -> None:
+def test_similarities_are_computed_from_the_block_outputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = SpeechTraining(width=16, layers=3, heads=2, channels=4).config(29)
     network = SpeechNetwork(config).eval()
@@ -46,7 +46,7 @@ def test_similarities_are_those_of_the_blocks_outputs(tmp_path: Path) -> None:
     assert found[2][-1] == pytest.approx(np.mean(pairs), abs=1e-5)
 
 
-def test_the_picture_has_a_line_for_each_network_and_distance() -> None:
+def test_plot_has_a_line_for_each_network_and_distance() -> None:
     found = {
         name: {distance: [0.1, -0.3, 0.9] for distance in DISTANCES} for name in ("squeezeformer", "conformer-ctc")
     }
@@ -56,7 +56,7 @@ def test_the_picture_has_a_line_for_each_network_and_distance() -> None:
     assert "block" in "".join(root.itertext())
 
 
-def test_a_difference_of_error_rates_counts_all_words_together() -> None:
+def test_error_rate_difference_is_computed_over_all_words() -> None:
     said = ["one two three four", "five", "six seven eight nine ten"]
     first = ["one two three four", "five", "six seven eight nine"]
     second = ["one two three", "nine", "six seven eight nine ten ten"]
@@ -65,12 +65,12 @@ def test_a_difference_of_error_rates_counts_all_words_together() -> None:
     assert found.low <= found.points <= found.high
 
 
-def test_equal_transcripts_differ_by_nothing_with_certainty() -> None:
+def test_equal_transcripts_have_an_interval_of_zero() -> None:
     said = ["one two", "three four five"]
     assert difference(said, ["one", "three four five"], ["one", "three four five"]) == (0.0, 0.0, 0.0)
 
 
-def test_the_interval_of_a_difference_covers_the_true_one() -> None:
+def test_confidence_interval_covers_the_true_difference() -> None:
     random = np.random.default_rng(0)
     said = [f"{number} a b c d e f g h i" for number in range(200)]
     rates = 0.2, 0.1
@@ -82,7 +82,7 @@ def test_the_interval_of_a_difference_covers_the_true_one() -> None:
     assert covered >= 16  # 19 expected; with 15 or fewer, the interval would be too short with 99.7 %
 
 
-def test_voices_of_one_sentence_are_no_independent_evidence() -> None:
+def test_bootstrap_resamples_sentences_instead_of_voices() -> None:
     said = ["one two three four", "five six seven eight"]
     first, second = ["one two three four", "five six seven"], ["one two three", "five six seven eight"]
     alone = difference(said, first, second)

@@ -40,7 +40,7 @@ EXAMPLES = [example(tokens, 60 + 8 * index, index) for index, tokens in enumerat
 
 @pytest.mark.parametrize("optimizer", get_args(Optimizer))
 @pytest.mark.parametrize("architecture", get_args(Architecture))
-def test_a_handful_of_utterances_is_learned(architecture: Architecture, optimizer: Optimizer) -> None:
+def test_few_utterances_are_learned(architecture: Architecture, optimizer: Optimizer) -> None:
     trained = network(architecture)
     trainer = SpeechTrainer(trained, LearningRate(5e-3, 5, 30), PLAIN, seed=0, optimizer=optimizer)
     losses = [trainer.step(EXAMPLES).loss for _ in range(90)]
@@ -48,18 +48,18 @@ def test_a_handful_of_utterances_is_learned(architecture: Architecture, optimize
     assert greedy_tokens(trained, EXAMPLES, 1000) == [list(each.tokens) for each in EXAMPLES]
 
 
-def test_the_rate_of_each_step_is_that_of_the_schedule() -> None:
+def test_each_step_uses_the_scheduled_learning_rate() -> None:
     trainer = SpeechTrainer(network(), LearningRate(1e-3, 2, 1), PLAIN, seed=0)
     assert [trainer.step(EXAMPLES).learning_rate for _ in range(4)] == pytest.approx([5e-4, 1e-3, 1e-3, 2 / 3 * 1e-3])
 
 
-def test_the_rate_falls_to_nothing_at_the_end() -> None:
+def test_learning_rate_ends_at_zero() -> None:
     trainer = SpeechTrainer(network(), LearningRate(1e-3, 1, 100, cool_down=0.5), PLAIN, seed=0)
     rates = [trainer.step(EXAMPLES, progress).learning_rate for progress in (0.0, 0.5, 0.75, 1.0)]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 0.0])
 
 
-def test_norms_and_biases_do_not_decay() -> None:
+def test_norms_and_biases_have_no_weight_decay() -> None:
     trained = network()
     trainer = SpeechTrainer(trained, LearningRate(1.0, 1, 1), PLAIN, seed=0)
     ((adamw, _),) = trainer._optimizers
@@ -86,7 +86,7 @@ def test_muon_trains_the_matrices_and_adamw_everything_else() -> None:
             assert 0.5 * size <= torch.linalg.matrix_norm((each - before[name]).detach(), 2) <= 1.5 * size, name
 
 
-def test_nothing_is_masked_at_first() -> None:
+def test_masking_starts_after_the_warm_up() -> None:
     calls: list[torch.Tensor] = []
 
     def augment(features: torch.Tensor, frames: torch.Tensor, random: torch.Generator) -> torch.Tensor:
@@ -101,7 +101,7 @@ def test_nothing_is_masked_at_first() -> None:
     assert seen == [0, 0, 1, 2]
 
 
-def test_a_loss_of_nan_is_one_line_and_changes_no_weight() -> None:
+def test_nan_loss_prints_one_line_and_changes_no_weight() -> None:
     trained = network()
     before = {name: each.clone() for name, each in trained.named_parameters()}
     trainer = SpeechTrainer(trained, LearningRate(1e-3, 1, 1), PLAIN, seed=0)
@@ -112,7 +112,7 @@ def test_a_loss_of_nan_is_one_line_and_changes_no_weight() -> None:
         assert torch.equal(each, before[name])
 
 
-def test_one_bad_batch_does_not_undo_the_others() -> None:
+def test_gradient_norm_is_clipped() -> None:
     trained = network()
     trainer = SpeechTrainer(trained, LearningRate(1e-3, 1, 100), PLAIN, seed=0)
     loud = [Example(each.features * np.float16(500), each.tokens) for each in EXAMPLES]
@@ -121,7 +121,7 @@ def test_one_bad_batch_does_not_undo_the_others() -> None:
     assert norm <= 5.0 * 1.001
 
 
-def test_greedy_tokens_come_in_the_order_of_the_examples_and_do_not_depend_on_batches() -> None:
+def test_greedy_tokens_keep_the_example_order_for_any_batches() -> None:
     examples = [example((1 + index % 4, 2), 40 + 7 * (index * 5 % 8), index) for index in range(8)]
     trained = network()
     torch.nn.init.normal_(trained.head.weight)  # so that frames differ in what they are

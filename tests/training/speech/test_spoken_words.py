@@ -21,7 +21,7 @@ from intaglio.training.speech.spoken_words import number_words, spoken
         (999_999_999, None),
     ],
 )
-def test_numbers_are_said_in_full(number: int, words: str | None) -> None:
+def test_numbers_are_spelled_out(number: int, words: str | None) -> None:
     millions = "nine hundred and ninety nine"
     assert number_words(number) == (words or f"{millions} million {millions} thousand {millions}")
 
@@ -45,6 +45,6 @@ def test_text_becomes_words_of_letters_and_apostrophes(text: str, words: str) ->
     assert spoken(text) == words
 
 
-def test_what_is_spoken_already_stays() -> None:
+def test_normalised_text_is_unchanged() -> None:
     once = spoken("It's 7 o'clock & 5% are 2.5")
     assert spoken(once) == once

@@ -34,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_weights_are_those_of_the_checkpoint_whatever_the_dropout(checkpoint: Path) -> None:
+def test_weights_equal_the_checkpoint_for_any_dropout(checkpoint: Path) -> None:
     loaded, expected = network(2, replace(TINY, dropout=0.3)), network(1).state_dict()
     load_start(loaded, VOCABULARY, checkpoint)
     for name, tensor in loaded.state_dict().items():
@@ -50,13 +50,13 @@ def test_the_weights_are_those_of_the_checkpoint_whatever_the_dropout(checkpoint
     ],
     ids=["width", "architecture", "ablation"],
 )
-def test_another_network_is_refused(checkpoint: Path, options: SpeechTraining, message: str) -> None:
+def test_checkpoint_of_another_network_is_refused(checkpoint: Path, options: SpeechTraining, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load_start(network(2, options), VOCABULARY, checkpoint)
 
 
 @pytest.mark.parametrize("tokens", [["<blank>", " ", "b", "a"], ["<blank>", " ", "a", "b", "ab"]])
-def test_the_head_of_other_tokens_is_random(checkpoint: Path, tokens: list[str]) -> None:
+def test_head_for_other_tokens_is_random(checkpoint: Path, tokens: list[str]) -> None:
     torch.manual_seed(2)
     loaded = SpeechNetwork(TINY.config(len(tokens)), front_end=False)
     before = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
@@ -71,7 +71,7 @@ def test_the_head_of_other_tokens_is_random(checkpoint: Path, tokens: list[str])
     [("model.safetensors", SourceError), ("config.json", SourceError), ("vocabulary.json", BundleError)],
 )
 @pytest.mark.parametrize("content", [None, b"", b"\xff{}", b'{"a": 1}', b"[" * 5000])
-def test_a_damaged_checkpoint_is_one_line(
+def test_damaged_checkpoint_prints_one_line(
     checkpoint: Path, name: str, error: type[IntaglioError], content: bytes | None
 ) -> None:
     if content is None:
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_is_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_weights_that_are_missing_are_named(checkpoint: Path) -> None:
+def test_missing_weights_are_named(checkpoint: Path) -> None:
     trained = network(1)
     weights = {name: tensor for name, tensor in trained.state_dict().items() if name != "head.bias"}
     write_checkpoint(checkpoint, trained.config, weights, json.loads((checkpoint / "vocabulary.json").read_bytes()))

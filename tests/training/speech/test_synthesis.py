@@ -22,14 +22,14 @@ def espeak() -> Synthesiser:
     return Synthesiser()
 
 
-def test_without_the_program_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match=r"espeak-ng: not found on the PATH.*apt install espeak-ng"):
         Synthesiser()
 
 
 @pytest.mark.usefixtures("tones")
-def test_speech_is_resampled_and_the_wrong_lengths_of_the_header_are_ignored() -> None:
+def test_speech_is_resampled_despite_wrong_header_lengths() -> None:
     samples = Synthesiser().speak(utterance("three words here"))
     assert samples.dtype == np.float32
     assert len(samples) == pytest.approx(0.3 * SAMPLE_RATE, abs=2)
@@ -39,7 +39,7 @@ def test_speech_is_resampled_and_the_wrong_lengths_of_the_header_are_ignored() -
 
 
 @pytest.mark.usefixtures("tones")
-def test_a_program_that_fails_or_says_nothing_is_an_error() -> None:
+def test_failing_or_silent_program_is_an_error() -> None:
     with pytest.raises(EngineError, match=r"espeak-ng: exit code 1: Error: the sound is broken\."):
         Synthesiser().speak(utterance("fail"))
     with pytest.raises(EngineError, match="no sound for 'silence' with the voice en-us"):
@@ -48,7 +48,7 @@ def test_a_program_that_fails_or_says_nothing_is_an_error() -> None:
 
 @pytest.mark.usefixtures("tones")
 @pytest.mark.parametrize("voice", ["en-us+nobody", "xx-yy", "xx-yy+f1"])
-def test_a_voice_that_is_not_there_does_not_become_another_one(voice: str) -> None:
+def test_missing_voice_is_not_replaced(voice: str) -> None:
     with pytest.raises(UsageError, match="has no voice"):
         Synthesiser().check([voice, "en-us+f1"])
 
@@ -77,10 +77,10 @@ def test_voice_speed_and_pitch_change_the_speech(espeak: Synthesiser) -> None:
     assert np.array_equal(espeak.speak(utterance(text)), plain)
 
 
-def test_a_word_that_begins_like_an_option_is_spoken(espeak: Synthesiser) -> None:
+def test_word_that_looks_like_an_option_is_spoken(espeak: Synthesiser) -> None:
     assert len(espeak.speak(utterance("--version"))) > 0.2 * SAMPLE_RATE
 
 
-def test_no_voice_is_clipped(espeak: Synthesiser) -> None:
+def test_voices_are_not_clipped(espeak: Synthesiser) -> None:
     for voice in ("en-us+zac", "en-029+pedro", "en-us"):
         assert np.abs(espeak.speak(utterance("go up and stop now", voice))).max() < 0.99

@@ -15,7 +15,7 @@ def tokens(request: pytest.FixtureRequest) -> Tokens:
     return characters() if size == "characters" else pieces(TEXTS, int(size))
 
 
-def test_every_sentence_is_read_back_from_its_tokens(tokens: Tokens) -> None:
+def test_tokens_round_trip_every_sentence(tokens: Tokens) -> None:
     for kind in KINDS:
         for text in sentences(kind)[::7]:  # most of them the pieces were not trained on
             encoded = tokens.encode(text)
@@ -23,7 +23,7 @@ def test_every_sentence_is_read_back_from_its_tokens(tokens: Tokens) -> None:
             assert tokens.vocabulary.blank not in encoded and max(encoded) < len(tokens.vocabulary)
 
 
-def test_pieces_are_as_many_as_asked_and_the_same_again() -> None:
+def test_number_of_pieces_is_as_requested_and_reproducible() -> None:
     first, second = pieces(TEXTS, 128), pieces(TEXTS, 128)
     assert len(first.vocabulary) == 128
     assert first.vocabulary.tokens == second.vocabulary.tokens

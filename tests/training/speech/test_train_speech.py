@@ -60,7 +60,7 @@ def trained(output: Path, corpora: Path, options: SpeechTraining = TINY, **other
     return train_speech(output, options, corpora=corpora, **(SIZES | others))
 
 
-def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tmp_path: Path) -> None:
+def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
     assert seen == [2, 4] == [each.step for each in result.evaluations]
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_exported_and_its_results_are_complete(corpora: Path, tm
     assert set(transcript.transcript) <= set("abcdefghijklmnopqrstuvwxyz' ")
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_one_does_not(corpora: Path, tmp_path: Path) -> None:
+def test_weights_depend_on_the_seed_alone(corpora: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 3), ("two", 3), ("other", 4)):
         torch.rand(1)  # what others draw changes nothing
         state = torch.random.get_rng_state()
@@ -108,14 +108,14 @@ def test_every_ablation_is_trained_and_exported(corpora: Path, tmp_path: Path) -
         assert manifest["audio"]["frame_samples"] == (1280 if ablation == "no-upsampling" else 640)
 
 
-def test_a_conformer_writes_sub_word_pieces(corpora: Path, tmp_path: Path) -> None:
+def test_conformer_outputs_sub_word_pieces(corpora: Path, tmp_path: Path) -> None:
     result = trained(tmp_path / "made", corpora, replace(TINY, architecture="conformer-ctc", pieces=40, steps=1))
     vocabulary = read_vocabulary(tmp_path / "made/vocabulary.json")
     assert len(vocabulary) == result.tokens == 40 and vocabulary.word_mark == "▁"
     assert export(tmp_path / "made", tmp_path / "bundle").passed
 
 
-def test_a_run_goes_on_from_the_weights_of_another(corpora: Path, tmp_path: Path) -> None:
+def test_run_continues_from_the_weights_of_another(corpora: Path, tmp_path: Path) -> None:
     trained(tmp_path / "first", corpora)
     still = replace(TINY, learning_rate=1e-12, dropout=0.1, steps=1, average=1)
     trained(tmp_path / "second", corpora, still, start=tmp_path / "first")
@@ -125,13 +125,13 @@ def test_a_run_goes_on_from_the_weights_of_another(corpora: Path, tmp_path: Path
             np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-9, err_msg=name)
 
 
-def test_the_time_ends_a_run_before_its_steps(corpora: Path, tmp_path: Path) -> None:
+def test_time_limit_ends_a_run_before_its_steps(corpora: Path, tmp_path: Path) -> None:
     result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9, minutes=0.01))
     assert 0.6 <= result.evaluations[-1].seconds < 20
     assert result.steps == result.evaluations[-1].step < 10**6
 
 
-def test_a_diverging_run_leaves_nothing(corpora: Path, tmp_path: Path) -> None:
+def test_diverging_run_leaves_no_files(corpora: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"the loss is (nan|inf) after \d+ steps\. Lower the learning rate\."):
         trained(tmp_path / "made", corpora, replace(TINY, learning_rate=1e30, steps=20, warm_up=1))
     assert not (tmp_path / "made").exists()
@@ -149,7 +149,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-def test_an_interrupt_after_an_evaluation_ends_the_training_alone(corpora: Path, tmp_path: Path) -> None:
+def test_interrupt_after_an_evaluation_ends_only_the_training(corpora: Path, tmp_path: Path) -> None:
     def interrupt(evaluation: Evaluation) -> None:
         if evaluation.step == 4:
             signal.raise_signal(signal.SIGINT)
@@ -161,7 +161,7 @@ def test_an_interrupt_after_an_evaluation_ends_the_training_alone(corpora: Path,
 
 
 @pytest.mark.usefixtures("signals")
-def test_an_earlier_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_interrupt_leaves_no_files(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = SpeechTrainer.step, []
 
     def interrupted(self: SpeechTrainer, examples: Any, progress: float) -> Any:
@@ -177,7 +177,7 @@ def test_an_earlier_interrupt_leaves_nothing(corpora: Path, tmp_path: Path, monk
     assert set(tmp_path.iterdir()) == before
 
 
-def test_an_output_that_exists_is_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_output_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")  # without espeak-ng
     (tmp_path / "made").mkdir()
     (tmp_path / "made/mine.txt").write_text("mine")
@@ -193,7 +193,7 @@ def corpus(corpora: Path) -> Corpus:
     return synthesise(CorpusOptions(12, 4, 4), corpora)
 
 
-def test_an_evaluation_does_not_end_dropout_and_batch_statistics(corpora: Path, tmp_path: Path) -> None:
+def test_evaluation_restores_training_mode(corpora: Path, tmp_path: Path) -> None:
     found: list[bool] = []
 
     class Watched(SpeechTrainer):
@@ -207,7 +207,7 @@ def test_an_evaluation_does_not_end_dropout_and_batch_statistics(corpora: Path, 
     assert found == [True] * TINY.steps
 
 
-def test_the_loss_has_its_share_of_letters_after_an_early_block(corpora: Path, tmp_path: Path) -> None:
+def test_loss_includes_the_letter_share_after_an_early_block(corpora: Path, tmp_path: Path) -> None:
     made: list[tuple[float, int]] = []
 
     class Watched(TrainingLoss):
@@ -221,7 +221,7 @@ def test_the_loss_has_its_share_of_letters_after_an_early_block(corpora: Path, t
     assert made == [(0.25, 2)]
 
 
-def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(corpus: Corpus) -> None:
+def test_features_equal_the_network_and_mixing_depends_on_the_seed(corpus: Corpus) -> None:
     config = TINY.config(29)
     reader = FeatureReader(corpus, config.front_end, characters())
     spoken = corpus.part("train")
@@ -243,9 +243,7 @@ def test_features_are_those_of_the_network_and_mixing_depends_on_its_seed_alone(
     assert 0 < sum(unchanged) < len(unchanged)
 
 
-def test_variants_take_turns_and_none_is_ever_new(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variants_rotate_and_zero_variants_are_always_new(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, ...]] = []
     examples = FeatureReader.examples
 
@@ -262,9 +260,7 @@ def test_variants_take_turns_and_none_is_ever_new(
         assert [variant for _, variant in made] == expected
 
 
-def test_the_mean_of_the_best_weights_is_kept_only_if_it_is_no_worse(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mean_of_the_best_weights_is_kept_only_if_not_worse(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = characters()
     network = SpeechNetwork(TINY.config(29), front_end=False)
     spoken = corpus.part("validation")
@@ -286,7 +282,7 @@ def test_the_mean_of_the_best_weights_is_kept_only_if_it_is_no_worse(
             assert torch.equal(each, expected[name]), name
 
 
-def test_the_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path, tmp_path: Path) -> None:
+def test_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path, tmp_path: Path) -> None:
     command = ["train", "speech", f"--corpora={corpora}", *FLAGS]
     code, out, err = intaglio(*command, "-o", tmp_path / "one", "--json")
     assert code == 0 and out.count("\n") == 1 and err.startswith("step 2: loss ") and err.count("\n") == 1

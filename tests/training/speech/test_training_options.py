@@ -29,12 +29,12 @@ from intaglio.training.speech.training_options import Architecture, SpeechTraini
         ({"width": 30, "heads": 4}, "width 30: expected an even multiple of the 4 heads"),
     ],
 )
-def test_impossible_options_are_an_error(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_an_error(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         SpeechTraining(**options)
 
 
-def test_a_network_too_large_is_an_error() -> None:
+def test_too_large_network_is_an_error() -> None:
     with pytest.raises(SourceError, match="hidden_size is 1000000"):
         SpeechTraining(width=1_000_000).config(29)
 
@@ -43,21 +43,19 @@ def test_a_network_too_large_is_an_error() -> None:
     ("architecture", "channels", "made"),
     [("squeezeformer", None, 96), ("conformer-ctc", None, 32), ("conformer-ctc", 96, 96)],
 )
-def test_channels_of_the_subsampling(architecture: Architecture, channels: int | None, made: int) -> None:
+def test_subsampling_channels_follow_the_width(architecture: Architecture, channels: int | None, made: int) -> None:
     config = SpeechTraining(architecture, channels=channels).config(29)
     assert config.subsampling.channels == made
 
 
 @pytest.mark.parametrize(("layers", "reduced"), [(2, (0, 1)), (3, (1, 2)), (6, (2, 5)), (16, (7, 15))])
-def test_a_squeezeformer_halves_the_frame_rate_after_seven_sixteenths_of_its_blocks(
-    layers: int, reduced: tuple[int, int]
-) -> None:
+def test_squeezeformer_halves_the_frame_rate_after_7_16_of_its_blocks(layers: int, reduced: tuple[int, int]) -> None:
     config = SpeechTraining(layers=layers).config(29)
     assert isinstance(config, SqueezeformerConfig) and config.time_reduced == reduced
 
 
 @pytest.mark.parametrize(("layers", "block"), [(2, 0), (3, 0), (4, 0), (6, 1), (8, 2), (16, 6)])
-def test_letters_are_read_before_the_frame_rate_is_halved(layers: int, block: int) -> None:
+def test_letter_loss_precedes_the_halved_frame_rate(layers: int, block: int) -> None:
     options = SpeechTraining(layers=layers)
     assert options.letters_after == block
     config = options.config(29)

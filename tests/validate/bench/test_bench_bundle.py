@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 FEW = {"requests": 3, "rounds": 2, "max_new_tokens": 6}
 
 
-def test_a_decoder_beside_a_baseline(trained_pair: tuple[Path, Path], intaglio: Run, tmp_path: Path) -> None:
+def test_decoder_is_compared_with_a_baseline(trained_pair: tuple[Path, Path], intaglio: Run, tmp_path: Path) -> None:
     small, large = trained_pair
     plot = tmp_path / "plot.svg"
     arguments = ["--requests", 4, "--rounds", 2, "-n", 8, "--prompt-tokens", 32, "--prompt-tokens", 100]
@@ -51,7 +51,7 @@ def test_a_decoder_beside_a_baseline(trained_pair: tuple[Path, Path], intaglio: 
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_as_many_requests_as_asked_for_are_in_the_batch(trained_pair: tuple[Path, Path], rows: int) -> None:
+def test_batch_has_the_requested_concurrency(trained_pair: tuple[Path, Path], rows: int) -> None:
     with BundleSide(str(trained_pair[1]), {"max_new_tokens": 16, "ignore_eos": True}, None, 1) as side:
         side.run(Load(concurrency=rows, requests=rows))
         found = side.run(Load(concurrency=rows, requests=8))
@@ -60,7 +60,7 @@ def test_as_many_requests_as_asked_for_are_in_the_batch(trained_pair: tuple[Path
     assert rows / 2 < at_a_time <= rows
 
 
-def test_the_strategy_is_the_subjects_alone(trained_pair: tuple[Path, Path]) -> None:
+def test_strategy_applies_only_to_the_subject(trained_pair: tuple[Path, Path]) -> None:
     small, large = trained_pair
     found = bench(small, small, draft=large, strategy="speculative", window=3, **FEW)  # type: ignore[arg-type]
     assert found.baseline is not None
@@ -69,7 +69,7 @@ def test_the_strategy_is_the_subjects_alone(trained_pair: tuple[Path, Path]) -> 
     assert found.peak_bytes > found.baseline.peak_bytes + weights / 4
 
 
-def test_prompts_of_a_file_are_those_that_are_read(trained_pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_prompts_are_read_from_a_file(trained_pair: tuple[Path, Path], tmp_path: Path) -> None:
     small = trained_pair[0]
     tokenizer = read_backend(Bundle.open(small))
     text = "The import statement combines two operations"
@@ -79,7 +79,7 @@ def test_prompts_of_a_file_are_those_that_are_read(trained_pair: tuple[Path, Pat
         assert found.rows[0].prompt_tokens_read == len(tokenizer.encode(text).ids)
 
 
-def test_an_encoder_is_measured_by_batch_and_length(tiny_bundle: Path, intaglio: Run) -> None:
+def test_encoder_is_measured_by_batch_and_length(tiny_bundle: Path, intaglio: Run) -> None:
     lengths = ["--prompt-tokens", 16, "--prompt-tokens", 64, "--batch", 1, "--batch", 8]
     code, out, _ = intaglio("bench", tiny_bundle, *lengths, "--rounds", 2, "--requests", 16, "--json")
     result = json.loads(out)
@@ -92,12 +92,12 @@ def test_an_encoder_is_measured_by_batch_and_length(tiny_bundle: Path, intaglio:
     assert all(row["throughput"] > row["requests_per_second"] for (texts, _), row in rows.items() if texts == 8)
 
 
-def test_an_encoder_decoder_generates(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> None:
+def test_encoder_decoder_is_measured_by_generating(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> None:
     found = bench(make_encoder_decoder("t5")[1], requests=2, rounds=1, max_new_tokens=4)
     assert (found.kind, found.rows[0].requests) == ("encoder-decoder", 2)
 
 
-def test_latencies_are_those_that_generate_reports(trained_pair: tuple[Path, Path]) -> None:
+def test_latencies_equal_those_of_generate(trained_pair: tuple[Path, Path]) -> None:
     with BundleSide(str(trained_pair[0]), {"max_new_tokens": 12, "ignore_eos": True}, ["The import"], 1) as side:
         side.run(Load(requests=2))
         found = side.run(Load(requests=5))
@@ -109,7 +109,7 @@ def test_latencies_are_those_that_generate_reports(trained_pair: tuple[Path, Pat
 
 
 @pytest.mark.parametrize("tokens", [1, 32, 500])
-def test_pieces_of_text_have_the_length_asked_for_and_differ(trained_pair: tuple[Path, Path], tokens: int) -> None:
+def test_text_pieces_have_the_requested_length_and_differ(trained_pair: tuple[Path, Path], tokens: int) -> None:
     tokenizer = read_backend(Bundle.open(trained_pair[0]))
     texts = of_tokens(tokenizer, tokens)
     assert all(abs(len(tokenizer.encode(text).ids) - tokens) <= 2 for text in texts)
@@ -117,7 +117,7 @@ def test_pieces_of_text_have_the_length_asked_for_and_differ(trained_pair: tuple
     assert len(texts) == 64
 
 
-def test_the_special_tokens_of_an_encoder_count(tiny_bundle: Path) -> None:
+def test_special_tokens_of_an_encoder_count(tiny_bundle: Path) -> None:
     tokenizer = Tokenizer.open(Bundle.open(tiny_bundle))
     assert {tokenizer.feeds([text])["input_ids"].shape[1] for text in of_tokens(tokenizer.backend, 32)} <= {31, 32, 33}
 
@@ -127,7 +127,7 @@ def test_percentiles_are_measured_times() -> None:
     assert (found.median_ms, found.p90_ms, found.p99_ms) == pytest.approx((5, 9, 100))
 
 
-def test_poisson_arrivals_have_their_rate_and_are_those_of_the_round() -> None:
+def test_poisson_arrivals_have_the_given_rate_and_are_reproducible() -> None:
     due = [when for _, when in Load(requests=4000, rate=50.0).arrivals(10.0)]
     assert due[-1] - 10 == pytest.approx(80, rel=0.1)
     assert due == sorted(due)
@@ -159,13 +159,15 @@ def test_poisson_arrivals_have_their_rate_and_are_those_of_the_round() -> None:
         ({"baseline": "missing.json"}, "--baseline missing.json"),
     ],
 )
-def test_mistakes_are_one_line(options: dict[str, object], said: str, trained_pair: tuple[Path, Path]) -> None:
+def test_errors_print_one_line(options: dict[str, object], said: str, trained_pair: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         bench(trained_pair[0], **options)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
 
 
-def test_errors_of_a_bundle_are_its_own(tmp_path: Path, tiny_bundle: Path, trained_pair: tuple[Path, Path]) -> None:
+def test_errors_of_a_bundle_name_that_bundle(
+    tmp_path: Path, tiny_bundle: Path, trained_pair: tuple[Path, Path]
+) -> None:
     with pytest.raises(BundleError, match="/nowhere"):
         bench("/nowhere")
     with pytest.raises(UsageError, match=r"--strategy: .* is an encoder"):
@@ -179,7 +181,7 @@ def test_errors_of_a_bundle_are_its_own(tmp_path: Path, tiny_bundle: Path, train
         bench(tiny_bundle, tmp_path / "other.json")
 
 
-def test_a_file_of_other_loads_is_no_baseline(tiny_bundle: Path, intaglio: Run, tmp_path: Path) -> None:
+def test_results_of_other_loads_are_no_baseline(tiny_bundle: Path, intaglio: Run, tmp_path: Path) -> None:
     code, out, _ = intaglio("bench", tiny_bundle, "--requests", 1, "--rounds", 1, "--json")
     assert code == 0
     (tmp_path / "one.json").write_text(out)
@@ -187,14 +189,14 @@ def test_a_file_of_other_loads_is_no_baseline(tiny_bundle: Path, intaglio: Run, 
         bench(tiny_bundle, tmp_path / "one.json", concurrency=(1, 2))
 
 
-def test_a_process_that_is_killed_is_one_line(trained_pair: tuple[Path, Path]) -> None:
+def test_killed_process_prints_one_line(trained_pair: tuple[Path, Path]) -> None:
     with BundleSide(str(trained_pair[0]), {}, None, 1) as side:
         os.kill(side._child.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="its process ended: exit code -9"):
             side.run(Load(requests=1))
 
 
-def test_an_interrupt_leaves_no_process(trained_pair: tuple[Path, Path]) -> None:
+def test_interrupt_leaves_no_process(trained_pair: tuple[Path, Path]) -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "bench", str(trained_pair[1]), "--seconds", "60"]
     program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
@@ -208,7 +210,7 @@ def test_an_interrupt_leaves_no_process(trained_pair: tuple[Path, Path]) -> None
     assert not any(Path(f"/proc/{child}").exists() for child in found)
 
 
-def test_the_table_names_what_was_measured(trained_pair: tuple[Path, Path], intaglio: Run, tmp_path: Path) -> None:
+def test_table_names_the_measured_values(trained_pair: tuple[Path, Path], intaglio: Run, tmp_path: Path) -> None:
     small = trained_pair[0]
     page = tmp_path / "page.html"
     arguments = ["bench", small, "--requests", 2, "--rounds", 1, "-n", 4, "--plot", page]
@@ -224,7 +226,7 @@ def test_the_table_names_what_was_measured(trained_pair: tuple[Path, Path], inta
     assert (code, "ends with .svg or .html" in err) == (2, True)
 
 
-def test_times_of_a_text_of_one_pass_have_none_per_token(trained_pair: tuple[Path, Path]) -> None:
+def test_single_pass_results_have_no_time_per_token(trained_pair: tuple[Path, Path]) -> None:
     found = bench(trained_pair[0], requests=2, rounds=1, max_new_tokens=1)
     assert found.rows[0].per_token is None
     assert found.rows[0].first_token is not None

@@ -31,7 +31,7 @@ def measured(server: StreamingServer, **options: object) -> Bench:
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
-def test_times_are_those_of_the_stream(server: StreamingServer, api: str) -> None:
+def test_times_are_measured_from_the_stream(server: StreamingServer, api: str) -> None:
     found = measured(server, api=api)
     (row,) = found.rows
     assert (found.kind, found.unit, row.requests, row.errors) == ("server", "tokens", 4, {})
@@ -45,7 +45,7 @@ def test_times_are_those_of_the_stream(server: StreamingServer, api: str) -> Non
     assert found.peak_bytes == RESIDENT
 
 
-def test_the_request_is_greedy_and_takes_the_options_of_generate(server: StreamingServer) -> None:
+def test_request_is_greedy_with_the_options_of_generate(server: StreamingServer) -> None:
     measured(server, requests=1, stop=["#"], seed=3)
     *_, body = server.bodies
     prompt = body.pop("prompt")
@@ -60,14 +60,14 @@ def test_the_request_is_greedy_and_takes_the_options_of_generate(server: Streami
     assert "temperature" not in server.bodies[-1]
 
 
-def test_as_many_requests_are_in_flight_as_asked_for_and_never_more(server: StreamingServer) -> None:
+def test_concurrency_equals_the_requested_one(server: StreamingServer) -> None:
     found = measured(server, concurrency=(1, 5), requests=10)
     assert server.most == 5
     one, five = found.rows
     assert (one.requests, five.requests) == (10, 10)
 
 
-def test_tokens_are_counted_by_events_where_the_server_reports_none(server: StreamingServer) -> None:
+def test_tokens_are_counted_by_events_without_reported_usage(server: StreamingServer) -> None:
     server.usage = False
     found = measured(server, requests=2)
     assert found.throughput > 0
@@ -82,7 +82,7 @@ def test_embeddings_are_counted_in_texts(server: StreamingServer) -> None:
     assert server.bodies[-1].keys() == {"model", "input"}
 
 
-def test_requests_arrive_at_the_rate_and_wait_in_their_latency(server: StreamingServer) -> None:
+def test_requests_arrive_at_the_rate_and_queueing_counts_as_latency(server: StreamingServer) -> None:
     measured(server, rate=40.0, requests=20, concurrency=(20,))
     arrived = server.times[20:]  # after the warm-up
     apart = [later - earlier for earlier, later in itertools.pairwise(arrived)]
@@ -92,7 +92,7 @@ def test_requests_arrive_at_the_rate_and_wait_in_their_latency(server: Streaming
     assert late.p99_ms > 5e3 * (PAUSE + 6 * APART)
 
 
-def test_seconds_end_a_round_and_finish_what_was_begun(server: StreamingServer) -> None:
+def test_time_limit_ends_a_round_and_finishes_running_requests(server: StreamingServer) -> None:
     found = measured(server, requests=None, seconds=0.5, concurrency=(2,))
     assert 2 <= found.rows[0].requests <= 22
     assert server.running == 0
@@ -109,7 +109,7 @@ def test_seconds_end_a_round_and_finish_what_was_begun(server: StreamingServer) 
         ("json", "not a stream"),
     ],
 )
-def test_a_server_that_fails_every_request_is_one_error_that_says_how(
+def test_server_that_fails_every_request_is_one_error_with_the_reason(
     server: StreamingServer, behaviour: str, kind: str
 ) -> None:
     server.behaviour = behaviour
@@ -118,15 +118,13 @@ def test_a_server_that_fails_every_request_is_one_error_that_says_how(
     assert "\n" not in str(raised.value)
 
 
-def test_the_message_of_the_server_is_shown(server: StreamingServer) -> None:
+def test_message_of_the_server_is_shown(server: StreamingServer) -> None:
     server.behaviour = "fails"
     with pytest.raises(EngineError, match="the first: it broke"):
         measured(server, api="embeddings")
 
 
-def test_a_refused_request_is_counted_and_its_client_waits_as_long_as_it_is_asked_to(
-    server: StreamingServer, intaglio: Run
-) -> None:
+def test_refused_request_is_counted_and_obeys_retry_after(server: StreamingServer, intaglio: Run) -> None:
     server.busy = 3  # one of them in the warm-up
     arguments = ["bench", server.url, "--rounds", 1, "--requests", 5, "-n", 4]
     code, out, _ = intaglio(*arguments, "--json")
@@ -142,7 +140,7 @@ def test_a_refused_request_is_counted_and_its_client_waits_as_long_as_it_is_aske
     assert (code, "1 request failed: HTTP 429" in out) == (1, True)
 
 
-def test_a_server_that_is_not_there_is_one_line(intaglio: Run) -> None:
+def test_unreachable_server_prints_one_line(intaglio: Run) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -153,7 +151,7 @@ def test_a_server_that_is_not_there_is_one_line(intaglio: Run) -> None:
     assert "Check the URL" in line
 
 
-def test_a_key_is_sent_only_if_its_variable_is_named(
+def test_api_key_is_sent_only_if_its_variable_is_named(
     server: StreamingServer, intaglio: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.key = "secret"
@@ -166,7 +164,7 @@ def test_a_key_is_sent_only_if_its_variable_is_named(
     assert (code, "NO_SUCH_KEY: the environment variable is not set" in err) == (2, True)
 
 
-def test_two_servers_take_turns_and_give_a_ratio(server: StreamingServer, intaglio: Run, tmp_path: Path) -> None:
+def test_two_servers_alternate_and_give_a_ratio(server: StreamingServer, intaglio: Run, tmp_path: Path) -> None:
     with serving() as other:
         arguments = ["--requests", 2, "--rounds", 2, "-n", 4, "--json"]
         code, out, _ = intaglio("bench", server.url, "--baseline", other.url, *arguments)
@@ -182,7 +180,7 @@ def test_two_servers_take_turns_and_give_a_ratio(server: StreamingServer, intagl
     assert json.loads(out)["baseline"]["throughput"] == result["throughput"]
 
 
-def test_options_that_are_the_servers_are_refused(server: StreamingServer) -> None:
+def test_server_side_options_are_refused(server: StreamingServer) -> None:
     with pytest.raises(UsageError, match="--strategy: a server chooses it"):
         measured(server, strategy="ngram")
     with pytest.raises(UsageError, match="--window: a server chooses it"):
@@ -193,9 +191,7 @@ def test_options_that_are_the_servers_are_refused(server: StreamingServer) -> No
         measured(server, api="embeddings", seed=1)
 
 
-def test_a_server_beside_its_bundle_leaves_the_threads_to_the_bundle(
-    server: StreamingServer, trained_pair: tuple[Path, Path]
-) -> None:
+def test_threads_option_applies_only_to_the_bundle(server: StreamingServer, trained_pair: tuple[Path, Path]) -> None:
     found = measured(server, baseline=trained_pair[0], threads=1)
     assert found.baseline is not None and found.ratio is not None
     assert (found.baseline.kind, found.baseline.rows[0].requests) == ("decoder", 4)
@@ -203,13 +199,13 @@ def test_a_server_beside_its_bundle_leaves_the_threads_to_the_bundle(
     assert "threads" not in server.bodies[-1]
 
 
-def test_without_the_client_the_extra_is_named(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_names_the_extra(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(MissingExtraError, match=r"intaglio\[bench\]"):
         measured(server)
 
 
-def test_a_machine_that_only_sends_requests_needs_no_runtime(server: StreamingServer) -> None:
+def test_server_benchmark_needs_no_runtime(server: StreamingServer) -> None:
     code = (
         "import sys\n"
         "for name in ('torch', 'onnxruntime', 'transformers', 'tensorrt'): sys.modules[name] = None\n"

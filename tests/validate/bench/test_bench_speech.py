@@ -16,7 +16,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_recogniser(tmp_path_factory.mktemp("bench") / "bundle")
 
 
-def test_the_throughput_counts_seconds_of_audio(bundle: Path) -> None:
+def test_throughput_counts_seconds_of_audio(bundle: Path) -> None:
     result = intaglio.bench(bundle, concurrency=(2,), requests=4, rounds=1, threads=1)
     assert (result.kind, result.unit) == ("recogniser", "seconds of audio")
     (row,) = result.rows
@@ -24,13 +24,13 @@ def test_the_throughput_counts_seconds_of_audio(bundle: Path) -> None:
     assert row.throughput > 10  # seconds of audio in each of four recordings, in less than four seconds
 
 
-def test_options_of_text_are_refused(bundle: Path) -> None:
+def test_text_options_are_refused(bundle: Path) -> None:
     with pytest.raises(UsageError, match="--strategy"):
         intaglio.bench(bundle, strategy="sample")
     with pytest.raises(UsageError, match="--prompt-tokens"):
         intaglio.bench(bundle, prompt_tokens=(8,), requests=1)
 
 
-def test_a_roofline_says_what_to_use_instead(bundle: Path) -> None:
+def test_roofline_names_an_alternative(bundle: Path) -> None:
     with pytest.raises(UsageError, match="intaglio bench"):
         intaglio.roofline(bundle)
