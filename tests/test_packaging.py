@@ -36,14 +36,14 @@ def test_wheel_contains_license_and_notice(metadata: Path) -> None:
 
 
 def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
-    said = Parser().parsestr((metadata / "METADATA").read_text())
-    assert said["License-Expression"] == "Apache-2.0"
-    assert said["Version"] == intaglio.__version__
-    assert said["Author"] == "The Intaglio developers"
-    assert said["Keywords"]
-    assert "Typing :: Typed" in said.get_all("Classifier", [])
-    assert not any("License ::" in each for each in said.get_all("Classifier", []))  # SPDX takes its place
-    assert said["Project-URL"] is None
+    fields = Parser().parsestr((metadata / "METADATA").read_text())
+    assert fields["License-Expression"] == "Apache-2.0"
+    assert fields["Version"] == intaglio.__version__
+    assert fields["Author"] == "The Intaglio developers"
+    assert fields["Keywords"]
+    assert "Typing :: Typed" in fields.get_all("Classifier", [])
+    assert not any("License ::" in each for each in fields.get_all("Classifier", []))  # SPDX takes its place
+    assert fields["Project-URL"] is None
 
 
 def test_third_party_texts_are_in_the_notice() -> None:

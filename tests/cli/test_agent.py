@@ -188,7 +188,7 @@ def test_question_is_read_from_standard_input(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "options", "said"),
+    ("answers", "options", "message"),
     [
         (
             wrote(PLAN, "Replan: more"),
@@ -205,10 +205,10 @@ def test_question_is_read_from_standard_input(agent: Agent) -> None:
         ([error(400, "bad")], [], "No answer: "),
     ],
 )
-def test_incomplete_answer_exits_with_code_1(answers: Any, options: list[object], said: str, agent: Agent) -> None:
+def test_incomplete_answer_exits_with_code_1(answers: Any, options: list[object], message: str, agent: Agent) -> None:
     run, _ = agent(answers, "--tools", "calculate", *options)
     assert run.code == 1
-    assert run.out.startswith(said)
+    assert run.out.startswith(message)
 
 
 def test_every_planner_answers(agent: Agent) -> None:
@@ -225,7 +225,7 @@ def test_every_planner_answers(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--tools", "nonsense"], "tools 'nonsense': expected calculate"),
         ([], "Missing option '--tools'"),
@@ -252,14 +252,14 @@ def test_every_planner_answers(agent: Agent) -> None:
     ],
 )
 def test_usage_error_prints_one_line_and_exits_with_code_2(
-    options: list[str], said: str, tmp_path: Path, intaglio: Any
+    options: list[str], message: str, tmp_path: Path, intaglio: Any
 ) -> None:
     (tmp_path / "taken").write_text("kept")
     given = (each.format(taken=tmp_path / "taken") for each in options)
     code, out, err = intaglio("agent", "How?", "--model", "http://127.0.0.1:9", "--model-name", "lm", *given)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith("intaglio: ") and said in line
+    assert line.startswith("intaglio: ") and message in line
     assert (tmp_path / "taken").read_text() == "kept"
 
 

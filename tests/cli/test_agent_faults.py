@@ -131,8 +131,8 @@ def test_output_and_leftover_processes_of_tools_change_and_delay_nothing(
         *("done", "failed", "done", "done", "failed", "done"),
         *("failed", "failed", "done"),
     ]
-    said = bodies[-1]["messages"][-1]["content"]
-    assert '$4 = ["?", {"?": 1}]' in said and "$5 = error: ValueError: ?" in said
+    prompt = bodies[-1]["messages"][-1]["content"]
+    assert '$4 = ["?", {"?": 1}]' in prompt and "$5 = error: ValueError: ?" in prompt
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_too_long_message_is_refused_and_the_others_are_answered(chat: Run) -> N
 
 
 @pytest.mark.parametrize(
-    ("stdin", "options", "said"),
+    ("stdin", "options", "message"),
     [
         (b"\xff\xfe\n", [], "standard input: line 1 is not UTF-8 text"),
         (b"a\n", ["--fallback", "0.5"], "strategy 'greedy' takes no --fallback"),
@@ -85,13 +85,13 @@ def test_too_long_message_is_refused_and_the_others_are_answered(chat: Run) -> N
     ],
 )
 def test_usage_error_prints_one_line_and_exits_with_code_2(
-    stdin: bytes, options: list[str], said: str, tiny_decoder: Path
+    stdin: bytes, options: list[str], message: str, tiny_decoder: Path
 ) -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "chat", str(tiny_decoder), *options]
     found = subprocess.run(command, input=stdin, capture_output=True, check=False)
     assert (found.returncode, found.stdout) == (2, b"")
     (line,) = found.stderr.decode().splitlines()
-    assert line.startswith("intaglio: ") and said in line
+    assert line.startswith("intaglio: ") and message in line
 
 
 def test_bundle_without_chat_template_is_refused_in_one_line(intaglio: Run, trained_pair: tuple[Path, Path]) -> None:

@@ -71,12 +71,12 @@ def test_prompt_is_prepended_to_each_text(intaglio: Run, tiny_bundle_copy: Path,
     )
     assert found["function"] == "dot" and found["similarity"] != same["similarity"]
     assert "Dot products" in intaglio("run", tiny_bundle_copy, "--similarity", "a", "b")[1]
-    for bundle, said in (
+    for bundle, message in (
         (tiny_bundle_copy, "--prompt-name 'q': expected one of the model's prompts: query, document."),
         (recogniser, "--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out."),
     ):
         code, out, err = intaglio("run", bundle, "--prompt-name", "q", "a")
-        assert (code, out) == (2, "") and said in err
+        assert (code, out) == (2, "") and message in err
 
 
 def test_similarities_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, minilm_bundle: Path) -> None:
@@ -162,7 +162,7 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nonsense"], "No such command 'nonsense'"),
         (["export"], "Missing argument 'SOURCE'. See: intaglio export --help"),
@@ -179,12 +179,12 @@ def test_help_shows_an_example(verb: str, intaglio: Run) -> None:
         (["run", "/nowhere", "--batch-size", "many"], "Invalid value for '--batch-size'"),
     ],
 )
-def test_usage_error_prints_one_line_and_exits_with_code_2(arguments: list[str], said: str, intaglio: Run) -> None:
+def test_usage_error_prints_one_line_and_exits_with_code_2(arguments: list[str], message: str, intaglio: Run) -> None:
     code, out, err = intaglio(*arguments)
     assert (code, out) == (2, "")
     (line,) = err.strip().splitlines()
     assert line.startswith("intaglio: ")
-    assert said in line
+    assert message in line
 
 
 def test_errors_escape_control_characters_in_names_of_a_bundle(intaglio: Run, tiny_bundle_copy: Path) -> None:
@@ -223,7 +223,7 @@ def test_no_arguments_print_the_help(intaglio: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "said"),
+    ("tail", "message"),
     [
         ("inspect {bundle} > /dev/full", "No space left on device"),
         ("run {bundle} <&-", "no text"),
@@ -232,12 +232,12 @@ def test_no_arguments_print_the_help(intaglio: Run) -> None:
         ("run {bundle} --top 0 text", "top 0: expected at least 1"),
     ],
 )
-def test_broken_environment_prints_one_line(tail: str, said: str, tiny_bundle: Path) -> None:
+def test_broken_environment_prints_one_line(tail: str, message: str, tiny_bundle: Path) -> None:
     command = f"{sys.executable} -P -m intaglio " + tail.format(bundle=tiny_bundle, long="/x" + "y" * 300)
     found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
-    assert said in line
+    assert message in line
 
 
 def test_internal_error_prints_one_line_and_a_traceback_on_request(

@@ -29,9 +29,9 @@ def stderr_after(command: list[str], taken: int, stdin: bytes = b"") -> str:
         if taken:
             assert os.read(reading, taken)
             os.close(reading)
-        said = process.stderr.read().decode()
+        stderr = process.stderr.read().decode()
         process.wait(timeout=60)
-    return said
+    return stderr
 
 
 @pytest.fixture

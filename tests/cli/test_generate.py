@@ -102,7 +102,7 @@ def test_statistics_follow_all_texts(intaglio: Run, tiny_decoder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["x" * 64], "prompt of 64 tokens: the model takes at most 64"),
         ([""], "the prompt is empty"),
@@ -125,13 +125,13 @@ def test_statistics_follow_all_texts(intaglio: Run, tiny_decoder: Path) -> None:
     ],
 )
 def test_usage_error_prints_one_line_and_exits_with_code_2(
-    arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path
+    arguments: list[str], message: str, intaglio: Run, tiny_decoder: Path
 ) -> None:
     code, out, err = intaglio("generate", tiny_decoder, *arguments)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("intaglio: ")
-    assert said in line
+    assert message in line
 
 
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "a\ufffd[31m\n\t\ufffdé"), (False, "a\x1b[31m\n\t\x9bé")])
@@ -246,7 +246,7 @@ def test_terminal_shows_colours(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--strategy", "bild"], "needs a draft model: add --draft BUNDLE"),
         (["--fallback", "0.5"], "strategy 'greedy' takes no --fallback"),
@@ -259,14 +259,14 @@ def test_terminal_shows_colours(
     ],
 )
 def test_invalid_strategy_prints_one_line_and_exits_with_code_2(
-    arguments: list[str], said: str, intaglio: Run, tiny_decoder: Path, trained_pair: tuple[Path, Path]
+    arguments: list[str], message: str, intaglio: Run, tiny_decoder: Path, trained_pair: tuple[Path, Path]
 ) -> None:
     paths: dict[str, object] = {"SELF": tiny_decoder, "OTHER": trained_pair[0]}
     code, out, err = intaglio("generate", tiny_decoder, "a", *(paths.get(each, each) for each in arguments))
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("intaglio: ")
-    assert said in line
+    assert message in line
 
 
 def test_encoder_cannot_generate(intaglio: Run, tiny_bundle: Path) -> None:
@@ -299,7 +299,7 @@ def test_trace_of_an_encoder_decoder_is_its_text(
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "unsaid"),
+    ("options", "message", "absent"),
     [
         (["--strategy", "ngram"], "calls of the model (", "small"),
         (["--strategy", "ngram"], "draft tokens accepted, copied from the text so far.", "small"),
@@ -307,14 +307,14 @@ def test_trace_of_an_encoder_decoder_is_its_text(
     ],
 )
 def test_forward_passes_of_a_draft_model_are_reported_if_there_is_one(
-    options: list[str], said: str, unsaid: str, intaglio: Run, trained_pair: tuple[Path, Path]
+    options: list[str], message: str, absent: str, intaglio: Run, trained_pair: tuple[Path, Path]
 ) -> None:
     small, large = trained_pair
     prompt = "return a\nreturn b\nreturn c\nreturn"
     given = [str(small) if each == "SMALL" else each for each in options]
     code, _, err = intaglio("generate", large, prompt, "-n", 30, "--ignore-eos", *given)
     assert code == 0
-    assert said in err and unsaid not in err
+    assert message in err and absent not in err
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "0.8", "--seed", "1"]])

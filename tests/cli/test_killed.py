@@ -64,8 +64,8 @@ def test_killed_command_leaves_complete_output_and_the_next_cleans_up(
         kills += killed(start(arguments, temporary), place, moments.expovariate(4))
         Bundle.open(output)
     last = start(arguments, temporary)
-    said = last.communicate()
-    assert last.returncode == 0, said
+    printed = last.communicate()
+    assert last.returncode == 0, printed
     Bundle.open(output)
     assert litter(place) == []
     assert {path.name for path in place.iterdir()} == {"out", "temporary"}

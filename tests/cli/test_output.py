@@ -164,7 +164,7 @@ def test_tables_escape_control_characters_of_a_bundle(
 
 
 @pytest.mark.parametrize(
-    ("number", "things", "said"),
+    ("number", "things", "expected"),
     [
         (1, "files", "1 file"),
         (2, "files", "2 files"),
@@ -175,8 +175,8 @@ def test_tables_escape_control_characters_of_a_bundle(
         (3, "16-bit activations", "3 × 16-bit activations"),
     ],
 )
-def test_count_of_one_is_singular(number: int, things: str, said: str) -> None:
-    assert output.number_of(number, things) == said
+def test_count_of_one_is_singular(number: int, things: str, expected: str) -> None:
+    assert output.number_of(number, things) == expected
 
 
 def test_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_path: Path, intaglio: Run) -> None:

@@ -76,9 +76,9 @@ def test_existing_checkpoint_is_replaced_only_with_force(
     (made / "mine.txt").write_text("mine")
     options = [pair[1] if each == "TEACHER" else each for each in METHODS[method]]
     command = ["train", method, source, "-o", made, "--data", tmp_path / "text.txt", *options]
-    for more, said in (([], "the directory exists. Add --force"), (["--force"], "has no config.json")):
+    for more, message in (([], "the directory exists. Add --force"), (["--force"], "has no config.json")):
         code, out, err = intaglio(*command, *more)
-        assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
+        assert (code, out) == (2, "") and err.count("\n") == 1 and message in err
     assert [path.name for path in made.iterdir()] == ["mine.txt"]
     (made / "config.json").write_text("{}")
     code, _, err = intaglio(*command, "--force")

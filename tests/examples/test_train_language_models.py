@@ -199,7 +199,7 @@ def test_library_without_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--steps", "3", "--minutes", "1", "--out", "out"], "--steps and --minutes: got both"),
         (["--preset", "huge", "--out", "out"], "'huge' is not one of"),
@@ -209,7 +209,7 @@ def test_library_without_text_is_refused(tmp_path: Path) -> None:
 )
 def test_errors_print_one_line(
     arguments: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -220,7 +220,7 @@ def test_errors_print_one_line(
         train_language_models.run_command("train_language_models.py", train_language_models.command)
     assert stopped.value.code == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -248,8 +248,8 @@ def test_shipped_pair_has_the_stated_perplexities(
         assert value == pytest.approx(exact, rel=0.02)
     assert perplexities["large"] < 0.8 * perplexities["small"]
     alike = (found["small"][1] == found["large"][1]).mean()
-    (said,) = re.findall(r"likeliest at ([0-9.]+)%", (language_models / "README.md").read_text(encoding="utf-8"))
-    assert 100 * alike == pytest.approx(float(said), abs=1)
+    (percent,) = re.findall(r"likeliest at ([0-9.]+)%", (language_models / "README.md").read_text(encoding="utf-8"))
+    assert 100 * alike == pytest.approx(float(percent), abs=1)
 
 
 def test_shipped_held_out_text_was_not_trained_on(language_models: Path) -> None:

@@ -79,7 +79,7 @@ def test_only_tokenizer_models_and_safetensors_are_downloaded(hub: LocalHub, tmp
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         (QUANTISED["gptq"].files, "GPTQ, 4 bits"),
         ({"config.json": {"model_type": "mamba"}, "model.safetensors": WHOLE}, "mamba is not supported"),
@@ -91,12 +91,12 @@ def test_only_tokenizer_models_and_safetensors_are_downloaded(hub: LocalHub, tmp
     ],
 )
 def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
-    files: dict[str, bytes], said: str, hub: LocalHub, tmp_path: Path
+    files: dict[str, bytes], message: str, hub: LocalHub, tmp_path: Path
 ) -> None:
     hub.models["org/model"] = write(tmp_path / "model", files)
     with pytest.raises(SourceError) as raised:
         Checkpoint.open("org/model")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert not any(name.endswith((".safetensors", ".bin", ".h5", ".gguf")) for name in hub.downloaded)
 
 
@@ -108,7 +108,7 @@ def test_only_convert_downloads_pickles(hub: LocalHub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "revision", "said"),
+    ("location", "revision", "message"),
     [
         ("unknown/model", None, "the hub has no model of that name"),
         ("private/model", None, "the hub has no model of that name"),
@@ -119,12 +119,12 @@ def test_only_convert_downloads_pickles(hub: LocalHub, tmp_path: Path) -> None:
     ],
 )
 def test_hub_error_is_one_sentence(
-    location: str, revision: str | None, said: str, hub: LocalHub, tmp_path: Path
+    location: str, revision: str | None, message: str, hub: LocalHub, tmp_path: Path
 ) -> None:
     hub.models["org/model"] = write(tmp_path / "model", {"config.json": BERT, "model.safetensors": WHOLE})
     with pytest.raises(SourceError) as raised:
         Checkpoint.open(location, revision)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 300
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers that are not in tokenizer.json: what is needed to read them is said."""
+"""Tokenizers without tokenizer.json: the error names what is needed to read them."""
 
 from __future__ import annotations
 

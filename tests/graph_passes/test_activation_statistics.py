@@ -87,10 +87,10 @@ def test_last_axis_of_varying_length_has_no_channel_statistics() -> None:
     assert statistics.channel_mean is None
 
 
-@pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
-def test_non_finite_values_are_refused_without_side_effects(bad: float, said: str) -> None:
+@pytest.mark.parametrize(("bad", "value"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
+def test_non_finite_values_are_refused_without_side_effects(bad: float, value: str) -> None:
     statistics = Statistics()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=value):
         statistics.add(np.array([1, bad, 2], np.float32), channels=True)
     assert statistics.count == statistics.histogram.counts.sum() == 0
 

@@ -257,12 +257,12 @@ def test_statistics_follow_a_replaced_value(tiny_bundle: Path, texts: Path) -> N
     assert statistics_of(new) is before
 
 
-@pytest.mark.parametrize(("bad", "said"), [("Log", "NaN"), ("Reciprocal", "infinite")])
-def test_non_finite_activations_are_named(parse: Parse, tmp_path: Path, bad: str, said: str) -> None:
+@pytest.mark.parametrize(("bad", "value"), [("Log", "NaN"), ("Reciprocal", "infinite")])
+def test_non_finite_activations_are_named(parse: Parse, tmp_path: Path, bad: str, value: str) -> None:
     x = -np.ones((4, 2), np.float32) if bad == "Log" else np.zeros((4, 2), np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     model = parse(f"(float[N, 2] x) => (float[N, 2] y) {{ a = {bad}(x) y = Sin(a) }}")
-    with pytest.raises(GraphError, match=f"'a' of {bad} '.*' is {said}") as error:
+    with pytest.raises(GraphError, match=f"'a' of {bad} '.*' is {value}") as error:
         observe(pack(model, tmp_path / "bundle"), tmp_path / "x.npz")
     assert "\n" not in str(error.value)
 
@@ -298,7 +298,7 @@ def test_subgraphs_and_unknown_dtypes_are_skipped_with_a_reason(parse: Parse, tm
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "No such file or directory"),
         (b"", "has no sentences"),
@@ -307,12 +307,12 @@ def test_subgraphs_and_unknown_dtypes_are_skipped_with_a_reason(parse: Parse, tm
     ],
 )
 def test_files_without_texts_are_refused(
-    tiny_bundle: Path, recipe: Path, tmp_path: Path, content: bytes | None, said: str
+    tiny_bundle: Path, recipe: Path, tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "data.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match=said) as error:
+    with pytest.raises(UsageError, match=message) as error:
         compress(tiny_bundle, tmp_path / "out", recipe, calibration=path)
     assert str(error.value).startswith(f"--calibration {path}: ")
     assert not (tmp_path / "out").exists()
@@ -322,12 +322,12 @@ def test_few_calibration_tokens_give_a_warning(tiny_bundle: Path, tmp_path: Path
     (tmp_path / "few.txt").write_text("one text\n")
     (tmp_path / "many.txt").write_text("\n".join(["one text that is a little longer than the other one was"] * 128))
     bundle = Bundle.open(tiny_bundle)
-    said = [
+    few, many = (
         Calibrate(samples=512)(load(bundle.model_path), inputs(tmp_path / name, bundle))[1].reasons
         for name in ("few.txt", "many.txt")
-    ]
-    assert any("tokens are few" in reason for reason in said[0])
-    assert not any("tokens are few" in reason for reason in said[1])
+    )
+    assert any("tokens are few" in reason for reason in few)
+    assert not any("tokens are few" in reason for reason in many)
 
 
 def test_texts_need_a_tokenizer_and_arrays_must_match_the_inputs(

@@ -85,7 +85,7 @@ def test_undeclared_requirement_is_reported(parse: Callable[..., ir.Model]) -> N
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda kind: kind(activation_bits=17), "activation_bits 17: expected one of 16, 32."),
         (lambda kind: kind(bits=5), "bits 5: expected one of 2, 3, 4, 8."),
@@ -93,14 +93,14 @@ def test_undeclared_requirement_is_reported(parse: Callable[..., ir.Model]) -> N
     ],
 )
 @pytest.mark.parametrize("kind", [Rtn, Gptq, Awq])
-def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callable[..., Any], said: str) -> None:
+def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callable[..., Any], message: str) -> None:
     with pytest.raises(GraphError) as raised:
         make(kind)
-    assert str(raised.value) == f"{kind.name}: {said}"
+    assert str(raised.value) == f"{kind.name}: {message}"
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Int8Absmax(activation_bits=8), "int8_absmax: activation_bits 8: expected one of 16, 32."),  # type: ignore[arg-type]
         (lambda: Gptq(samples=0), "gptq: samples 0: expected at least 1."),
@@ -112,10 +112,10 @@ def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callabl
         (lambda: PruneRows(fraction=-1), "prune_rows: fraction -1: expected 0 to below 1, such as 0.5."),
     ],
 )
-def test_options_out_of_range_are_refused_at_construction(make: Callable[[], Pass], said: str) -> None:
+def test_options_out_of_range_are_refused_at_construction(make: Callable[[], Pass], message: str) -> None:
     with pytest.raises(GraphError) as raised:
         make()
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
 
 
 def test_compress_is_one_function(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_constant_nodes_are_matched_and_removed(parse: Any, compute: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         ({"scale": 0.707}, "found the coefficient 0.707 of x^1, expected 0.707107"),
         ({"scale": 0.70709}, "found the coefficient 0.70709 of x^1, expected 0.707107"),
@@ -150,14 +150,14 @@ def test_constant_nodes_are_matched_and_removed(parse: Any, compute: Any) -> Non
     ],
 )
 def test_near_misses_stay_and_report_the_constant(
-    parse: Any, operators: Any, changed: dict[str, Any], said: str
+    parse: Any, operators: Any, changed: dict[str, Any], expected: str
 ) -> None:
     model = parse(erf_gelu(**changed))
     before = operators(model)
     model, counts = Canonicalize()(model)
     assert counts.rewritten == {}
     assert operators(model) == before
-    assert any(said in reason for reason in counts.reasons), counts.reasons
+    assert any(expected in reason for reason in counts.reasons), counts.reasons
 
 
 def test_wrong_cubic_coefficient_is_not_fused(parse: Any) -> None:

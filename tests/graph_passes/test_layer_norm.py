@@ -107,7 +107,7 @@ def test_other_axes_stay(parse: Any, operators: Any, axes: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"w": np.ones((3, 8), np.float32)}, "weight is not 1-D: w [3, 8]"),
         ({"b": np.ones((3, 1), np.float32)}, "bias is not 1-D: b [3, 1]"),
@@ -115,12 +115,12 @@ def test_other_axes_stay(parse: Any, operators: Any, axes: list[int]) -> None:
     ],
 )
 def test_weights_that_are_no_vectors_are_not_fused(
-    parse: Any, compute: Any, operators: Any, changes: dict[str, Any], said: str
+    parse: Any, compute: Any, operators: Any, changes: dict[str, Any], reason: str
 ) -> None:
     model = parse(graph(), {**WEIGHTS, **changes})
     expected = compute(model, x=X)
     model, counts = Canonicalize()(model)
-    assert f"layer_norm: {said}" in counts.reasons
+    assert f"layer_norm: {reason}" in counts.reasons
     assert "Add" in operators(model)
     np.testing.assert_allclose(compute(model, x=X)[0], expected[0], rtol=1e-4, atol=1e-5)
 

@@ -145,7 +145,7 @@ def test_graphs_with_a_new_opset_are_reported(parse: Any, opset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "opset", "said"),
+    ("text", "opset", "message"),
     [
         (
             "(float[1, 1, 2, 2] x, float[4] s) => (float[1, 1, A, B] y) { y = Upsample(x, s) }",
@@ -173,8 +173,8 @@ def test_graphs_with_a_new_opset_are_reported(parse: Any, opset: int) -> None:
         ("(float[2, 4] x) => (float[2, 4] y) { y = Scatter(x) }", 13, "Scatter '.*' is not in opset 23"),
     ],
 )
-def test_operator_without_newer_form_prints_one_line(text: str, opset: int, said: str) -> None:
-    with pytest.raises(GraphError, match=said) as error:
+def test_operator_without_newer_form_prints_one_line(text: str, opset: int, message: str) -> None:
+    with pytest.raises(GraphError, match=message) as error:
         RaiseOpset()(ir.from_onnx_text(f'<ir_version: 8, opset_import: ["": {opset}]> agraph {text}'))
     assert "\n" not in str(error.value)
 

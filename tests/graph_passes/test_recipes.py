@@ -61,7 +61,7 @@ def test_recipe_is_loaded_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("passes: [fold]", "pass 1: got 'fold', expected one of raise_opset, fold_constants, canonicalize, "),
         ("passes: [canonicalize, 3]", "pass 2: got 3, expected one of"),
@@ -85,10 +85,10 @@ def test_recipe_is_loaded_from_a_file(tmp_path: Path) -> None:
         ("[" * 5000, "not YAML"),
     ],
 )
-def test_invalid_files_are_refused_in_one_line(tmp_path: Path, content: Any, said: str) -> None:
+def test_invalid_files_are_refused_in_one_line(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(GraphError) as error:
         load_recipe(write(tmp_path, content))
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -167,7 +167,7 @@ def test_recipe_options_apply_to_the_passes_that_have_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "said"),
+    ("recipe", "options", "message"),
     [
         (
             "mixed",
@@ -182,20 +182,22 @@ def test_recipe_options_apply_to_the_passes_that_have_them(tmp_path: Path) -> No
         ("float16", {"bits": 8, "group_size": None}, "--bits 8: no pass of recipe float16 has this option."),
     ],
 )
-def test_unsupported_option_names_the_recipes_that_support_it(recipe: str, options: dict[str, Any], said: str) -> None:
+def test_unsupported_option_names_the_recipes_that_support_it(
+    recipe: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         load_recipe(recipe, options)
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "said"),
+    ("recipe", "options", "message"),
     [
         ("lut", {"bits": 8}, "lut: bits 8: expected one of 2, 3, 4."),
         ("awq", {"group_size": 48}, "awq: group_size 48: expected a multiple of 32, or 0 for whole rows."),
     ],
 )
-def test_option_values_are_checked_like_those_of_a_file(recipe: str, options: dict[str, Any], said: str) -> None:
+def test_option_values_are_checked_like_those_of_a_file(recipe: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError) as raised:
         load_recipe(recipe, options)
-    assert str(raised.value) == said
+    assert str(raised.value) == message

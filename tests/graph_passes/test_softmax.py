@@ -53,7 +53,7 @@ def test_maximum_over_another_axis_is_not_fused(parse: Any, compute: Any, operat
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"),
+    ("nodes", "expected"),
     [
         ("e = Exp(x) f = Exp(z) s = ReduceSum(e, axes) y = Div(f, s)", "nothing divides that Exp"),
         ("e = Exp(x) s = ReduceSum(e, axes) t = Add(s, one) y = Div(e, t)", "nothing divides that Exp"),
@@ -63,12 +63,12 @@ def test_maximum_over_another_axis_is_not_fused(parse: Any, compute: Any, operat
         ("e = Relu(x) s = ReduceSum(e, axes) y = Div(e, s)", "none of them part of the formula"),
     ],
 )
-def test_near_misses_stay(parse: Any, operators: Any, nodes: str, said: str) -> None:
+def test_near_misses_stay(parse: Any, operators: Any, nodes: str, expected: str) -> None:
     head = "(float[N, 3, 8] x, float[N, 3, 8] z) => (float[N, 3, 8] y)"
     model, counts = Canonicalize()(parse(f"{head} {{ {nodes} }}", {**weights(-1), "both": np.array([1, 2])}))
     assert counts.rewritten == {}
     assert "Softmax" not in operators(model)
-    assert any(said in reason for reason in counts.reasons), counts.reasons
+    assert any(expected in reason for reason in counts.reasons), counts.reasons
 
 
 def test_exponential_with_other_consumers_stays(parse: Any, compute: Any, operators: Any) -> None:

@@ -103,7 +103,7 @@ def test_loop_body_is_visited_and_counted(changed: Callable[..., tuple[ir.Model,
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "message"),
     [
         ("return 3", UsageError, "own:change: returned int, expected an onnx_graphsurgeon.Graph, or None"),
         ("return 1 / 0", UsageError, "own:change: ZeroDivisionError in line 4 of own.py: division by zero."),
@@ -125,11 +125,11 @@ def test_loop_body_is_visited_and_counted(changed: Callable[..., tuple[ir.Model,
     ],
 )  # fmt: skip
 def test_invalid_results_are_refused_in_one_line(
-    changed: Callable[..., tuple[ir.Model, Counts]], body: str, kind: type[Exception], said: str
+    changed: Callable[..., tuple[ir.Model, Counts]], body: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as raised:
         changed(body)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -87,7 +87,7 @@ def test_link_out_of_the_recipe_folder_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("def f(x):\n    y = 1\n    return y // 0\n", "own:f: ZeroDivisionError in line 3 of own.py: "),
         ("import sys\ndef f(x):\n    sys.exit(3)\n", "own:f: SystemExit in line 3 of own.py: 3. Fix the function."),
@@ -101,11 +101,11 @@ def test_link_out_of_the_recipe_folder_is_refused(folder: Path) -> None:
         ("f = 3\n", "has no function f. Correct the name in the recipe."),
     ],
 )
-def test_error_in_user_code_prints_one_line_with_its_location(folder: Path, source: str, said: str) -> None:
+def test_error_in_user_code_prints_one_line_with_its_location(folder: Path, source: str, message: str) -> None:
     (folder / "own.py").write_text(source)
     with pytest.raises(UsageError) as raised:
         UserCode(folder).function("own:f")(1)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

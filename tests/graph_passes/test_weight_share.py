@@ -1,4 +1,4 @@
-"""How much of the weights a recipe compressed is said, and a model that is hardly compressed does not look like one."""
+"""Recipes report the share of weights that they compressed; a model that is hardly compressed gives a warning."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_bundle_round_trips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda b: (b / "model.onnx").write_bytes((b / "model.onnx").read_bytes()[:-1]), "bytes, expected"),
         (lambda b: flip(b / "model.onnx"), "SHA-256"),
@@ -112,12 +112,12 @@ def test_bundle_round_trips(tmp_path: Path) -> None:
         (lambda b: edit(b, lambda m: m["files"].update({"/etc/passwd": {"sha256": "", "bytes": 0}})), "stays inside"),
     ],
 )
-def test_damage_is_reported_in_one_line(damage: Any, said: str, tmp_path: Path) -> None:
+def test_damage_is_reported_in_one_line(damage: Any, message: str, tmp_path: Path) -> None:
     path = make(tmp_path / "b")
     damage(path)
     with pytest.raises(BundleError) as raised:
         Bundle.open(path)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -138,7 +138,7 @@ def test_truncated_manifest_is_refused(data: st.DataObject, tmp_path_factory: py
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"layers": -1}, "layers is -1, expected 1 to"),
         ({"layers": 10**12}, "layers is 1000000000000, expected 1 to"),
@@ -159,13 +159,13 @@ def test_truncated_manifest_is_refused(data: st.DataObject, tmp_path_factory: py
     ],
 )
 def test_invalid_decoder_numbers_are_refused(
-    changes: dict[str, Any], said: str, tiny_decoder: Path, tmp_path: Path
+    changes: dict[str, Any], message: str, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(tiny_decoder, tmp_path / "b"))
     edit(path, lambda m: m["decoder"].update(changes))
     with pytest.raises(BundleError) as raised:
         Bundle.open(path)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -252,13 +252,15 @@ def hidden_data(model: onnx.ModelProto, place: str, location: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "said"),
+    ("location", "message"),
     [("unlisted", "external data unlisted is not listed"), ("../s", r"stays inside"), ("*/_ORT_MEM_ADDR_/*", "memory")],
 )
 @pytest.mark.parametrize(
     "place", ["sparse initializer", "sparse constant", "sparse constant of a subgraph", "constant of a function"]
 )
-def test_external_data_is_found_in_every_kind_of_tensor(place: str, location: str, said: str, tmp_path: Path) -> None:
+def test_external_data_is_found_in_every_kind_of_tensor(
+    place: str, location: str, message: str, tmp_path: Path
+) -> None:
     path = make(tmp_path / "b")
     model = onnx.load(path / "model.onnx")
     hidden_data(model, place, location)
@@ -268,7 +270,7 @@ def test_external_data_is_found_in_every_kind_of_tensor(place: str, location: st
     stored = tmp_path / "evil" / location
     stored.parent.mkdir(parents=True, exist_ok=True)
     stored.write_bytes(bytes(4))
-    with pytest.raises(BundleError, match=said) as raised:
+    with pytest.raises(BundleError, match=message) as raised:
         Bundle.open(tmp_path / "evil")
     assert "\n" not in str(raised.value)
 

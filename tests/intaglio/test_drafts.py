@@ -25,7 +25,7 @@ def test_default_layers_span_from_half_to_eight_tenths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('{"kind": "eagle", "steps": 1}', "cannot be read"),
         ('{"kind": "medusa", "steps": 0}', "steps 0, expected 1 to 64"),
@@ -37,9 +37,9 @@ def test_default_layers_span_from_half_to_eight_tenths() -> None:
         ('{"kind": "medusa", "steps": 2}', rf"no {MATRICES}"),
     ],
 )
-def test_damaged_record_prints_one_line(tmp_path: Path, content: str, said: str) -> None:
+def test_damaged_record_prints_one_line(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / RECORD).write_text(content)
-    with pytest.raises(SourceError, match=said) as raised:
+    with pytest.raises(SourceError, match=message) as raised:
         read_drafts(tmp_path, 4)
     assert "\n" not in str(raised.value)
 

@@ -55,9 +55,9 @@ def numpy(folder: Path) -> None:
 def test_full_disk_prints_one_line_for_every_library(write: object, disk: Path) -> None:
     with pytest.raises(StorageError) as refused, atomic_directory(disk / "out") as folder:
         write(folder)  # type: ignore[operator]
-    said = str(refused.value)
-    assert said.startswith(f"cannot write {disk / 'out'}: No space left on device; needs more than ")
-    assert f"{disk} has " in said and "bytes free" in said and "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(f"cannot write {disk / 'out'}: No space left on device; needs more than ")
+    assert f"{disk} has " in message and "bytes free" in message and "\n" not in message
     assert not list(disk.iterdir())
 
 

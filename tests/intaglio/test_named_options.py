@@ -164,8 +164,12 @@ def test_options_named_by_the_command_line_exist() -> None:
         verb = path.stem.replace("_", "-")
         if verb in VERBS:
             missing = {option for option in named - foreign if option not in options(verb)}
-            said = {(verb, option) for option in missing if not any(_names_verb(text, option) for text in texts(path))}
-            assert said - {("validate", "--recipe")} == set(), path  # a column of a table, beside names of recipes
+            unexplained = {
+                (verb, option) for option in missing if not any(_names_verb(text, option) for text in texts(path))
+            }
+            assert unexplained - {("validate", "--recipe")} == set(), (
+                path
+            )  # a column of a table, beside names of recipes
 
 
 def _names_verb(text: str, option: str) -> bool:

@@ -9,17 +9,17 @@ from intaglio.files import check_output_file
 
 
 @pytest.mark.parametrize(
-    ("name", "force", "said"),
+    ("name", "force", "message"),
     [
         ("there.svg", False, "exists already. Add --force"),
         ("none/new.svg", True, "does not exist. Create it first"),
         ("folder", True, "exists already and is not a file"),
     ],
 )
-def test_uncreatable_file_is_refused(name: str, force: bool, said: str, tmp_path: Path) -> None:
+def test_uncreatable_file_is_refused(name: str, force: bool, message: str, tmp_path: Path) -> None:
     (tmp_path / "there.svg").write_text("mine")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match=f"--picture .*{said}"):
+    with pytest.raises(UsageError, match=f"--picture .*{message}"):
         check_output_file(tmp_path / name, force, "--picture")
 
 

@@ -140,8 +140,8 @@ def test_option_has_the_same_name_and_default_in_python(
     if f"{name} {key}" in ANOTHER_WAY:
         assert (ours, theirs) == (REQUIRED, None)
     elif theirs is None and ours not in (None, ()):  # what the function puts in its place, the help says
-        said = ", ".join(f"{each:g}" for each in ours)
-        assert f"[default: {said}]" in str(getattr(parameter, "help", None))
+        shown = ", ".join(f"{each:g}" for each in ours)
+        assert f"[default: {shown}]" in str(getattr(parameter, "help", None))
     else:
         assert (ours or None) == (theirs or None)
 

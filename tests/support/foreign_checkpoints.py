@@ -1,4 +1,4 @@
-"""Checkpoints of other tools, or not whole, as tiny files made by hand; and what has to be said of each."""
+"""Tiny handmade checkpoints of other tools or with missing parts, and the expected message for each."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_positions_and_vocabulary_of_the_draft_model_limit_the_texts(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"prompt_tokens": 0}, "prompt tokens 0: expected at least 1"),
@@ -160,9 +160,9 @@ def test_positions_and_vocabulary_of_the_draft_model_limit_the_texts(
     ],
 )
 def test_options_out_of_range_are_refused(
-    options: dict[str, Any], said: str, pair: tuple[Path, Path], prompts: Path, tmp_path: Path
+    options: dict[str, Any], message: str, pair: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         align(pair[0], tmp_path / "made", pair[1], prompts, **SHORT | options)
     assert not (tmp_path / "made").exists()
 
@@ -192,14 +192,14 @@ def test_incompatible_models_print_one_line(
 
 
 def test_files_with_too_few_prompts_print_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    for text, said in (
+    for text, message in (
         ("two words", "0 prompts, expected at least 2 different ones"),
         ("", "0 prompts, expected at least 2 different ones"),
         ('{"prompt": "alone"}', "1 prompts, expected at least 2 different ones"),
         ('{"prompt": 1}', "line 1"),
     ):
         (tmp_path / "data").write_text(text)
-        with pytest.raises(UsageError, match=said) as raised:
+        with pytest.raises(UsageError, match=message) as raised:
             align(pair[0], tmp_path / "made", pair[1], tmp_path / "data")
         assert "\n" not in str(raised.value) and "--data" in str(raised.value)
 

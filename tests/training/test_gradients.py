@@ -92,8 +92,8 @@ def test_gradients_predict_the_change_of_the_loss(case: str) -> None:
             moved = [*inputs]
             moved[index] = leaf.detach() + sign * move
             ends.append((apply(operator, moved, attributes) * probe).sum())
-        actual, said = (ends[0] - ends[1]).item() / 2, (leaf.grad * move).sum().item()
-        assert actual == pytest.approx(said, rel=0.1), f"input {index}"
+        actual, predicted = (ends[0] - ends[1]).item() / 2, (leaf.grad * move).sum().item()
+        assert actual == pytest.approx(predicted, rel=0.1), f"input {index}"
 
 
 def test_saturated_outputs_have_no_gradient() -> None:

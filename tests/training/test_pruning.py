@@ -143,7 +143,7 @@ def test_fine_tuning_lowers_the_loss(checkpoint: Path, text: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"fraction": 1.0}, "fraction 1.0: expected more than 0 and less than 1"),
         ({"by": "heads"}, "by 'heads': expected one of magnitude, rows"),
@@ -154,9 +154,9 @@ def test_fine_tuning_lowers_the_loss(checkpoint: Path, text: Path, tmp_path: Pat
     ],
 )
 def test_options_out_of_range_are_refused(
-    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+    options: dict[str, Any], message: str, checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         prune(checkpoint, tmp_path / "made", text, **options)
 
 

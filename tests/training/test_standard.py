@@ -106,14 +106,14 @@ def test_every_function_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "arrays", "said"),
+    ("node", "arrays", "message"),
     [
         ("CumSum <reverse = 1> (a, b)", (WHOLE, np.array(1)), "reverse=1 cannot be trained, only reverse=0"),
         ("Reshape <allowzero = 1> (a, b)", (REAL, numbers(24)), "allowzero=1 cannot be trained"),
         ("DequantizeLinear(a, b, c)", (WHOLE.astype(np.int8), np.float32(1), np.int8(1)), "zero points"),
     ],
 )
-def test_unsupported_operators_are_refused(node: str, arrays: tuple[Any, ...], said: str) -> None:
+def test_unsupported_operators_are_refused(node: str, arrays: tuple[Any, ...], message: str) -> None:
     (made,) = ir.from_proto(model_of(node, arrays)).graph
-    with pytest.raises(GraphError, match=said):
+    with pytest.raises(GraphError, match=message):
         FUNCTIONS[made.op_type](made, *(torch.from_numpy(np.array(array)) for array in arrays))

@@ -121,7 +121,7 @@ def test_trained_drafts_use_the_attention_of_the_model(family: str, kind: str, t
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"steps_ahead": 0}, "steps ahead 0: expected at least 1"),
         ({"layers": [0]}, r"1 transfer layers \[0\] for 2 steps ahead"),
@@ -133,9 +133,9 @@ def test_trained_drafts_use_the_attention_of_the_model(family: str, kind: str, t
     ],
 )
 def test_options_out_of_range_are_refused(
-    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+    options: dict[str, Any], message: str, checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         train_hidden_transfer(checkpoint, tmp_path / "made", text, **SHORT | options)
     assert not (tmp_path / "made").exists()
 

@@ -152,7 +152,7 @@ def test_default_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"layer": 0}, "exit after 0 blocks, expected 1 to 1"),
         ({"layer": 2}, "exit after 2 blocks, expected 1 to 1"),
@@ -162,9 +162,9 @@ def test_default_exit_is_after_a_quarter_of_the_blocks(depth: int, layer: int) -
     ],
 )
 def test_options_out_of_range_are_refused(
-    options: dict[str, Any], said: str, checkpoint: Path, text: Path, tmp_path: Path
+    options: dict[str, Any], message: str, checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         train_early_exit(checkpoint, tmp_path / "made", text, **SHORT | options)
     assert not (tmp_path / "made").exists()
 

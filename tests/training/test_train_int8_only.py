@@ -163,10 +163,10 @@ def altered(bundle: Path, target: Path, change: Callable[[Any], None]) -> Path:
     return target
 
 
-def refused(kind: type[IntaglioError], said: str, *arguments: Path, **options: Any) -> None:
+def refused(kind: type[IntaglioError], message: str, *arguments: Path, **options: Any) -> None:
     with pytest.raises(kind) as error:
         train_int8_only(*arguments, **{**FEW, **options})  # type: ignore[arg-type]
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not arguments[1].exists()
 
@@ -180,7 +180,7 @@ def test_errors_print_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
     refused(UsageError, "has no sentences", integer_bundle, out, tiny_bundle, tmp_path / "empty.txt")
     (tmp_path / "one.txt").write_text("one\n")
     refused(UsageError, "1 texts or rows, expected at least 2", integer_bundle, out, tiny_bundle, tmp_path / "one.txt")
-    for options, said in (
+    for options, message in (
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"batch_size": 0}, "batch size 0: expected at least 1"),
         ({"learning_rate": -1.0}, "learning rate -1.0: expected 0 or a positive number"),
@@ -188,11 +188,11 @@ def test_errors_print_one_line(integer_bundle: Path, tiny_bundle: Path, texts: P
         ({"max_tokens": 1}, "max tokens 1: expected at least 2"),
         ({"seed": -1}, "seed -1: expected at least 0"),
     ):
-        refused(UsageError, said, integer_bundle, out, tiny_bundle, texts, **options)
+        refused(UsageError, message, integer_bundle, out, tiny_bundle, texts, **options)
     feeds = Tokenizer.open(Bundle.open(integer_bundle)).feeds(["one", "two three"])
     np.savez(tmp_path / "padding.npz", **{**feeds, "attention_mask": np.zeros_like(feeds["attention_mask"])})
-    said = "padding.npz: attention_mask is 0 everywhere, expected 1 at every token"
-    refused(UsageError, said, integer_bundle, out, tiny_bundle, tmp_path / "padding.npz")
+    message = "padding.npz: attention_mask is 0 everywhere, expected 1 at every token"
+    refused(UsageError, message, integer_bundle, out, tiny_bundle, tmp_path / "padding.npz")
 
 
 def test_teacher_is_not_overwritten(integer_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_teacher_of_another_model_is_refused(
         outputs: "sentence_embedding float32 [batch, 16], expected one of last_hidden_state float32 [",
         altered(tiny_bundle, tmp_path / "tokenizer", other_tokenizer): "has another tokenizer.json",
     }
-    for teacher, said in teachers.items():
-        refused(BundleError, said, integer_bundle, tmp_path / "out", teacher, texts)
+    for teacher, message in teachers.items():
+        refused(BundleError, message, integer_bundle, tmp_path / "out", teacher, texts)
 
 
 def test_teacher_with_nan_outputs_is_a_clear_error(

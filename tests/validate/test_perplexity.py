@@ -139,7 +139,7 @@ def test_validate_reports_perplexity(intaglio: Run, pair: list[tuple[Path, Path]
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "said"),
+    ("content", "options", "message"),
     [
         ("two words", {}, r"9 tokens, expected at least 16"),
         ("", {}, "0 tokens"),
@@ -152,10 +152,10 @@ def test_validate_reports_perplexity(intaglio: Run, pair: list[tuple[Path, Path]
     ],
 )
 def test_unmeasurable_inputs_are_refused(
-    content: str, options: dict[str, Any], said: str, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path
+    content: str, options: dict[str, Any], message: str, pair: list[tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:
     text.write_text(content)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         validate(pair[0][1], perplexity=text, report=tmp_path / "reports", **options)
 
 
@@ -173,7 +173,7 @@ def test_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any,
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--perplexity", "text.txt", "--bisect"], "leave out --bisect"),
         (["--perplexity", "text.txt", "--data", "more.txt"], "leave out --data"),
@@ -182,11 +182,11 @@ def test_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any,
     ],
 )
 def test_incompatible_options_are_refused(
-    options: list[str], said: str, intaglio: Run, pair: list[tuple[Path, Path]]
+    options: list[str], message: str, intaglio: Run, pair: list[tuple[Path, Path]]
 ) -> None:
     code, out, err = intaglio("validate", pair[0][1], *options)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 

@@ -136,12 +136,12 @@ def test_point_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
 
 
 @pytest.mark.parametrize(
-    ("cache", "said"),
+    ("cache", "expected"),
     [(1 << 20, "A part stays in the last-level cache of 1.0 MB, or other"), (None, "stays in the last-level cache.")],
 )
-def test_data_larger_than_the_cache_is_not_attributed_to_it(cache, said, monkeypatch, intaglio):
+def test_data_larger_than_the_cache_is_not_attributed_to_it(cache, expected, monkeypatch, intaglio):
     monkeypatch.setattr("intaglio.validate.roofline.roofline", lambda *_: found(cache, row(1, 5_000_000, True)))
-    assert said in intaglio("roofline", "gpt2")[1]
+    assert expected in intaglio("roofline", "gpt2")[1]
 
 
 def test_point_below_the_roof_has_no_explanation(monkeypatch, intaglio):

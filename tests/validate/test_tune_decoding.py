@@ -79,8 +79,8 @@ def test_early_exit_is_tuned_like_a_draft_model(
     assert result["settings"][2]["quality"]["bleu"] == pytest.approx(100)
     assert "its early exit" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
     for options in ([], ["--early-exit", "--draft", exiting]):
-        code, _, said = intaglio("tune-decoding", exiting, *options, *arguments)
-        assert code == 2 and "Give either --draft BUNDLE or --early-exit" in said
+        code, _, err = intaglio("tune-decoding", exiting, *options, *arguments)
+        assert code == 2 and "Give either --draft BUNDLE or --early-exit" in err
 
 
 def test_plot_shows_every_setting(tuned: TunedDecoding) -> None:
@@ -109,7 +109,7 @@ def test_references_of_the_file_determine_the_score(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"metric": "taste"}, "metric 'taste'"),
         ({"max_samples": 0}, "max samples 0: expected at least 1"),
@@ -122,10 +122,10 @@ def test_references_of_the_file_determine_the_score(
     ],
 )
 def test_errors_are_reported_before_any_run(
-    options: dict[str, Any], said: str, trained_pair: tuple[Path, Path], data: Path
+    options: dict[str, Any], message: str, trained_pair: tuple[Path, Path], data: Path
 ) -> None:
     small, large = trained_pair
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         tune_decoding(large, small, **{"data": data, **options})
 
 

@@ -170,7 +170,7 @@ def test_rise_above_another_model_is_judged(
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "said"),
+    ("texts", "options", "message"),
     [
         (("a b", None), {}, "recording 2, sentence-5.flac, has no text. Add what is said"),
         (("", " ?"), {}, "its texts have no words"),
@@ -182,11 +182,11 @@ def test_rise_above_another_model_is_judged(
     ],
 )
 def test_unmeasurable_inputs_are_refused(
-    texts: tuple[str | None, ...], options: dict[str, Any], said: str, copy: Path, listed: Callable[..., Path]
+    texts: tuple[str | None, ...], options: dict[str, Any], message: str, copy: Path, listed: Callable[..., Path]
 ) -> None:
     with pytest.raises(UsageError) as refused:
         validate(copy, wer=listed(*texts), **options)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (copy / "reports").exists()
 

@@ -107,7 +107,7 @@ def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ('{"layer": 0}', "exit after 0 blocks, expected 1 to 1"),
         ('{"layer": 2}', "exit after 2 blocks, expected 1 to 1"),
@@ -118,11 +118,11 @@ def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Pa
     ],
 )
 def test_invalid_record_is_refused_in_one_line(
-    make_decoder: MakeDecoder, tmp_path: Path, record: str, said: str
+    make_decoder: MakeDecoder, tmp_path: Path, record: str, message: str
 ) -> None:
     folder = save_early_exit(make_decoder("gpt2")[0], tmp_path / "exiting")
     (folder / RECORD).write_text(record)
-    with pytest.raises(SourceError, match=said) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         export(str(folder), tmp_path / "bundle")
     assert "\n" not in str(caught.value) and not (tmp_path / "bundle").exists()
 

@@ -51,10 +51,10 @@ def test_transcripts_equal_the_library(recording: Recording, recognizer: SpeechR
     difference = np.abs(found - expected)
     assert (difference <= 1e-3).mean() >= 0.995
     assert difference.max() <= 2e-2
-    said = library._decode_single(expected[0], int(lengths[0]))
+    reference = library._decode_single(expected[0], int(lengths[0]))
     transcript = recognizer.transcribe_samples([recording.samples])
-    assert [token.text for token in transcript.tokens if token.text != "<wb>"] == said.phonemes
-    words = [word.replace(" ", "") for word in said.word_phoneme_text.split(" | ")]
+    assert [token.text for token in transcript.tokens if token.text != "<wb>"] == reference.phonemes
+    words = [word.replace(" ", "") for word in reference.word_phoneme_text.split(" | ")]
     assert [word.text for word in transcript.words] == words
 
 

@@ -124,15 +124,15 @@ def test_too_little_calibration_text_is_refused(name: str, tiny_decoder: Path, t
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (lambda: Gptq(damping=0), "gptq: damping 0: expected more than 0"),
         (lambda: Gptq(bits=7), "gptq: bits 7"),
         (lambda: Awq(steps=1), "awq: steps 1: expected at least 2"),
     ],
 )
-def test_options_out_of_range_are_refused(made: Callable[[], object], said: str) -> None:
-    with pytest.raises(GraphError, match=said):
+def test_options_out_of_range_are_refused(made: Callable[[], object], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
         made()
 
 

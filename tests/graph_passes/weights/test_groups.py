@@ -124,15 +124,15 @@ def test_smaller_groups_are_reported_in_one_line(parse: Callable[..., ir.Model])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"bits": 5}, "rtn: bits 5: expected one of 2, 3, 4, 8."),
         ({"group_size": 48}, "rtn: group_size 48: expected a multiple of 32, or 0 for whole rows."),
         ({"group_size": -32}, "rtn: group_size -32: expected"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, int], said: str) -> None:
-    with pytest.raises(GraphError, match=said):
+def test_options_out_of_range_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
         Rtn(**options)  # type: ignore[arg-type]
 
 

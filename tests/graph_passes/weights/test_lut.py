@@ -147,7 +147,7 @@ def test_missing_calibration_text_is_refused(model: ir.Model, weighting: Sensiti
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Lut(bits=5), "bits 5: expected one of 2, 3, 4"),
         (lambda: LutSparse(bits=1), "bits 1: expected one of 2, 3, 4"),
@@ -157,8 +157,8 @@ def test_missing_calibration_text_is_refused(model: ir.Model, weighting: Sensiti
         (lambda: Mixed(outliers=2), "outliers 2: expected a fraction"),
     ],
 )
-def test_options_out_of_range_are_refused_when_the_recipe_is_read(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(GraphError, match=said):
+def test_options_out_of_range_are_refused_when_the_recipe_is_read(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
         make()
 
 

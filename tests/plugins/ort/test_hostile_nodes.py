@@ -24,8 +24,8 @@ onnx = pytest.importorskip("onnx")
 
 SECONDS = 120  # for all of them together on a busy machine; one takes milliseconds
 MEBIBYTES = 128  # of memory that a node without elements may take; ONNX Runtime takes some to open its model
-# Opens and runs the model of each folder on an instruction set, keeps the output, and prints what ONNX Runtime said,
-# and by how many MiB the process's largest use of memory grew; whatever a kernel does wrong, it does here.
+# Opens and runs the model of each folder on an instruction set, stores the output, and prints the message of ONNX
+# Runtime and the growth of the process's peak memory in MiB; a crash of a kernel is a crash of this process.
 CHILD = """
 import os, sys
 import numpy, onnxruntime
@@ -49,19 +49,19 @@ for isa, folder in zip(sys.argv[1::2], sys.argv[2::2]):
         if output.size:
             numpy.save(folder + "/output.npy", output)
     except Exception as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = "ran"
-    print(repr((said, most() - before)), flush=True)
+        message = "ran"
+    print(repr((message, most() - before)), flush=True)
 """
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """A valid case, the attributes that are changed in its model, and what is to be said of it."""
+    """A valid case, the attributes that are changed in its model, and a pattern of the expected message."""
 
     case: Case
-    said: str
+    message: str
     attributes: dict[str, Any] = field(default_factory=dict)
     constants: bool = True
     isa: str = ""
@@ -238,9 +238,9 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def said(folders):
-    """What ONNX Runtime said of each of `ALL`, and the MiB that it took, in a process of its own; those that it did not
-    come to are missing."""
+def results(folders):
+    """The message of ONNX Runtime for each of `ALL`, and the MiB that it took, in a separate process; nodes after a
+    crash are missing."""
     arguments = [argument for name, folder in folders.items() for argument in (ALL[name].isa, str(folder))]
     process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
     try:
@@ -264,22 +264,22 @@ def write(hostile: Hostile, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_invalid_node_prints_one_line_and_crashes_nothing(name, said):
-    assert name in said, "the process ended, or stalled, before or at this node"
-    line, _ = said[name]
-    assert re.search(ALL[name].said, line), line
+def test_invalid_node_prints_one_line_and_crashes_nothing(name, results):
+    assert name in results, "the process ended, or stalled, before or at this node"
+    line, _ = results[name]
+    assert re.search(ALL[name].message, line), line
     assert "\n" not in line
 
 
 @pytest.mark.parametrize("name", EMPTY_NODES)
-def test_node_without_elements_allocates_no_memory(name, said):
-    assert name in said, "the process ended, or stalled, before or at this node"
-    assert said[name][1] < MEBIBYTES
+def test_node_without_elements_allocates_no_memory(name, results):
+    assert name in results, "the process ended, or stalled, before or at this node"
+    assert results[name][1] < MEBIBYTES
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_unusual_mask_bytes_and_scales_equal_the_reference(name, said, folders):
-    assert name in said, "the process ended, or stalled, before or at this node"
+def test_unusual_mask_bytes_and_scales_equal_the_reference(name, results, folders):
+    assert name in results, "the process ended, or stalled, before or at this node"
     case = ALL[name].case
     mask = case.inputs[-1]
     inputs = case.inputs if mask is None or mask.dtype != np.bool_ else (*case.inputs[:-1], mask.view(np.uint8) != 0)

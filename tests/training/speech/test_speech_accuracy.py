@@ -57,36 +57,36 @@ def test_plot_has_a_line_for_each_network_and_distance() -> None:
 
 
 def test_error_rate_difference_is_computed_over_all_words() -> None:
-    said = ["one two three four", "five", "six seven eight nine ten"]
+    references = ["one two three four", "five", "six seven eight nine ten"]
     first = ["one two three four", "five", "six seven eight nine"]
     second = ["one two three", "nine", "six seven eight nine ten ten"]
-    found = difference(said, first, second)
+    found = difference(references, first, second)
     assert found.points == pytest.approx(100 * (3 - 1) / 10)
     assert found.low <= found.points <= found.high
 
 
 def test_equal_transcripts_have_an_interval_of_zero() -> None:
-    said = ["one two", "three four five"]
-    assert difference(said, ["one", "three four five"], ["one", "three four five"]) == (0.0, 0.0, 0.0)
+    references = ["one two", "three four five"]
+    assert difference(references, ["one", "three four five"], ["one", "three four five"]) == (0.0, 0.0, 0.0)
 
 
 def test_confidence_interval_covers_the_true_difference() -> None:
     random = np.random.default_rng(0)
-    said = [f"{number} a b c d e f g h i" for number in range(200)]
+    references = [f"{number} a b c d e f g h i" for number in range(200)]
     rates = 0.2, 0.1
     covered = 0
     for seed in range(20):
-        first, second = ([wrong(text, rate, random) for text in said] for rate in rates)
-        found = difference(said, first, second, seed)
+        first, second = ([wrong(text, rate, random) for text in references] for rate in rates)
+        found = difference(references, first, second, seed)
         covered += found.low <= 100 * (rates[1] - rates[0]) <= found.high
     assert covered >= 16  # 19 expected; with 15 or fewer, the interval would be too short with 99.7 %
 
 
 def test_bootstrap_resamples_sentences_instead_of_voices() -> None:
-    said = ["one two three four", "five six seven eight"]
+    references = ["one two three four", "five six seven eight"]
     first, second = ["one two three four", "five six seven"], ["one two three", "five six seven eight"]
-    alone = difference(said, first, second)
-    repeated = difference(50 * said, 50 * first, 50 * second)
+    alone = difference(references, first, second)
+    repeated = difference(50 * references, 50 * first, 50 * second)
     assert repeated.high - repeated.low == pytest.approx(alone.high - alone.low, rel=0.05)
 
 

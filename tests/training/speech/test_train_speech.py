@@ -243,7 +243,9 @@ def test_features_equal_the_network_and_mixing_depends_on_the_seed(corpus: Corpu
     assert 0 < sum(unchanged) < len(unchanged)
 
 
-def test_variants_rotate_and_zero_variants_are_always_new(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_rotate_and_zero_variants_are_always_new(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[tuple[int, ...]] = []
     examples = FeatureReader.examples
 

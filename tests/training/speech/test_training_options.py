@@ -12,7 +12,7 @@ from intaglio.training.speech.training_options import Architecture, SpeechTraini
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"architecture": "rnn"}, "architecture 'rnn': expected one of squeezeformer, conformer-ctc"),
         ({"ablation": "no-norm"}, "ablation 'no-norm': expected one of no-skip"),
@@ -29,8 +29,8 @@ from intaglio.training.speech.training_options import Architecture, SpeechTraini
         ({"width": 30, "heads": 4}, "width 30: expected an even multiple of the 4 heads"),
     ],
 )
-def test_invalid_options_are_an_error(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_options_are_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         SpeechTraining(**options)
 
 

@@ -136,7 +136,7 @@ def test_poisson_arrivals_have_the_given_rate_and_are_reproducible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"rounds": 0}, "rounds 0: expected at least 1"),
         ({"requests": 0}, "requests 0: expected at least 1"),
@@ -159,8 +159,8 @@ def test_poisson_arrivals_have_the_given_rate_and_are_reproducible() -> None:
         ({"baseline": "missing.json"}, "--baseline missing.json"),
     ],
 )
-def test_errors_print_one_line(options: dict[str, object], said: str, trained_pair: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match=said) as raised:
+def test_errors_print_one_line(options: dict[str, object], message: str, trained_pair: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
         bench(trained_pair[0], **options)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
 
