@@ -187,9 +187,7 @@ def test_initial_model_copies_its_input() -> None:
 @pytest.mark.parametrize(
     "name", [each if each == "thinker" else pytest.param(each, marks=pytest.mark.proof) for each in RECIPES]
 )
-def test_two_steps_write_a_model_that_is_reproducible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_training_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(training, "JUDGED", 4)
     monkeypatch.setattr(training, "TOKENIZED", 60)
     recipe = replace(RECIPES[name], shape=network.Shape(layers=2, tokens=400), pool=RECIPES[name].pool and 20)

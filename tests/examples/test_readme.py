@@ -25,7 +25,7 @@ def session() -> list[tuple[str, str]]:
 
 
 @pytest.mark.proof  # test_documentation checks the commands and options of every page without running them
-def test_the_session_is_what_the_commands_print(minilm: Path, tmp_path: Path) -> None:
+def test_session_shows_the_output_of_its_commands(minilm: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     commands, expected = zip(*session(), strict=True)
     script = "\n".join(["set -e", f'source examples/session.sh "{tmp_path}"', *commands])

@@ -287,7 +287,7 @@ def test_disk_full_while_writing_weights_prints_one_line(source: Path, refused: 
         pytest.param(signal.SIGHUP, marks=pytest.mark.proof),
     ],
 )
-def test_an_interrupt_in_the_middle_leaves_nothing(number: signal.Signals, source: Path, tmp_path: Path) -> None:
+def test_interrupt_leaves_no_files(number: signal.Signals, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     command = [sys.executable, "-P", "-m", "intaglio", "export", str(source), "-o", str(out / "bundle")]
