@@ -38,7 +38,6 @@ LONGER = {
             "tests/exporters/test_export.py",
             "tests/graph_passes/integer/test_int8_qdq.py",
             "tests/graph_passes/test_calibrate.py",
-            "tests/graph_passes/weights/test_lut.py",
             "tests/intaglio/test_bundle.py",
             "tests/plugins/cuda/test_emulator.py",
             "tests/runtime/agents/test_engine_model.py",
