@@ -87,6 +87,7 @@ FIXES = {
     errno.EACCES: "Choose a directory that you may write to.",
     errno.EPERM: "Choose a directory that you may write to.",
 }
+NOT_OF_A_DISK = (AssertionError, AttributeError, ImportError, LookupError, MemoryError, NameError, TypeError)
 NEARLY_FULL = 1 << 16  # free bytes, below which a failed write is due to them
 
 
@@ -141,7 +142,9 @@ def _storage_errno(error: Exception, path: Path, partial: Path | None) -> int | 
         return number
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in FIXES and _is_of(error, path, partial) else None
-    unclear = isinstance(error, OSError | RuntimeError)  # of NumPy and torch, which only say that writing failed
+    # NumPy, torch and ONNX Runtime only say that writing failed.
+    failed = error.__cause__ if isinstance(error, IntaglioError) else error
+    unclear = failed is not None and not isinstance(failed, (IntaglioError, *NOT_OF_A_DISK))
     return errno.ENOSPC if unclear and _free(path) < NEARLY_FULL else None
 
 

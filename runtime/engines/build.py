@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from intaglio.bundle import Bundle
-from intaglio.errors import UsageError
+from intaglio.errors import UsageError, storage_errors
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
 from intaglio.runtime.engines.opening import function_at
@@ -44,7 +44,8 @@ def build(
     if chosen.builds is None:
         raise UsageError(f"target {target}: it runs graphs as they are, there is nothing to build.")
     request = BuildRequest(gpus, asked, force)
-    with temporary_directory(opened.path, ".build-") as folder:
+    place = opened.path / "engines"
+    with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
         built: Built = function_at(chosen.builds)(opened, chosen, request, folder)
         opened.add_files({f"engines/{path.name}": path for path in folder.iterdir()}, built.engines)
     return built

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from intaglio.errors import StorageError, UsageError, storage_errors
 from intaglio.files import atomic_directory, atomic_file
+from intaglio.runtime import build
 
 ROOM = 256 << 10  # bytes
 
@@ -81,3 +83,15 @@ def test_unreadable_file_is_not_reported_as_unwritable(tmp_path: Path) -> None:
     for name in (tmp_path / "output", tmp_path / "output" / "model.onnx", tmp_path):
         with pytest.raises(StorageError, match=r"cannot write .*output"), storage_errors(tmp_path / "output"):
             raise PermissionError(errno.EACCES, "Permission denied", str(name))
+
+
+def test_an_engine_that_does_not_fit_is_one_line_though_the_engine_library_only_says_that_it_failed(
+    tiny_bundle: Path, disk: Path
+) -> None:
+    room = sum(-(-file.stat().st_size // 4096) * 4096 for file in tiny_bundle.rglob("*") if file.is_file()) + (40 << 10)
+    subprocess.run(["mount", "-o", f"remount,size={room}", str(disk)], check=True)
+    shutil.copytree(tiny_bundle, disk / "bundle")
+    before = sorted(disk.rglob("*"))
+    with pytest.raises(StorageError, match=r"cannot write .*engines: No space left on device"):
+        build(disk / "bundle", "ort-cpu")
+    assert sorted(disk.rglob("*")) == before
