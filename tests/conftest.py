@@ -56,10 +56,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let torch trace equal modules once. Proofs trace each."""
-    if item.config.getoption("-m") != "proof":
-        trace_once()
+def pytest_runtest_setup() -> None:
+    """Let torch trace equal modules once."""
+    trace_once()
 
 
 def _pin_worker() -> None:
